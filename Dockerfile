@@ -3,7 +3,7 @@
 #   docker build -t rn50 .
 #   docker build -t rn50 --build-arg BASE=debian:bookworm-slim .      without a GPU
 #
-# The one place where the workbook names the image of NVIDIA's that it is made for.
+# The only place that names the NVIDIA image.
 ARG BASE=nvcr.io/nvidia/pytorch:25.12-py3
 FROM ${BASE}
 WORKDIR /workspace/resnet50

@@ -44,8 +44,9 @@ def pack_header(label: float | Sequence[float], index: int, payload: bytes) -> b
 def frame(payload: bytes) -> bytes:
     """Frame one record: magic, flag and length, the payload, zeros up to a multiple of four bytes.
 
-    If the payload holds the magic at an offset divisible by four, a part ends there and those four
-    bytes are left out; the reader puts them back. Raises UserError for more than MAX_PAYLOAD bytes.
+    If the payload contains the magic at an offset divisible by four, a part ends there and those
+    four bytes are left out; the reader inserts them again. Raises UserError for more than
+    MAX_PAYLOAD bytes.
     """
     if len(payload) > MAX_PAYLOAD:
         raise UserError(

@@ -26,7 +26,7 @@ from typing import Any
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lists
 from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.argparser import Parser
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import checksum_path, unpack_header
@@ -104,7 +104,7 @@ def pack_list(
     path_rec = path_lst.with_suffix(".rec")
     if transform is None:
         check_room(path_lst.parent, record_bytes(entries, sizes, pack_label), path_rec.name)
-    writer = Writer(path_lst.with_suffix(""), framing=overrides.get("record_framing"))
+    writer = Writer(path_lst.with_suffix(""), framing=hooks.get("record_framing"))
     with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
         packer = Packer(writer, root, pack_label, transform, bad_images)
         packer.pack(entries, sizes, threads, progress)
@@ -272,7 +272,7 @@ def main(argv: list[str] | None = None) -> None:
             split=split,
         )
         return
-    overrides.install((arguments.override,) if arguments.override else (), overrides.PACK)
+    hooks.install((arguments.override,) if arguments.override else (), hooks.PACK)
     transform = None
     if not arguments.pass_through:
         from data_prep.transform import Transform

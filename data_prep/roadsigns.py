@@ -5,13 +5,13 @@
 
 It writes OUT/train/CLASS/*.jpg, OUT/val/CLASS/*.jpg and OUT/classes.txt, which has one line per
 class in label order with tabs between its columns index, id and words (0, bicycle, bicycle lane),
-like ImageNet's lists. Image i of a split follows from (seed, split, i) alone: any number of
-processes draws the same bytes (on one machine, with the same Pillow and NumPy), and a larger set
-contains the smaller one. Its class is i modulo 12, so the classes are balanced.
+like ImageNet's lists. Image i of a split depends only on (seed, split, i): any number of processes
+draws the same bytes (on one machine, with the same Pillow and NumPy), and a larger set contains the
+smaller one. Its class is i modulo 12, so the classes are balanced.
 
-The set appears when it is whole, marked by OUT/.complete. A killed run can be continued; a second
-run finds the set and does nothing. `--records` and `--tfrecord` also pack the images, unless that
-is done; several processes may ask for all this at once.
+The set appears when it is complete, marked by OUT/.complete. A killed run can be continued; a
+second run finds the set and does nothing. `--records` and `--tfrecord` also pack the images, unless
+that is done; several processes may do all this at the same time.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def default_data_root() -> tuple[Path, str]:
     """Return the data set of a run that names none, and why."""
     if Path(IMAGENET_ROOT, "train.rec").exists():
         return Path(IMAGENET_ROOT), "ImageNet is mounted where the reference expects it"
-    return data_home() / "roadsigns", "the built-in road signs, as no --data-root was given"
+    return data_home() / "roadsigns", "the built-in road signs, as --data-root is not set"
 
 
 def is_roadsigns(data_root: Path) -> bool:

@@ -156,7 +156,7 @@ def check_machine(
     for text in c.logger:
         refuse(
             (text not in LOGGERS and not os.path.isfile(text.rpartition(":")[0]),
-             f"--logger {text}: there are {', '.join(LOGGERS)}, and FILE.py:FUNCTION of yours"),
+             f"--logger {text}: use {', '.join(LOGGERS)}, or your own FILE.py:FUNCTION"),
             (text in LOGGERS and importlib.util.find_spec(text) is None,
              f"--logger {text}: it is not installed here: `pip install {text}`"),
         )  # fmt: skip

@@ -54,7 +54,7 @@ def function_of(verb: str) -> Callable[[list[str]], int]:
 
 
 def workshop(argv: list[str]) -> int:
-    """`rn50 workshop`: a verb that another package brings, found by its entry point."""
+    """Run `rn50 workshop`, a verb that a different package provides through its entry point."""
     for found in entry_points(group="rn50.verbs", name="workshop"):
         return found.load()(argv)
     raise UserError("rn50 workshop: the workshop is not installed here: run `make setup`")

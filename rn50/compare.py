@@ -204,7 +204,7 @@ def main(argv: list[str]) -> int:
     if args.labels and len(args.labels) != len(args.files):
         parser.error(f"--labels: {len(args.labels)} names for {len(args.files)} files")
     if len(args.files) + len(args.published) < 2:
-        parser.error("it takes two to compare: another file, or --published " + names()[0])
+        parser.error("nothing to compare with: add a second file, or --published " + names()[0])
     labels = args.labels or [None] * len(args.files)
     sides = [read(file, label) for file, label in zip(args.files, labels, strict=True)]
     sides += [published(name) for name in args.published]

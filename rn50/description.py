@@ -1,4 +1,4 @@
-"""A run in words: its values with their reasons, its arithmetic, and what it would do elsewhere."""
+"""A run in words: its values with their reasons, its arithmetic, and its effect elsewhere."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def recipe_remarks(c: TrainConfig) -> list[str]:
     if base.global_batch != batch:
         lines += [
             f"the recipe {base.name} was published with a global batch of {base.global_batch},"
-            f" this run's is {batch}: its accuracy is not promised here"
+            f" this run's is {batch}: expect a different accuracy"
         ]
     return lines
 
@@ -135,7 +135,7 @@ def prepared(given: Given) -> tuple[Resolved, list[str]]:
         return anywhere(given)
     resolved, remarks = anywhere({k: v for k, v in given.items() if k != "load_epoch"})
     config = replace(resolved.experiment, load_epoch=epoch)
-    missing = f"there is no checkpoint {prefix} yet: what it decides is not known"
+    missing = f"no checkpoint {prefix} yet: the values that it determines are unknown"
     return replace(resolved, experiment=config), [*remarks, missing]
 
 

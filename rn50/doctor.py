@@ -157,7 +157,7 @@ def check_machine() -> Iterator[Check]:
     name = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     wsl = " in WSL2" if "microsoft" in platform.release().lower() else ""
     tried = (platform.system(), platform.machine(), wsl) == ("Linux", "x86_64", "")
-    new = f"{name}{wsl}: the workbook has not been tried here yet"
+    new = f"{name}{wsl}: the workbook has not been tested here yet"
     yield judge("system", name, (not tried, NOTE, new, "see docs/platforms.md for the differences"))
     usable, total = hardware.usable_cores(), os.cpu_count() or 1
     what = f"{usable} of the machine's {total} core(s) usable"

@@ -38,7 +38,7 @@ def network_of(arrays: Mapping[str, np.ndarray], file: Path) -> Network:
             return resnet(depth, len(arrays["fc.weight"]))
     counts = "-".join(map(str, found[1]))
     raise UserError(
-        f"{file} is no ResNet-18, 34, 50, 101 or 152 with its last layer fc: it has stages of"
+        f"{file} is not a ResNet-18, 34, 50, 101 or 152 with its last layer fc: it has stages of"
         f" {counts} {kind} blocks and, among {len(arrays)} arrays, {shortened(sorted(arrays))}"
     )
 

@@ -1,4 +1,4 @@
-"""Starts the workers of a run through torchrun, horovodrun or mpirun, and ends them together.
+"""Start the workers of a run through torchrun, horovodrun or mpirun, and end them together.
 
 `rn50 run` is the thin parent of the launcher: each worker registers in a folder
 (`rn50lib.distributed.launch_env`), and when one fails, all are ended.

@@ -128,8 +128,12 @@ class CheckpointManager:
         step.load(arrays, found.loss_scale)
         if scored:
             return 0  # --num-epochs passes, each over all images
-        report.metrics.update(found.metrics)
+        for key, values in report.metrics.items():
+            measured = found.metrics.get(key.partition(".")[0] + ".loss", [])
+            values += found.metrics.get(key, [None] * len(measured))  # a new metric has no past
         self.state = state = found.position
+        if not state.images:
+            state.begin_epoch()  # an earlier version may have had fewer sums
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
         progress.say(f"resumed from {file}: {epochs_done} done{more}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.errors import UserError
 
 if TYPE_CHECKING:  # `rn50 --help` needs parse_loss_scale without NumPy
@@ -109,7 +109,7 @@ def weight_decays(config: TrainConfig, names: Iterable[str]) -> dict[str, float]
     Raises UserError if a learner's `decay_groups` omits or repeats a parameter.
     """
     names = list(names)
-    groups = overrides.get("decay_groups")
+    groups = hooks.get("decay_groups")
     if groups is decay_groups and not config.bn_decay:
         groups = weights_only
     decayed, plain = groups(names)

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))  # of RGB values 0..255
 STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
@@ -46,7 +47,7 @@ class Recipe:
     """A training recipe, independent of the machine.
 
     `lr` is the learning rate at a global batch of `lr_batch`. The schedule `step` multiplies it by
-    `lr_factor` at each of `lr_step_epochs`, counted from 0; `cosine` and `poly` fall to 0 over all
+    `lr_factor` at each of `lr_step_epochs`, counted from 0; all others fall to 0 over all
     `epochs`. `global_batch` is the published one, if the rate is known to be right only for it.
     """
 
@@ -240,16 +241,23 @@ def augment(
     return box, rng.random() < augmentation.flip
 
 
-def turn(seed: int, augmentation: Augmentation = Augmentation()) -> tuple[bool, float]:
-    """Return whether to flip a training crop vertically, and its counter-clockwise rotation.
+class Turn(NamedTuple):
+    """The changes to a training crop after it is resized; the defaults change nothing."""
+
+    upside_down: bool = False
+    degrees: float = 0.0  # counter-clockwise
+
+
+def turn(seed: int, augmentation: Augmentation = Augmentation()) -> Turn:
+    """Return the random changes to a resized training crop.
 
     `seed` is that of `augment`; a separate random stream keeps the crops the same.
     """
     if not (augmentation.upside_down or augmentation.rotate):
-        return False, 0.0
+        return Turn()
     rng = random.Random(~seed)
     upside_down = rng.random() < augmentation.upside_down
-    return upside_down, rng.uniform(-augmentation.rotate, augmentation.rotate)
+    return Turn(upside_down, rng.uniform(-augmentation.rotate, augmentation.rotate))
 
 
 def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:

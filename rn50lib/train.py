@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rn50lib import checkpoint, run_setup
-from rn50lib import hooks as overrides
+from rn50lib import checkpoint, hooks, run_setup
 from rn50lib.checkpoint import CheckpointManager, resume_fingerprint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.data import Pipeline, open_pipeline
@@ -138,7 +137,7 @@ def build_run(
     stack: contextlib.ExitStack,
 ) -> Run:
     """Open the pipelines and build the step. Raise UserError if the ranks' differ."""
-    overrides.install(config.override)
+    hooks.install(config.override)
     pipelines: dict[str, Pipeline] = {}
     for split, source in sources.items():
         pipelines[split] = open_pipeline(config, source, split, comm.rank, comm.size)
@@ -195,7 +194,7 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     """Train for the rest of an epoch; return its metrics over all workers."""
     config, step, state = run.config, run.step, run.checkpoints.state
     pipeline = run.pipelines["train"]
-    schedule, recipe = overrides.get("schedule"), config.to_recipe()
+    schedule, recipe = hooks.get("schedule"), config.to_recipe()
     steps = steps_left(config, pipeline, state.images)
     if state.images and steps and not pipeline.ordered:
         run.progress.say(

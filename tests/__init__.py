@@ -1,1 +1,1 @@
-"""The tests, a folder per part of the project; `tests.capabilities` asks what this machine has."""
+"""The tests, one folder per part of the project; `tests.capabilities` inspects the machine."""

@@ -1,7 +1,7 @@
-"""Which capabilities of tests/capabilities.toml this machine has.
+"""Detect the capabilities of tests/capabilities.toml on this machine.
 
-One function per capability, named as in the file; none of them imports a framework, so that asking
-costs milliseconds.
+One function per capability, named as in the file; none of them imports a framework, so each takes
+milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Capability:
 
     @property
     def present(self) -> bool:
-        """Whether this machine has it; asked once per run."""
+        """Return True if this machine has it; detected once per run."""
         return _present(self.name)
 
 

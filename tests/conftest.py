@@ -48,7 +48,7 @@ def repository() -> Path:
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
-    """This process's environment without the user's own RN50_* settings, plus `changes`."""
+    """Return this process's environment without the user's RN50_* settings, plus `changes`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RN50_")}
     kept["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**kept, **changes}
@@ -56,8 +56,7 @@ def clean_environment(**changes: str) -> dict[str, str]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A temporary folder that every user of the machine may enter: pytest closes its own to
-    others, again whenever it starts somewhere."""
+    """A temporary folder that every user of the machine may enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="rn50-open-") as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -65,11 +64,11 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `rn50 ARGS` as a user would, in a process of its own.
+    """Run `rn50 ARGS` in a separate process, as a user would.
 
     `run_cli("train", "-e", "1", env={...}, cwd=..., timeout=60, module="rn50")` returns the
-    finished process with text output and never raises on its exit code. RN50_RUNS and RN50_DATA
-    stand in the test's temporary folder unless `env` says otherwise.
+    finished process with text output and never raises on its exit code. RN50_RUNS and RN50_DATA are
+    in the test's temporary folder unless `env` sets them.
     """
 
     def run(
@@ -120,7 +119,7 @@ def roadsigns_small(tmp_path_factory: pytest.TempPathFactory) -> SmallDataset:
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> support.Photos:
-    """A data set that takes milliseconds to make; every picture's colour is its number."""
+    """A data set that is made in milliseconds; the colour of every image encodes its number."""
     return support.make_photos(tmp_path_factory.mktemp("photos") / "set")
 
 
@@ -141,9 +140,9 @@ def trained(photos: support.Photos, tmp_path_factory: pytest.TempPathFactory) ->
 def rn50(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., support.Ended]:
-    """`rn50("train", ...)` runs a verb in this process, in an empty folder, and tells how it ended.
+    """`rn50("train", ...)` runs a verb here, in an empty folder, and returns its outcome.
 
-    For what does not need a process of its own: it spares the seconds of importing a framework.
+    It saves the seconds of importing a framework in a separate process.
     """
     for name in [name for name in os.environ if name.startswith("RN50_")]:
         monkeypatch.delenv(name)

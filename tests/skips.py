@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check every `needs` before the first test runs, so that a misspelt one is not met late."""
+    """Check every `needs` before the first test runs, to find a misspelt one early."""
     for item in items:
         for marker in item.iter_markers("needs"):
             for name in marker.args:
@@ -98,8 +98,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count skips by capability, and seconds by part. The main process hears of every test here,
-    also of those that its helpers ran (`-n 2`)."""
+    """Count skips by capability, and seconds by part.
+
+    The main process receives the reports of all tests, also from xdist workers (`-n 2`).
+    """
     if (
         report.skipped
         and not hasattr(report, "wasxfail")
@@ -126,7 +128,7 @@ def pytest_terminal_summary(
     """Print skips by capability, the parts with their seconds, and what an empty run means."""
     say = terminalreporter.write_line
     if _skips:
-        terminalreporter.section("skipped for want of a capability")
+        terminalreporter.section("skipped because a capability is missing")
         for name, count in _skips.most_common():
             row = capabilities.table()[name]
             say(f"{name}: {count} skipped, no {row.what}; to run them: {row.get}")

@@ -1,7 +1,7 @@
-"""What several tests share: pictures made in milliseconds, runs in this process, tiny networks.
+"""Helpers for several tests: images made in milliseconds, runs in this process, tiny networks.
 
-Each picture is one flat colour that says which picture it is, whatever crop is taken of it: that is
-how a test knows, without the code under test, which images a batch holds.
+Each image has one flat colour that encodes its number, whatever crop is taken of it. So a test
+knows which images a batch contains, without the code under test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from PIL import Image
 
 from rn50 import cli
 from rn50.autoconfig import resolve
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.hardware import Machine
 
@@ -59,7 +59,7 @@ def colour(number: int) -> tuple[int, int, int]:
 
 
 def numbers(images_NHWC: Any) -> list[int]:
-    """Which images a batch of pixels (N, H, W, 3) shows."""
+    """Return which images a batch of pixels (N, H, W, 3) shows."""
     red_green = np.asarray(images_NHWC)[..., :2].mean(axis=(1, 2))
     column, row = np.rint((red_green - 16) / 28).astype(int).T
     return list(column + 8 * row)
@@ -77,8 +77,10 @@ def png(
     *chunks: bytes,
     size: tuple[int, int] = (90, 60),
 ) -> bytes:
-    """A PNG of one colour, put together by hand: bits a sample, colour type, the samples of a pixel
-    (PNG specification, 11.2), further chunks (a palette, transparency)."""
+    """Return a PNG of one colour: bits per sample, colour type, the samples of a pixel.
+
+    It is assembled by hand (PNG specification, 11.2); further chunks are a palette or transparency.
+    """
     width, height = size
     bits = "".join(f"{sample:0{depth}b}" for sample in samples) * width
     bits += "0" * (-len(bits) % 8)
@@ -128,7 +130,7 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one line of a refused run. Fails where there is more than that, or no refusal."""
+        """The one line of a refused run. Fails if there is more output, or no refusal."""
         assert self.status == 2, (self.status, self.out, self.err)
         lines = self.err.strip().splitlines()
         assert len(lines) == 1, self.err
@@ -144,13 +146,13 @@ def run_here(capsys: Any, *args: str | os.PathLike[str]) -> Ended:
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
     finally:
-        overrides.install(())
+        hooks.install(())
     shown = capsys.readouterr()
     return Ended(status, shown.out, shown.err)
 
 
 def bound_by_permissions() -> list[str]:
-    """What to put before a command so that a folder's mode holds for it even where root runs it."""
+    """Return a command prefix with which folder permissions hold even for root."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
@@ -158,10 +160,10 @@ def bound_by_permissions() -> list[str]:
 
 @contextlib.contextmanager
 def leaving_nothing() -> Iterator[None]:
-    """Fail if what is started in here leaves a process behind.
+    """Fail if the code in this block leaves a process behind.
 
-    Processes whose parent ended come to this one meanwhile, which tells them apart from those of
-    another test that runs at the same time.
+    Orphans are adopted by this process meanwhile, which separates them from those of a test that
+    runs at the same time.
     """
     libc, subreaper = ctypes.CDLL(None), 36
     before = set(psutil.Process().children(recursive=True))
@@ -176,7 +178,7 @@ def leaving_nothing() -> Iterator[None]:
 
 
 def strict_json(path: Path) -> Any:
-    """A JSON file, by the standard: NaN and Infinity are refused."""
+    """Return a JSON file, read by the standard: NaN and Infinity are refused."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{path} holds {word}, which is not JSON")
@@ -185,7 +187,7 @@ def strict_json(path: Path) -> Any:
 
 
 def timeless(report: dict[str, Any]) -> dict[str, Any]:
-    """What of a report must not depend on the clock, on the command or on a resume."""
+    """Return the parts of a report that do not depend on the clock, the command or a resume."""
     kept = {k: v for k, v in report["metrics"].items() if k.split(".")[1] not in TIMES}
     return {"model": report["model"], "ngpus": report["ngpus"], "metrics": kept}
 

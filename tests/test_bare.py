@@ -36,7 +36,7 @@ OTHERS = {
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine that has PyTorch, and none of the others that we import."""
+    """The environment of a machine with PyTorch and none of our other dependencies."""
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "sitecustomize.py").write_text(ABSENT.format(names=OTHERS))
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "bare"), str(ROOT)])}
@@ -56,7 +56,7 @@ def test_training_runs_with_pytorch_alone(
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_what_is_missing_is_named(
+def test_missing_packages_are_named(
     bare: dict[str, str], run_cli: Callable[..., Any], photos: Any
 ) -> None:
     for package, flags in {

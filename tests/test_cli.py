@@ -70,7 +70,7 @@ def test_the_first_page_of_the_help_is_short_and_its_flags_exist(rn50: Run) -> N
     assert "--help most" in rn50("run", "--help", "most").error
 
 
-def test_the_verbs_are_listed_and_each_is_there(rn50: Run) -> None:
+def test_all_listed_verbs_exist(rn50: Run) -> None:
     shown = rn50("--help")
     assert shown.status == 0
     for verb in VERBS:
@@ -108,19 +108,19 @@ def test_the_verbs_are_listed_and_each_is_there(rn50: Run) -> None:
         ("plot a.json b.json -o c.png --labels one", "--labels", "1 names for 2 reports"),
     ],
 )
-def test_a_flag_that_makes_no_sense(rn50: Run, argv: str, problem: str, remedy: str) -> None:
+def test_invalid_flags_are_refused(rn50: Run, argv: str, problem: str, remedy: str) -> None:
     line = rn50(*argv.split()).error
     assert problem in line and remedy in line
 
 
 @pytest.mark.parametrize("flag", ["--data-root", "--model-prefix", "--init-from", "--report"])
-def test_an_empty_name(rn50: Run, flag: str) -> None:
-    """`"$NAME"` gives it if NAME is not set: the data set would be the built-in one."""
+def test_empty_names_are_refused(rn50: Run, flag: str) -> None:
+    """`"$NAME"` is empty if NAME is not set; it would select the built-in data set."""
     assert f"{flag}: '' must be a text that is not empty" in rn50("run", flag, "").error
 
 
 @pytest.mark.parametrize("prefix", [".", "..", "models/", "models/.."])
-def test_a_prefix_without_a_name(rn50: Run, prefix: str) -> None:
+def test_prefix_without_a_name_is_refused(rn50: Run, prefix: str) -> None:
     line = rn50("run", "--model-prefix", prefix).error
     assert f"--model-prefix {prefix} is a folder: add a name" in line
 
@@ -142,7 +142,7 @@ def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.Monk
         (["train/all/0.jpg", "val/all/0.jpg"], ("has one class", "one folder per class")),
     ],
 )
-def test_a_data_root_without_data(rn50: Run, images: list[str] | None, words: Any) -> None:
+def test_data_root_without_data_is_refused(rn50: Run, images: list[str] | None, words: Any) -> None:
     Path("set").mkdir()
     for name in images or ():
         write_photo(Path("set", name), 0)
@@ -155,7 +155,7 @@ def test_a_data_root_without_data(rn50: Run, images: list[str] | None, words: An
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_what_is_left_out_of_the_class_folders_is_told(rn50: Run, photos: Photos) -> None:
+def test_skipped_files_are_reported(rn50: Run, photos: Photos) -> None:
     root = Path("set")
     shutil.copytree(photos.root, root, ignore=shutil.ignore_patterns("records"))
     for split in ("train", "val"):
@@ -179,7 +179,7 @@ def test_what_is_left_out_of_the_class_folders_is_told(rn50: Run, photos: Photos
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_what_a_run_could_not_do_is_noted(run_cli: Run, photos: Photos) -> None:
+def test_run_notes_what_it_could_not_do(run_cli: Run, photos: Photos) -> None:
     flags = ("--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1")
     few = run_cli("run", *flags, "--num-examples", "100").stderr
     assert "--num-examples 100: " in few and "has 48 images, all are used" in few
@@ -197,10 +197,10 @@ def test_what_a_run_could_not_do_is_noted(run_cli: Run, photos: Photos) -> None:
         ("tensorflow", "python/platform/build_info.py", "build_info = {'is_cuda_build': False}"),
     ],
 )
-def test_a_gpu_that_the_framework_is_not_built_for(
+def test_framework_without_gpu_support_is_reported(
     run_cli: Run, photos: Photos, tmp_path: Path, backend: str, file: str, build: str
 ) -> None:
-    """Not a run on the processor with the batch, the precision and the loader of a GPU."""
+    """It does not train on the CPU with the batch, precision and loader of a GPU."""
     package = tmp_path / "packages" / backend
     (package / file).parent.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -239,14 +239,14 @@ def test_damaged_record_files(rn50: Run, photos: Photos, damage: str, words: Any
 
 
 @pytest.mark.needs("torch")
-def test_a_text_file_named_jpeg(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+def test_text_file_named_jpeg_is_reported(rn50: Run, photos: Photos, tmp_path: Path) -> None:
     shutil.copytree(photos.root, tmp_path / "set", ignore=shutil.ignore_patterns("records"))
     (tmp_path / "set" / "train" / "drum" / "notes.JPEG").write_text("not a picture " * 100)
     line = rn50("train", "--data-root", "set", *TINY, "-b", "7", "-e", "1").error
     assert "set/train/drum/notes.JPEG" in line and "not an image" in line
 
 
-def test_a_checkpoint_that_is_not_there(rn50: Run, photos: Photos) -> None:
+def test_missing_checkpoint_is_reported(rn50: Run, photos: Photos) -> None:
     line = rn50("score", "nothing", "3", "--data-root", photos.root).error
     assert "nothing-symbol.json" in line and "--model-prefix" in line
     checkpoint.write_symbol("m", tiny(6))
@@ -262,7 +262,7 @@ def test_a_checkpoint_that_is_not_there(rn50: Run, photos: Photos) -> None:
         (["--num-classes", "1000"], "--num-classes 1000"),
     ],
 )
-def test_a_checkpoint_of_another_network(
+def test_checkpoint_of_a_different_network_is_refused(
     rn50: Run, photos: Photos, flags: list[str], problem: str
 ) -> None:
     checkpoint.write_symbol("m", resnet(18, 6))
@@ -271,7 +271,7 @@ def test_a_checkpoint_of_another_network(
         assert problem in line and "resnet18 v1.5 with 6 classes" in line
 
 
-def test_a_checkpoint_of_fewer_classes(rn50: Run, photos: Photos) -> None:
+def test_checkpoint_with_fewer_classes_is_refused(rn50: Run, photos: Photos) -> None:
     """--num-classes was not passed, so leaving it out is not a remedy."""
     checkpoint.write_symbol("m", tiny(5))
     line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", "--resume").error
@@ -279,7 +279,7 @@ def test_a_checkpoint_of_fewer_classes(rn50: Run, photos: Photos) -> None:
     assert "--num-classes" not in line
 
 
-def test_built_in_data_that_cannot_be_drawn_here(rn50: Run) -> None:
+def test_unwritable_data_folder_is_reported(rn50: Run) -> None:
     assert "RN50_DATA" in rn50("run").error
 
 
@@ -332,7 +332,7 @@ def test_an_output_replaces_only_an_earlier_one(rn50: Run, trained: Path, argv: 
         ("--model-prefix folder/", "--model-prefix folder/ is a folder: add a name"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_told_before_the_training(
+def test_unwritable_outputs_are_reported_before_training(
     rn50: Run, photos: Photos, flags: str, problem: str
 ) -> None:
     Path("file").touch()
@@ -344,8 +344,8 @@ def test_a_place_that_cannot_be_written_is_told_before_the_training(
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("flags", ["--loader synthetic -b 10000000000000",
                                    "--image-shape 100000000"])  # fmt: skip
-def test_more_than_any_memory_holds(rn50: Run, photos: Photos, flags: str) -> None:
-    """NumPy says it in its way and PyTorch in another."""
+def test_impossible_batch_is_out_of_memory(rn50: Run, photos: Photos, flags: str) -> None:
+    """NumPy and PyTorch report it differently."""
     line = rn50("train", "--data-root", photos.root, *TINY, *flags.split(), "-e", "1",
                 "--benchmark-iters", "2").error  # fmt: skip
     assert "out of memory (" in line and "-b or --image-shape" in line
@@ -353,10 +353,8 @@ def test_more_than_any_memory_holds(rn50: Run, photos: Photos, flags: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_an_error_in_a_worker_is_the_run_s_error(
-    run_cli: Run, photos: Photos, tmp_path: Path
-) -> None:
-    """Three processes up: from a loader's worker through the rank to `rn50 run`'s exit status."""
+def test_worker_error_is_the_runs_error(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
+    """The error passes three processes: from a loader's worker through the rank to `rn50 run`."""
     shutil.copytree(photos.root, tmp_path / "set", ignore=shutil.ignore_patterns("records"))
     (tmp_path / "set" / "val" / "drum" / "notes.JPEG").write_text("not a picture " * 100)
     done = run_cli("run", "--data-root", "set", *TINY, "-e", "1", "--data-nthreads", "2")
@@ -398,7 +396,7 @@ def dry(rn50: Run, *argv: str | Path) -> list[str]:
                    "override: ['schedule=a.py:f']\n"),
     ],
 )  # fmt: skip
-def test_a_file_is_as_good_as_flags(rn50: Run, photos: Photos, name: str, text: str) -> None:
+def test_config_file_equals_flags(rn50: Run, photos: Photos, name: str, text: str) -> None:
     Path(name).write_text(text)
     root = ("--data-root", photos.root, "--recipe", "reference")
     flags = ("-b", "16", "--lr", "0.2", "-e", "7", "--lr-step-epochs", "3,6.5", "--image-shape",
@@ -407,7 +405,7 @@ def test_a_file_is_as_good_as_flags(rn50: Run, photos: Photos, name: str, text: 
     assert dry(rn50, *root, "--config", name) == dry(rn50, *root, *flags)
 
 
-def test_a_flag_wins_over_the_file_and_the_preset_too(rn50: Run, photos: Photos) -> None:
+def test_flag_overrides_file_and_preset(rn50: Run, photos: Photos) -> None:
     Path("a.json").write_text('{"batch_size": 16, "disp_batches": 5, "num_epochs": 7}')
     command, sums, *_ = dry(rn50, "--data-root", photos.root, "--config", "a.json", "-b", "4",
                             "--disp-batches", "20", "--recipe", "reference")  # fmt: skip
@@ -418,7 +416,7 @@ def test_a_flag_wins_over_the_file_and_the_preset_too(rn50: Run, photos: Photos)
     assert "--batch-size 96" in both[0] and "--disp-batches 5" in both[0]
 
 
-def test_a_repeated_flag_wins_over_the_list_of_a_file(
+def test_repeated_flag_overrides_a_list_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -428,7 +426,7 @@ def test_a_repeated_flag_wins_over_the_list_of_a_file(
     assert asked == {"logger": ("wandb",), "override": ("shard=b.py:f", "b=b.py:g")}
 
 
-def test_a_run_s_own_file_gives_that_run_again(rn50: Run, photos: Photos) -> None:
+def test_experiment_json_repeats_the_run(rn50: Run, photos: Photos) -> None:
     given = ("--data-root", photos.root, *TINY, "--lr", "0.30000000000000004", "-e", "3")
     first = dry(rn50, *given)
     prepare(parse_given(config_parser("run"), list(map(str, given)))[0]).write(Path("run.json"))
@@ -448,7 +446,7 @@ def test_a_run_s_own_file_gives_that_run_again(rn50: Run, photos: Photos) -> Non
 def test_a_printed_configuration_is_the_same_run(
     rn50: Run, photos: Photos, flags: tuple[str, ...]
 ) -> None:
-    """And it stays so: what is printed of the file is the file, but for the reasons."""
+    """Printing the file again gives the same file, except for the reasons."""
     argv = ("--data-root", photos.root, *flags)
     shown = rn50("run", "--print-config", *argv)
     assert shown.status == 0, shown.err
@@ -482,7 +480,7 @@ def test_a_printed_configuration_is_the_same_run(
         ("{", "is not JSON"),
     ],
 )
-def test_a_file_that_makes_no_sense(rn50: Run, text: str, problem: str) -> None:
+def test_invalid_config_file_is_refused(rn50: Run, text: str, problem: str) -> None:
     Path("a.json").write_text(text)
     line = rn50("run", "--config", "a.json").error
     assert line.startswith("a.json") and problem in line
@@ -496,13 +494,13 @@ def test_a_file_that_makes_no_sense(rn50: Run, text: str, problem: str) -> None:
         (None, "a.yaml cannot be read"),
     ],
 )
-def test_a_yaml_file_that_makes_no_sense(rn50: Run, text: str | None, problem: str) -> None:
+def test_invalid_yaml_file_is_refused(rn50: Run, text: str | None, problem: str) -> None:
     if text:
         Path("a.yaml").write_text(text)
     assert problem in rn50("run", "--config", "a.yaml").error
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
+def test_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         f"{sys.executable} -m rn50 run --help all | head -1",
         shell=True,
@@ -539,6 +537,6 @@ def test_flags_of_other_programs_are_answered(rn50: Run, verb: str) -> None:
         ("doctor --device 0", "rn50 doctor --help"),  # the table is for the flags of a run
     ],
 )
-def test_no_misleading_neighbours(rn50: Run, argv: str, answer: str) -> None:
+def test_suggested_flags_are_not_misleading(rn50: Run, argv: str, answer: str) -> None:
     line = rn50(*argv.split()).error
     assert answer in line and "did you mean" not in line

@@ -31,7 +31,7 @@ CHECKED = re.compile(r"<!-- checked -->\n```console\n(.*?)^```$", re.M | re.S)
 
 
 def commands(block: str) -> list[list[str]]:
-    """The command lines of a console block as words, comments left out."""
+    """Return the command lines of a console block as words, without comments."""
     lines = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
     return [shlex.split(line, comments=True) for line in lines]
 
@@ -54,7 +54,7 @@ def all_commands() -> list[list[str]]:
 # --- commands -------------------------------------------------------------------------------------
 
 
-def test_there_are_commands_to_check() -> None:
+def test_documents_contain_checked_commands() -> None:
     assert len(CHECKED.findall(COMMANDS.read_text())) >= 3
     assert len(all_commands()) > 20
 
@@ -80,8 +80,8 @@ def test_every_command_exists(words: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_the_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
-    """One after the other in one folder, as a reader would type them, capped by --profile ci."""
+def test_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
+    """Run them in order in one folder, as a reader would, capped by --profile ci."""
     shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
     for split in ("train", "val"):
         shutil.copytree(roadsigns_small.folder / split, tmp_path / "photos" / split)
@@ -103,7 +103,7 @@ def test_the_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
 
 
 def small(words: list[str]) -> list[str]:
-    """The command as it is run here: by this interpreter, with ci's caps, so with two epochs."""
+    """Return the command as run here: with this interpreter and ci's caps, so with two epochs."""
     if words[0] == "python":
         return [sys.executable, *words[1:]]
     words = [sys.executable, "-m", "rn50", *words[1:]]
@@ -126,7 +126,7 @@ def test_the_pages_name_presets_that_work() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_page_of_recipes_says_what_the_file_says(name: str) -> None:
+def test_recipes_page_matches_the_file(name: str) -> None:
     head = dict(
         line[2:].split(":", 1)
         for line in (ROOT / "configs" / f"{name}.yaml").read_text().splitlines()[1:5]
@@ -169,7 +169,7 @@ def anchor(heading: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_not_broken(page: Path) -> None:
     text = re.sub(FENCE, "", page.read_text())
     dead = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -187,8 +187,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_that_are_named_exist(page: Path) -> None:
-    """Every `folder/file.ext` and `folder/` in backticks, but for what a run makes."""
+def test_named_paths_exist(page: Path) -> None:
+    """Check every `folder/file.ext` and `folder/` in backticks, except outputs of runs."""
     made = (
         "data/",
         "runs/",
@@ -211,10 +211,10 @@ def test_paths_that_are_named_exist(page: Path) -> None:
     ] == []
 
 
-def test_pictures_have_words() -> None:
+def test_images_have_alt_text() -> None:
     for page in PAGES:
         for words in re.findall(r"!\[([^\]]*)\]\(", page.read_text()):
-            assert len(words) > 20, f"{page.name}: a picture needs alt text"
+            assert len(words) > 20, f"{page.name}: an image needs alt text"
 
 
 def test_the_table_of_notebooks_is_the_course() -> None:
@@ -230,16 +230,16 @@ def test_the_table_of_notebooks_is_the_course() -> None:
 
 
 @pytest.mark.acceptance
-def test_nothing_is_left_to_fill_in() -> None:
+def test_no_placeholder_is_left() -> None:
     for page in PAGES:
         assert "TODO" not in page.read_text(), page.name
 
 
-# --- nothing of anybody's own machine -------------------------------------------------------------
+# --- nothing about the author's machine -----------------------------------------------------------
 
 
 def tracked() -> list[Path]:
-    """The files of the repository; without git, those that .gitignore's folders do not hold."""
+    """Return the files of the repository; without git, all outside of .gitignore's folders."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True
     )
@@ -253,8 +253,11 @@ def tracked() -> list[Path]:
 
 
 def own_places() -> list[str]:
-    """What would betray the machine that a file was written on: where this checkout stands, the
-    home folder, and the hosts that pip is configured to ask."""
+    """Return texts that would reveal the author's machine.
+
+    These are the folder of this checkout, the home folder, and the hosts that pip is configured to
+    use.
+    """
     places = [f"{ROOT.parent}/"] if ROOT.parent.name not in ("", "workspace", "tmp", "src") else []
     home = Path.home()
     if len(home.parts) > 2:
@@ -268,7 +271,7 @@ def own_places() -> list[str]:
     return places + sorted(hosts - public)
 
 
-def test_no_file_names_the_machine_that_it_was_written_on() -> None:
+def test_no_file_contains_details_of_the_authors_machine() -> None:
     found = []
     own = [rb"(?<![\w.])" + re.escape(place).encode() for place in own_places()]
     patterns = [*own, rb"(?<![\w.])/(?:home|Users)/\w+/"]
@@ -283,7 +286,7 @@ def test_no_file_names_the_machine_that_it_was_written_on() -> None:
 
 
 def test_ruff_leaves_the_built_notebooks_alone() -> None:
-    """Also when it is given their names, as pre-commit does."""
+    """This holds even if it is passed their names, as by pre-commit."""
     built = [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("exercises/*.ipynb")]
     command = [sys.executable, "-m", "ruff", "format", "--check", *map(str, built)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

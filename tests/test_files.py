@@ -40,8 +40,8 @@ def test_a_device_is_written_to(rn50: Run, trained: Path, photos: Photos) -> Non
     assert rn50(*TRAIN, "-e", "1", "--report", "null").status == 0
     assert Path("null").is_symlink() and stat.S_ISCHR(os.stat("null").st_mode)
     Path("out.npz").symlink_to("/dev/stdout")
-    picture = photos.files("val")[0]
-    assert b"PK" in output("predict", trained / "m", "2", picture, "-o", "out.npz")
+    image = photos.files("val")[0]
+    assert b"PK" in output("predict", trained / "m", "2", image, "-o", "out.npz")
     flags = ("--data-root", photos.root, *TINY)
     scored = output("score", trained / "m", "2", *flags, "--report", "/dev/stdout").decode()
     report, end = json.JSONDecoder().raw_decode(scored)
@@ -51,7 +51,7 @@ def test_a_device_is_written_to(rn50: Run, trained: Path, photos: Photos) -> Non
 EARLIER = Path(__file__).parent / "fixtures" / "earlier"
 
 
-def test_a_link_is_followed_and_permissions_stay(rn50: Run, tmp_path: Path) -> None:
+def test_links_are_followed_and_permissions_kept(rn50: Run, tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     assert rn50("plot", EARLIER / "report.json", "-o", "place/kept.png").status == 0
     target = tmp_path / "place" / "kept.png"
@@ -114,7 +114,7 @@ def test_a_second_run_does_not_overwrite_the_checkpoints_of_the_first(rn50: Run)
 
 @pytest.mark.needs("torch")
 @pytest.mark.slow
-def test_prefix_and_run_folder_are_locked_while_a_run_lives(rn50: Run, tmp_path: Path) -> None:
+def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--keep", "2"]
     running = subprocess.Popen(
         [*command, "--model-prefix", "m", "--run-dir", "r"], cwd=tmp_path, env=clean_environment(),
@@ -144,7 +144,7 @@ def test_prefix_and_run_folder_are_locked_while_a_run_lives(rn50: Run, tmp_path:
 
 
 def limited(size: int, *argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a module where no file may become larger than `size` bytes, as on a full disk."""
+    """Run a module with a limit of `size` bytes for any file, as on a full disk."""
     return subprocess.run(
         [sys.executable, "-m", *map(str, argv)],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
@@ -156,7 +156,7 @@ def limited(size: int, *argv: object, **environment: str) -> subprocess.Complete
 @pytest.mark.needs("torch")
 @pytest.mark.slow
 def test_a_run_says_that_the_disk_is_full(tmp_path: Path) -> None:
-    """The trace is cut off in the profiler's own file, of which the profiler says nothing."""
+    """The trace is truncated in the profiler's own file, which the profiler does not report."""
     flag = "--profile-trace"
     ended = limited(100_000, "rn50", *TRAIN, "-e", "1", flag, tmp_path / "out")
     assert ended.returncode == 2, ended.stderr
@@ -165,7 +165,7 @@ def test_a_run_says_that_the_disk_is_full(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_shards_for_which_there_is_no_room(photos: Photos, tmp_path: Path) -> None:
+def test_full_disk_for_shards_is_reported(photos: Photos, tmp_path: Path) -> None:
     out = tmp_path / "shards"
     flags = ("data_prep.tfrecord", photos.root, out, "--jobs", "1", "--val-shards", "1")
     ended = limited(5000, *flags, "--train-shards", "1")
@@ -176,7 +176,7 @@ def test_shards_for_which_there_is_no_room(photos: Photos, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["rn50 --help", "rn50 run --help", "data_prep.im2rec --help"])
-def test_help_that_nobody_can_read(command: str, unbuffered: str) -> None:
+def test_help_to_a_full_device_is_a_one_line_error(command: str, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", *command.split()], stdout=full, stderr=subprocess.PIPE,
@@ -187,8 +187,8 @@ def test_help_that_nobody_can_read(command: str, unbuffered: str) -> None:
     assert line.startswith("error: standard output") and "No space left" in line
 
 
-def test_records_are_packed_where_standard_output_is_closed(photos: Photos, tmp_path: Path) -> None:
-    """The file that is opened next would otherwise become standard output."""
+def test_records_are_packed_with_closed_output(photos: Photos, tmp_path: Path) -> None:
+    """The next opened file would otherwise become standard output."""
     for flags in ("--list --recursive", "--pass-through"):
         command = f"exec {sys.executable} -m data_prep.im2rec {flags} closed {photos.root}/train"
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""What imports what: the contracts of pyproject.toml, and what really gets loaded."""
+"""Imports: the contracts of pyproject.toml, and the modules that are really loaded."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ import rn50lib.{name}
     loaded(code)
 
 
-def test_peers_know_nothing_of_the_library() -> None:
+def test_benchmark_peers_do_not_import_the_library() -> None:
     for path in (ROOT / "benchmarks").glob("peer*.py"):
         assert not re.search(r"^\s*(from|import) rn50", path.read_text(), re.M), path

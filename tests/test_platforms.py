@@ -37,7 +37,7 @@ def test_every_notebook_has_its_line_for_containers(repository: Path) -> None:
         ("Darwin", "arm64", "23.4.0", False),
     ],
 )
-def test_where_the_workbook_was_not_tried(monkeypatch, system, machine, release, tried) -> None:
+def test_untested_platforms_are_reported(monkeypatch, system, machine, release, tried) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "release", lambda: release)

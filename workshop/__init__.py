@@ -1,6 +1,6 @@
-"""What the notebooks use: `import workshop`, then `workshop.start("02", profile)`.
+"""The functions for notebooks: `import workshop`, then `workshop.start("02", profile)`.
 
-Only names are taken here; plotting and widgets are imported when they are first used.
+Plotting and widgets are imported when they are first used.
 """
 
 from workshop import ladder

@@ -1,5 +1,4 @@
-"""Errors as a notebook shows them: the message that the user is meant to read, without a
-traceback."""
+"""Errors as a notebook shows them: the message without a traceback."""
 
 from __future__ import annotations
 
@@ -17,13 +16,16 @@ class RunFailed(UserError):
         self.log = log
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints in place of a traceback."""
+        """Return what IPython prints instead of a traceback."""
         return [f"RunFailed: {self}", *(f"    {line}" for line in self.log.splitlines())]
 
 
 def show_user_errors_plainly() -> None:
-    """Make this kernel show a UserError as its one line, and the use of an answer whose cell has
-    not been run as another. Does nothing outside IPython."""
+    """Make this kernel show errors for users as one line.
+
+    That is a UserError, and the use of an answer whose cell has not been run. Does nothing outside
+    IPython.
+    """
     try:
         from IPython import get_ipython
     except ImportError:
@@ -49,7 +51,7 @@ def _handler(
 
 
 def _not_run(value: NameError, trace: TracebackType) -> list[str]:
-    """What to say where a check cell asks for an answer that is not there; nothing elsewhere."""
+    """Return a message if a check cell uses an answer that does not exist yet, else nothing."""
     from workshop.checks import table
 
     while trace.tb_next is not None:

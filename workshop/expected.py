@@ -1,8 +1,7 @@
 """Recorded results with their provenance: `notebooks/expected/*.json`, keys unique over all files.
 
-They stand beside a learner's own number as "what you should see", or in its place where this
-machine cannot measure it; either way with the hardware, the versions and the date, or the
-publication.
+Notebooks show them next to the learner's own number, or instead of it if this machine cannot
+measure it, with the hardware, the versions and the date, or the publication.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Expected:
 
     @property
     def provenance(self) -> str:
-        """Where the value comes from, as one line."""
+        """The source of the value in one line."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         if self.kind == "published":
             parts = ["published", self.source, self.hardware]
@@ -48,7 +47,7 @@ class Expected:
 
 
 def problem(item: Expected) -> str | None:
-    """What is missing from a recorded result, None when it is complete."""
+    """Return what is missing from a recorded result, None if it is complete."""
     if not isinstance(item.value, int | float) or isinstance(item.value, bool):
         return "value must be a number"
     if not item.what:
@@ -62,8 +61,11 @@ def problem(item: Expected) -> str | None:
 
 
 def load(folder: Path) -> dict[str, Expected]:
-    """All results of a folder by key. Raises UserError with file and key for the first that is
-    wrong."""
+    """Return all results of a folder by key.
+
+    Raises:
+        UserError: A result is wrong; the message names its file and key.
+    """
     found: dict[str, Expected] = {}
     for path in sorted(folder.glob("*.json")):
         for key, entry in _entries(path).items():
@@ -76,7 +78,7 @@ def load(folder: Path) -> dict[str, Expected]:
             if (lack := problem(item)) is not None:
                 raise UserError(f"{path}: {key}: {lack}")
             if key in found:
-                raise UserError(f"{path}: {key} stands in another file too: keys must be unique")
+                raise UserError(f"{path}: {key} is in a second file too: keys must be unique")
             found[key] = item
     return found
 
@@ -90,7 +92,7 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def problems(folder: Path) -> list[str]:
-    """The findings of lint: one line, or none."""
+    """Return the findings of lint: one line, or none."""
     try:
         load(folder)
     except UserError as wrong:

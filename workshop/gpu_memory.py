@@ -1,4 +1,4 @@
-"""Which processes hold GPU memory.
+"""GPU memory in use, by process.
 
 The kernel of an open notebook keeps its memory until it is shut down, which is the usual reason why
 a first training run does not fit.

@@ -1,9 +1,7 @@
-"""The running job in a cell: a bar, and curves of loss, top-1, speed, learning rate and
-utilisation.
+"""A running job in a cell: a bar, and curves of loss, top-1, speed, learning rate and load.
 
-One picture is redrawn in place while the run goes on and stays as it was last, so an executed
-notebook and its page show the same thing. The readings come from the run's progress.jsonl,
-psutil and NVML.
+The figure is redrawn in place during the run and keeps its last state, so an executed notebook and
+its page show the same. The readings come from the run's progress.jsonl, psutil and NVML.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ Run = Any  # a `workshop.runs.Run`, which shows itself by this file
 
 @dataclass
 class Readings:
-    """Utilisation over time: `seconds` since the run's start, per cent per core that this process
-    may use, the memory of the run's processes in bytes, and (per cent busy, bytes, watts) per GPU.
+    """Utilisation over time: CPU, memory and GPUs.
 
-    `loop_began` is when the training loop began, in the same seconds: progress.jsonl counts from
-    there.
+    `seconds` count from the run's start, `cores` are percent per core that this process may use,
+    `memory` is that of the run's processes in bytes, and `gpus` are (percent busy, bytes, watts).
+    `loop_began` is the start of the training loop, from which progress.jsonl counts, in `seconds`.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -44,8 +42,13 @@ class Readings:
     loop_began: float = float("inf")
 
     def add(self, seconds: float, pid: int, handles: Sequence[Any]) -> None:
-        """Read everything now; `pid` is the process at the head of the run, `handles` are those of
-        its GPUs."""
+        """Read everything now.
+
+        Args:
+            seconds: Time since the run's start.
+            pid: The main process of the run.
+            handles: NVML's handles of its GPUs.
+        """
         load = psutil.cpu_percent(percpu=True)
         own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(load))
         self.seconds.append(seconds)
@@ -69,8 +72,10 @@ def memory_of(pid: int) -> float:
 
 
 def gpu_handles(workers: int) -> list[Any]:
-    """Return NVML's handles of the GPUs that a run with this many workers uses: the first ones
-    that CUDA_VISIBLE_DEVICES leaves. The list is empty if NVML does not answer."""
+    """Return NVML's handles of the GPUs of a run with this many workers.
+
+    They are the first ones that CUDA_VISIBLE_DEVICES leaves; none if NVML does not answer.
+    """
     with contextlib.suppress(Exception):  # NVML raises its own errors
         import pynvml
 
@@ -80,7 +85,7 @@ def gpu_handles(workers: int) -> list[Any]:
 
 
 def read_gpu(handle: Any) -> tuple[float, int, float]:
-    """Return per cent busy, bytes of memory and watts of a GPU."""
+    """Return percent busy, bytes of memory and watts of a GPU."""
     import pynvml
 
     busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
@@ -92,7 +97,7 @@ def watch(run: Run) -> None:
     """Show the run in this cell until it ends. Interrupting the cell stops the run."""
     readings, handles = Readings(), None
     psutil.cpu_percent(percpu=True)  # the first call only sets the start
-    bar, picture, words = output.Slot(), output.Slot(), output.Slot()
+    bar, plots, words = output.Slot(), output.Slot(), output.Slot()
     drawn = -DRAW_S
     try:
         while True:
@@ -106,7 +111,7 @@ def watch(run: Run) -> None:
                 readings.loop_began = max(0.0, min(readings.loop_began, gap))
             show_bar(bar, run, lines, ended)
             if lines and (ended or time.monotonic() - drawn > DRAW_S):
-                draw(picture, lines, readings)
+                draw(plots, lines, readings)
                 drawn = time.monotonic()
             if ended:
                 break
@@ -121,7 +126,7 @@ def watch(run: Run) -> None:
 
 
 def part_done(lines: list[dict[str, Any]], epochs: int | None) -> float | None:
-    """The part of all training steps that is done, 0 to 1; None before it is known."""
+    """Return the fraction of all training steps that is done; None before it is known."""
     if not lines or not epochs:
         return None
     last = lines[-1]
@@ -132,7 +137,7 @@ def part_done(lines: list[dict[str, Any]], epochs: int | None) -> float | None:
 def show_bar(
     slot: output.Slot, run: Run, lines: list[dict[str, Any]], ended: bool, word: str = "done"
 ) -> None:
-    """The bar with the latest reading; the command stands below it."""
+    """Show the bar with the latest reading, and the command below it."""
     epochs = None
     with contextlib.suppress(Exception):  # not chosen yet
         epochs = run.resolved["experiment"].get("num_epochs")
@@ -149,14 +154,14 @@ def show_bar(
 
 
 def draw(slot: output.Slot, lines: list[dict[str, Any]], readings: Readings) -> None:
-    """Six panels; the last is the GPU's, or the run's memory where there is none."""
+    """Draw six panels; the last is the GPU's load, or the run's memory if there is no GPU."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
     from rn50 import plot
 
     def curve(axis: Any, phase: str, key: str, place: int, label: str, **look: Any) -> None:
-        """Measured points only: a reading without this value is left out."""
+        """Plot measured points only: a reading without this value is left out."""
         points = [
             (line["seconds"] + readings.loop_began, line[key])
             for line in lines if line["phase"] == phase and line.get(key) is not None
@@ -179,7 +184,7 @@ def draw(slot: output.Slot, lines: list[dict[str, Any]], readings: Readings) -> 
         draw_cores(cores, readings)
         what = draw_last(last, readings)
         titles = ("Loss", "Top-1", "Learning rate", "Speed", "CPU load per core", what[0])
-        units = ("cross-entropy", "per cent", "", "images per second", "core", what[1])
+        units = ("cross-entropy", "percent", "", "images per second", "core", what[1])
         for axis, title, unit in zip(axes.flat, titles, units, strict=True):
             axis.set_title(title, fontsize=10, loc="left")
             axis.set_xlabel("seconds since the start", fontsize=8)
@@ -198,7 +203,7 @@ def draw(slot: output.Slot, lines: list[dict[str, Any]], readings: Readings) -> 
 
 
 def draw_cores(axis: Any, readings: Readings) -> None:
-    """Load per core over time as a map, dark for idle and bright for busy."""
+    """Draw the load per core over time as a heat map, dark for idle and bright for busy."""
     rows = [row for row in readings.cores if row]
     if not rows:
         return
@@ -210,16 +215,16 @@ def draw_cores(axis: Any, readings: Readings) -> None:
     axis.grid(False)
     if len(table) <= 16:
         axis.set_yticks(range(len(table)))
-    axis.figure.colorbar(mapped, ax=axis, label="per cent busy", pad=0.02)
+    axis.figure.colorbar(mapped, ax=axis, label="percent busy", pad=0.02)
 
 
 def draw_last(axis: Any, readings: Readings) -> tuple[str, str]:
-    """The mean utilisation of the GPUs, or the memory of the run; returns title and unit."""
+    """Plot the mean utilisation of the GPUs, or the memory of the run; return title and unit."""
     title, unit = "Memory of the run", "GiB"
     values: list[float | None] = [size / 2**30 or None for size in readings.memory]
     if any(readings.gpus):
         memory, power = (sum(gpu[i] for gpu in readings.gpus[-1]) for i in (1, 2))
-        title, unit = f"GPU: {memory / 2**30:.1f} GiB, {power:.0f} W", "per cent busy"
+        title, unit = f"GPU: {memory / 2**30:.1f} GiB, {power:.0f} W", "percent busy"
         values = [sum(gpu[0] for gpu in row) / len(row) if row else None for row in readings.gpus]
     shown = [(x, y) for x, y in zip(readings.seconds, values, strict=True) if y is not None]
     if shown:
@@ -229,7 +234,7 @@ def draw_last(axis: Any, readings: Readings) -> tuple[str, str]:
 
 
 def finding(lines: list[dict[str, Any]], readings: Readings) -> str:
-    """What the curves show, as a sentence; empty before the first reading."""
+    """Describe the curves in a sentence; return an empty string before the first reading."""
     train = [line for line in lines if line["phase"] == "train" and line.get("loss") is not None]
     epochs = [line for line in lines if line["phase"] == "epoch"]
     parts = []

@@ -1,4 +1,4 @@
-"""The order in which two frameworks can be loaded by one process."""
+"""The order in which one process can load Triton and TensorFlow."""
 
 import contextlib
 import importlib
@@ -6,11 +6,11 @@ import importlib.util
 
 
 def load_triton_first() -> None:
-    """Load Triton where it and TensorFlow are installed, before somebody loads TensorFlow.
+    """Load Triton before TensorFlow if both are installed.
 
-    PyTorch's builds for CUDA load Triton with the first optimizer. Once TensorFlow 2.20 or later is
-    there that ends the process, for each brings an LLVM of its own and TensorFlow's is found first
-    (github.com/tensorflow/tensorflow/issues/124205).
+    PyTorch's CUDA builds load Triton with the first optimizer. If TensorFlow 2.20 or later is
+    loaded by then, the process crashes, because each includes its own LLVM and TensorFlow's is
+    found first (github.com/tensorflow/tensorflow/issues/124205).
     """
     if importlib.util.find_spec("triton") and importlib.util.find_spec("tensorflow"):
         with contextlib.suppress(ImportError):

@@ -1,4 +1,4 @@
-"""`course_map()`: the course as a picture, and its notebooks as a table of links."""
+"""`course_map()`: the course as a diagram, and its notebooks as a table of links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workshop import output, paths
 from workshop.checks import records, table
 from workshop.course import catalogue
 
-TOPICS = {  # Okabe and Ito's colours; the topic stands beside each as text
+TOPICS = {  # Okabe and Ito's colours; the topic is next to each as text
     "machine": "#5b6b7a",
     "input": "#009e73",
     "compute": "#0072b2",
@@ -24,7 +24,7 @@ STATION = (
 
 
 def road(there: set[str]) -> str:
-    """The stations of the course as HTML; `there` holds the numbers of existing notebooks."""
+    """Return the stations of the course as HTML; `there` holds the existing notebooks' numbers."""
     stations = []
     for item in catalogue.COURSE:
         exists, colour = item.number in there, TOPICS[item.topic]
@@ -44,7 +44,7 @@ def road(there: set[str]) -> str:
 
 
 def alt_text(there: set[str]) -> str:
-    """The map in words."""
+    """Return the map in words."""
     parts = []
     for item in catalogue.COURSE:
         later = "" if item.number in there else ", comes later"
@@ -55,8 +55,7 @@ def alt_text(there: set[str]) -> str:
 
 
 def course_map() -> None:
-    """Show the course: a picture of the way, and a table with links to every lesson and exercise
-    notebook there is."""
+    """Show a diagram of the course, and a table with links to all lessons and exercises."""
     root = paths.checkout()
     existing = {item.number for item in catalogue.existing(root)} if root else set()
     rows, lines = [], []
@@ -80,7 +79,7 @@ def course_map() -> None:
 
 
 def exercises(root: Path | None, number: str) -> tuple[str, str]:
-    """A lesson's exercises as (HTML with a link, text): which notebook, minutes, what is passed."""
+    """Return a lesson's exercises as (HTML with a link, text): notebook, minutes, number passed."""
     notebook = f"ex{number}"
     items = table.of_notebook(notebook)
     file = catalogue.exercise_file(root, notebook)

@@ -1,8 +1,7 @@
-"""What a cell shows: HTML with a text beside it, tables, figures with alt text, and slots that
-update.
+"""Output of cells: HTML with a text version, tables, figures with alt text, and updating slots.
 
-Everything goes through `display`, so an executed notebook keeps it, and its page shows the same
-thing. The colours are JupyterLab's own variables, so that a light and a dark theme both fit.
+Everything goes through `display`, so an executed notebook and its page keep it. The colours are
+JupyterLab's own variables and fit both a light and a dark theme.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def wrap(html: str) -> str:
 
 
 def bundle(html: str, text: str) -> dict[str, Any]:
-    """A display bundle: HTML for the notebook, text for a terminal or a reader without HTML."""
+    """Return a display bundle: HTML for the notebook, text for a terminal."""
     return {"text/html": wrap(html), "text/plain": text}
 
 
@@ -59,10 +58,9 @@ def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
 
 
 class Slot:
-    """A place in the cell's output that is updated where it stands, and stays as it was last.
+    """A place in the cell's output that is updated in place and keeps its last state.
 
-    Works alike in JupyterLab, where it redraws in place, and in a headless run, where the notebook
-    keeps the last state.
+    Works the same in JupyterLab and in a headless run.
     """
 
     def __init__(self) -> None:
@@ -81,7 +79,7 @@ class Slot:
         self.update(bundle(html, text))
 
     def line(self, text: str, part: float | None = None) -> None:
-        """Show a line in small print, below a bar where `part` (0 to 1) is given."""
+        """Show a line in small print, below a bar if `part` (0 to 1) is passed."""
         style = "" if part is None else f"width:{100 * part:.1f}%"
         bar = f'<div class="bar"><i style="{style}"></i></div>' if style else ""
         self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
@@ -92,7 +90,7 @@ class Slot:
 
 
 class LineStream:
-    """Stands for stdout or stderr: shows the latest line in a slot, and "3 of 10" as a bar."""
+    """A stdout or stderr that shows the latest line in a slot, and "3 of 10" as a bar."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -113,7 +111,7 @@ class LineStream:
 
 
 def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> dict[str, Any]:
-    """A figure as a display bundle with its alt text. Closes the figure."""
+    """Return a figure as a display bundle with its alt text, and close the figure."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
@@ -123,7 +121,7 @@ def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> dict[str, Any]:
 
 
 def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
-    """A PNG as a display bundle with its alt text.
+    """Return a PNG as a display bundle with its alt text.
 
     It is HTML because JupyterLab shows an `image/png` without the alt text of its metadata.
     """
@@ -133,12 +131,12 @@ def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
 
 
 def figure(fig: Any, alt: str, dpi: int = 110) -> None:
-    """Show a matplotlib figure as a picture with alt text, and close it."""
+    """Show a matplotlib figure with alt text, and close it."""
     Slot().figure(fig, alt, dpi)
 
 
 def cell_text(value: Any) -> str:
-    """A table's cell as text: numbers short, None as a dash."""
+    """Return a table's cell as text: numbers short, None as a dash."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -154,7 +152,7 @@ def cell_text(value: Any) -> str:
 
 
 def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
-    """The table as HTML; a column of numbers is right-aligned."""
+    """Return the table as HTML; a column of numbers is right-aligned."""
     numeric = [
         any(isinstance(row[i], int | float) for row in rows)
         and all(row[i] is None or isinstance(row[i], int | float) for row in rows)
@@ -173,12 +171,12 @@ def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
 
 
 def breakable(text: str) -> str:
-    """Text as HTML in which a long piece of code may be broken, so that its table fits the page."""
+    """Return text as HTML in which long code may wrap, so that its table fits the page."""
     return re.sub(r"\S{25,}", lambda m: re.sub(r"([(,=./_])", r"\1<wbr>", m[0]), escape(text))
 
 
 def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
-    """The same table in plain text."""
+    """Return the same table in plain text."""
     lines = [list(columns), *[[cell_text(value) for value in row] for row in rows]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     text = ["  ".join(v.ljust(w) for v, w in zip(line, widths, strict=True)) for line in lines]
@@ -186,34 +184,33 @@ def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
 
 
 def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> None:
-    """Show a small table: each row a sequence with one value per column, None for "not
-    measured"."""
+    """Show a small table: each row has one value per column, None for "not measured"."""
     rows = [list(row) for row in rows]
     show(table_html(rows, columns, caption), table_text(rows, columns, caption))
 
 
 def images(
-    pictures: Sequence[Any],
+    items: Sequence[Any],
     alt: str,
     labels: Sequence[str] | None = None,
     columns: int = 6,
     caption: str = "",
 ) -> None:
-    """A contact sheet of pictures: paths, PIL images or uint8 arrays (height, width, 3)."""
+    """Show a contact sheet of images: paths, PIL images or uint8 arrays (height, width, 3)."""
     import matplotlib.pyplot as plt
     import numpy as np
     from PIL import Image
 
     from rn50lib.data.decode import eight_bits
 
-    rows = -(-len(pictures) // columns)
+    rows = -(-len(items) // columns)
     fig, axes = plt.subplots(
         rows, columns, figsize=(10.5, rows * 10.5 / columns * 0.86), squeeze=False
     )
     for i, axis in enumerate(axes.flat):
         axis.axis("off")
-        if i < len(pictures):
-            item = pictures[i]
+        if i < len(items):
+            item = items[i]
             is_path = isinstance(item, str) or hasattr(item, "__fspath__")
             opened = eight_bits(Image.open(item)).convert("RGB") if is_path else item
             axis.imshow(np.asarray(opened), interpolation="nearest")
@@ -228,13 +225,12 @@ def images(
 def explore(
     draw: Callable[..., Any], alt: str | Callable[..., str], **controls: Any
 ) -> dict[str, Any]:
-    """A figure with controls: drawn at once, redrawn in place when a control moves.
+    """Show a figure with controls that is redrawn in place when a control moves.
 
-    `draw(**values)` returns a matplotlib figure, or a figure and a sentence that says what it
-    shows. Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a
-    widget. `alt` is a text or a function of the same values. Returns the widgets by name.
-    Without a front end the figure of the starting values stays, so the executed notebook shows
-    the same thing.
+    `draw(**values)` returns a matplotlib figure, or a figure and a sentence that describes it.
+    Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a widget.
+    `alt` is a text or a function of the same values. Returns the widgets by name. Without a front
+    end, the figure of the initial values stays, so an executed notebook shows the same.
     """
     from inspect import Parameter
 
@@ -256,13 +252,13 @@ def explore(
         if hasattr(widget, "continuous_update"):
             widget.continuous_update = True
         widgets[name] = widget
-    picture, finding = Slot(), Slot()
+    plot, finding = Slot(), Slot()
 
     def redraw(_change: Any = None) -> None:
         values = {name: widget.value for name, widget in widgets.items()}
         drawn = draw(**values)
         fig, sentence = drawn if isinstance(drawn, tuple) else (drawn, None)
-        picture.figure(fig, alt(**values) if callable(alt) else alt)
+        plot.figure(fig, alt(**values) if callable(alt) else alt)
         if sentence is not None:
             finding.html(f"<p>{escape(sentence)}</p>", sentence)
 

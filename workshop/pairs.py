@@ -1,8 +1,8 @@
-"""Training steps timed in processes of their own: two experiments in turns, A B, A B, A B, …
+"""Training steps timed in separate processes: two experiments in turns, A B, A B, A B.
 
-On a machine that does other things too, two runs after each other compare two moments, not two
-programs. Taking turns puts both under the same load, and a process each keeps the memory of one
-out of the other's way. The median of the pairs' ratios is the answer.
+On a machine that does other things too, two consecutive runs compare two moments, not two programs.
+Taking turns puts both under the same load, and separate processes do not share memory. The result
+is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ class Pairs:
 
     @property
     def ratios(self) -> list[float]:
-        """Second over first, a value per pair."""
+        """Second over first, one value per pair."""
         pairs = zip(self.seconds[self.first], self.seconds[self.second], strict=True)
         return [b / a for a, b in pairs]
 
 
 def median_interval(values: list[float]) -> tuple[float, float, float]:
-    """(median, low, high): at least 95 % of such intervals hold the true median (6 values or more).
+    """Return (median, low, high), an interval that contains the true median with 95 % confidence.
 
-    The order statistics that the binomial distribution gives; nothing is assumed about the noise.
+    It uses order statistics and the binomial distribution, makes no assumption about the noise, and
+    needs 6 or more values.
     """
     ordered, n = sorted(values), len(values)
     left_out = 0  # values at each end that the interval can do without
@@ -56,8 +57,10 @@ def time_pairs(
 ) -> Pairs:
     """Time a training step of two experiments in turns, on random images, with a line per pair.
 
-    Each turn takes `steps` steps; the profile of the session holds where none is given. Raises
-    UserError when the process that measures fails.
+    Each turn takes `steps` steps; the default profile is the session's.
+
+    Raises:
+        UserError: The process that measures failed.
     """
     configs = {
         name: session.resolve(given, loader="synthetic", no_metrics=True, n=1)
@@ -82,7 +85,7 @@ def time_pairs(
 
 
 def random_step(config: Any) -> tuple[Any, Any]:
-    """(step, batch): a training step of a resolved experiment, and random images for it."""
+    """Return (step, batch): a training step of a resolved experiment, and random images for it."""
     from rn50lib import distributed as comm
     from rn50lib.data import open_pipeline
     from rn50lib.train_step import build_step
@@ -92,7 +95,7 @@ def random_step(config: Any) -> tuple[Any, Any]:
 
 
 def step_seconds(step: Any, batch: Any, steps: int = 1) -> float:
-    """Seconds of a training step, the mean of `steps`."""
+    """Return the seconds of a training step, the mean of `steps`."""
     begin = time.perf_counter()
     for _ in range(steps):
         step.train_step(batch, lr=0.0)  # the same work, and the weights stay where they are
@@ -101,6 +104,6 @@ def step_seconds(step: Any, batch: Any, steps: int = 1) -> float:
 
 
 def stepper(config: dict[str, Any], steps: int) -> Callable[[], float]:
-    """Each call times `steps` training steps: seconds of one."""
+    """Return a function that times `steps` training steps and returns the seconds of one."""
     step, batch = random_step(unpack(config))
     return lambda: step_seconds(step, batch, steps)

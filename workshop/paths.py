@@ -1,7 +1,7 @@
-"""Where the workbook's files are: the checkout, the data and the runs, from any working directory.
+"""The workbook's folders: the checkout, the data and the runs, from any working directory.
 
 A notebook's kernel may run anywhere; these functions find the checkout and set `RN50_DATA` and
-`RN50_RUNS` once, so that everything the kernel starts agrees with it.
+`RN50_RUNS` once, so that everything the kernel starts uses the same folders.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from rn50lib.errors import UserError
 
 
 def checkout() -> Path | None:
-    """The folder that holds `notebooks/source`: around the working directory, else around rn50lib.
+    """Return the folder with `notebooks/source`: around the working directory, else around rn50lib.
 
-    None where the package was installed without a checkout.
+    Returns None if the package was installed without a checkout.
     """
     here = Path.cwd()
     for folder in (here, *here.parents, Path(__file__).resolve().parent.parent):
@@ -25,7 +25,7 @@ def checkout() -> Path | None:
 
 
 def need_checkout() -> Path:
-    """The checkout, or UserError."""
+    """Return the checkout, or raise UserError."""
     found = checkout()
     if found is None:
         raise UserError(
@@ -36,15 +36,14 @@ def need_checkout() -> Path:
 
 
 def writable(folder: Path) -> bool:
-    """Whether files can be made in `folder`, or in the nearest folder above it that exists."""
+    """Return True if `folder`, or the nearest existing folder above it, is writable."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK)
 
 
 def data_home() -> Path:
-    """`$RN50_DATA`; else `data/` of the checkout, or a cache folder where that cannot be
-    written."""
+    """Return `$RN50_DATA`, else `data/` in the checkout, or a cache folder if that is read-only."""
     if os.environ.get("RN50_DATA"):
         return Path(os.environ["RN50_DATA"]).absolute()
     default = (checkout() or Path.cwd()) / "data"
@@ -55,14 +54,14 @@ def data_home() -> Path:
 
 
 def runs_home() -> Path:
-    """`$RN50_RUNS`; else `runs/` of the checkout, or of the working directory without one."""
+    """Return `$RN50_RUNS`, else `runs/` in the checkout, or in the working directory."""
     if os.environ.get("RN50_RUNS"):
         return Path(os.environ["RN50_RUNS"]).absolute()
     return (checkout() or Path.cwd()) / "runs"
 
 
 def set_environment() -> tuple[Path, Path]:
-    """Fix both folders for this process and all that it starts. Returns (data, runs)."""
+    """Set both folders for this process and all that it starts. Returns (data, runs)."""
     data, runs = data_home(), runs_home()
     os.environ["RN50_DATA"], os.environ["RN50_RUNS"] = str(data), str(runs)
     return data, runs

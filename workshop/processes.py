@@ -1,7 +1,7 @@
-"""Every process that a notebook started, found by a mark in its environment and ended together.
+"""All processes that a notebook started, found by a mark in their environment and ended together.
 
-A process group or a parent's list is not enough: a kernel, the runs that it starts and their
-workers each make a session of their own, and a child whose parent died belongs to nobody.
+A process group or a list of children is not enough: a kernel, its runs and their workers each start
+a new session, and a child whose parent died has no parent to find it by.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def new_mark() -> str:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The living processes that carry `mark`, this one left out."""
+    """Return the living processes that carry `mark`, except this one."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -32,13 +32,15 @@ def marked(mark: str) -> list[psutil.Process]:
             if alive and process.environ().get(MARK) == mark:
                 found.append(process)
         except (psutil.Error, OSError):
-            continue  # it ended meanwhile, or belongs to somebody else
+            continue  # it has ended, or belongs to a different user
     return found
 
 
 def end(mark: str) -> list[str]:
-    """End everything that carries `mark`: asked first, then killed. Returns what was ended, a line
-    each, and comes back only when nothing is left (or nothing more can be done)."""
+    """End all processes that carry `mark`: SIGTERM first, then SIGKILL.
+
+    Returns one line for each process it ended, when none is left or nothing more can be done.
+    """
     ended: dict[int, str] = {}
     deadline = time.monotonic() + GRACE_S
     while processes := marked(mark):

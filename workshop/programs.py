@@ -1,6 +1,6 @@
-"""A program run from a notebook: one of the project's, or a script of one's own on several ranks.
+"""Programs run from a notebook: one of the project's, or your own script on several ranks.
 
-The output appears line by line while the program works; a failure that nobody expected is an error.
+The output appears line by line while the program works; an unexpected failure is an error.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ STARTUP_NOTE = re.compile(
 def program(
     module: str, *arguments: object, folder: str | os.PathLike = ".", status: int = 0
 ) -> None:
-    """Run `python -m MODULE ARGUMENTS...` in `folder`, show the command and what it prints.
+    """Run `python -m MODULE ARGUMENTS...` in `folder`; show the command and its output.
 
-    Raises RunFailed if the exit status is not `status`: a lesson that shows an error says which one
-    it expects.
+    Raises:
+        RunFailed: The exit status is not `status`; set it in a lesson that shows an error.
     """
     words = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
     name = ["rn50"] if module == "rn50" else ["python", "-m", module]
@@ -57,12 +57,14 @@ def run_script(
     env: Mapping[str, str] | None = None,
     status: int = 0,
 ) -> list[str]:
-    """Run a script of one's own on `np` ranks and show what it prints; returns the last lines.
+    """Run your own script on `np` ranks, show what it prints and return the last lines.
 
     The launcher is `horovodrun` or `torchrun`, whichever the script is written for; with `np=1` it
     is Python itself. The ranks share this machine's cores, and the script runs in its own folder.
 
-    Raises RunFailed if the exit status is not `status`, UserError for a launcher of another name.
+    Raises:
+        RunFailed: The exit status is not `status`.
+        UserError: The launcher is unknown.
     """
     path = Path(script).resolve()
     end = [path.name, *map(str, arguments)]
@@ -76,14 +78,14 @@ def run_script(
 
 
 def horovodrun(np: int) -> tuple[list[str], str]:
-    """Python's arguments that start Horovod's launcher, and how one types them."""
+    """Return Python's arguments that start Horovod's launcher, and the command to show."""
     words = ["-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(np)]
     shown = f"horovodrun -np {np} python "
     return [*words, "-H", f"localhost:{np}", "--network-interface", "lo"], shown
 
 
 def torchrun(np: int) -> tuple[list[str], str]:
-    """Python's arguments that start PyTorch's launcher, and how one types them."""
+    """Return Python's arguments that start PyTorch's launcher, and the command to show."""
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(np)]
     return words, f"torchrun --nproc-per-node {np} "
 
@@ -98,8 +100,10 @@ def run(
     status: int = 0,
     env: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Run Python with these arguments, under the name `shown`, as `program` does; returns the last
-    lines that it printed."""
+    """Run Python with these arguments, under the name `shown`, as `program` does.
+
+    Returns the last lines that it printed.
+    """
     lines: list[str] = []
     is_note = note_filter()
     slot = output.Slot()
@@ -176,7 +180,7 @@ def note_filter() -> Callable[[str], bool]:
 
 
 def lines_of(stream: IO[bytes] | None) -> queue.SimpleQueue[bytes]:
-    """The lines of a process's output as they come, and an empty one at the end."""
+    """Return a queue of a process's output lines as they arrive, with an empty line at the end."""
     assert stream is not None
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 

@@ -1,7 +1,6 @@
-"""`train(...)`: a training run started from a notebook, in processes of its own, and a handle to
-it.
+"""`train(...)`: a training run in separate processes, started from a notebook, and its handle.
 
-The run is what `rn50 run` would do with the same flags; the handle reads the files that it writes.
+It does what `rn50 run` would do with the same flags; the handle reads the files that it writes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOG_LINES = 12
 
 
 class Spoken:
-    """What a cell that waits prints: each line once, and a dot where there is nothing new."""
+    """The output of a waiting cell: each line once, and a dot if there is nothing new."""
 
     def __init__(self) -> None:
         self.at = time.monotonic()
@@ -38,7 +37,7 @@ class Spoken:
         self.at, self.dots = time.monotonic(), False
 
     def alive(self, seconds: float, status: str) -> None:
-        """Say after a silence where the run is."""
+        """Print the status after a silence."""
         if time.monotonic() - self.at <= QUIET_S:
             return
         if status != self.last:
@@ -49,14 +48,14 @@ class Spoken:
         self.at, self.dots = time.monotonic(), True
 
     def end(self) -> None:
-        """Leave the line of dots."""
+        """End a line of dots."""
         if self.dots:
             print(flush=True)
             self.dots = False
 
 
 class Run:
-    """A training run. Everything is read from its folder, so it can be asked while the run goes on.
+    """A training run. Everything is read from its folder, so you can query it during the run.
 
     `dir` is the folder; `given` are the values that were passed.
     """
@@ -86,18 +85,17 @@ class Run:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the run has ended without an error."""
+        """True if the run has ended without an error."""
         return self._job.poll() == 0
 
     @property
     def pid(self) -> int:
-        """The process at the head of the run."""
+        """The main process of the run."""
         return self._job.pid
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start, start of the processes included; fixed once the run has
-        ended."""
+        """Seconds since the start of the processes; fixed once the run has ended."""
         now = time.monotonic() - self._begin
         if self._seconds is None and not self.running:
             self._seconds = now
@@ -110,12 +108,12 @@ class Run:
 
     @property
     def command_line(self) -> str:
-        """The same as one would type it: `rn50 run ...`, without the folder of this run."""
+        """The same as you would type it: `rn50 run ...`, without the folder of this run."""
         return shlex.join(["rn50", "run", *flags_of(self.given)])
 
     @property
     def log(self) -> str:
-        """What the processes printed since they were (last) started."""
+        """The output of the processes since the last start."""
         try:
             data = self._log.read_bytes()[self._log_from :]
         except OSError:
@@ -124,8 +122,7 @@ class Run:
 
     @property
     def progress(self) -> list[dict[str, Any]]:
-        """The lines of progress.jsonl so far, without one that is still being written. Only what
-        was added since the last call is read."""
+        """The complete lines of progress.jsonl so far; each call reads only what is new."""
         with contextlib.suppress(OSError), open(self.dir / "progress.jsonl", "rb") as file:
             file.seek(self._read_to)
             for line in file:
@@ -138,13 +135,12 @@ class Run:
 
     @property
     def new_progress(self) -> list[dict[str, Any]]:
-        """The lines since the run was (last) started."""
+        """The lines since the last start."""
         return self.progress[self._lines_before :]
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """What the run chose: experiment, reasons, caps and command. Raises UserError before it
-        has."""
+        """The run's experiment, reasons, caps and command; raises UserError before it has them."""
         return self._read(self.dir / "experiment.json", "has not chosen its settings yet")
 
     @property
@@ -164,7 +160,9 @@ class Run:
     ) -> dict[str, Any]:
         """Wait for the first progress line for which `ready(line)` is true, and return it.
 
-        Raises RunFailed when the run ends before, UserError after `timeout` seconds.
+        Raises:
+            RunFailed: The run ended before.
+            UserError: `timeout` seconds passed.
         """
         begin, spoken = time.monotonic(), Spoken()
         try:
@@ -176,16 +174,18 @@ class Run:
                 waited = time.monotonic() - begin
                 if ended:
                     self._check()
-                    raise RunFailed("the run ended before what was waited for", self._tail())
+                    raise RunFailed("the run ended too early", self._tail())
                 if waited > timeout:
-                    raise UserError(f"waited {timeout:g} s for the run in {self.dir}, in vain")
+                    raise UserError(
+                        f"waited {timeout:g} s for the run in {self.dir} without success"
+                    )
                 spoken.alive(waited, self.status())
                 time.sleep(0.1)
         finally:
             spoken.end()
 
     def status(self) -> str:
-        """Where the run is, in one line."""
+        """Return the run's status in one line."""
         lines = self.new_progress
         if lines:
             return describe(lines[-1])
@@ -193,8 +193,11 @@ class Run:
         return f"starting ({last})" if last else "starting"
 
     def wait(self) -> Run:
-        """Wait for the end, with a line per epoch, and where the run is every few seconds between
-        them. Raises RunFailed if the run fails."""
+        """Wait for the end, with a line per epoch and a status line every few seconds.
+
+        Raises:
+            RunFailed: The run failed.
+        """
         shown, spoken = 0, Spoken()
         try:
             while True:
@@ -217,8 +220,11 @@ class Run:
         return self._check()
 
     def live(self) -> Run:
-        """Watch the run in this cell until it ends; its figure stays. Raises RunFailed if it
-        fails."""
+        """Show the run in this cell until it ends; its figure stays.
+
+        Raises:
+            RunFailed: The run failed.
+        """
         from workshop import live
 
         live.watch(self)
@@ -236,7 +242,7 @@ class Run:
         return "\n".join(text[-lines:])
 
     def stop(self) -> Run:
-        """Ask the run to end, and end it if it does not."""
+        """Ask the run to end, and kill it if it does not."""
         if self.running:
             self._ended_by = "stop"
             self._job.stop()
@@ -250,8 +256,7 @@ class Run:
         return self
 
     def resume(self) -> Run:
-        """A new start of the same run in the same folder, from its newest checkpoint that
-        verifies."""
+        """Start the same run again in the same folder, from its newest intact checkpoint."""
         if self.running:
             raise UserError("the run is still running: stop() or kill() it before resume()")
         kept = {name: value for name, value in self.given.items() if name != "load_epoch"}
@@ -260,11 +265,13 @@ class Run:
 
 
 def train(given: Mapping[str, Any] | None = None, /, name: str = "run", **changes: Any) -> Run:
-    """Start a run and return at once. Keys and keywords are fields of TrainConfig.
+    """Start a run and return immediately. Keys and keywords are fields of TrainConfig.
 
-    Profile and data come from the session where they are not given; a relative `model_prefix` or
-    `report` lands in the run's folder. Raises UserError for an unknown field or an impossible
-    value.
+    Profile and data default to the session's; a relative `model_prefix` or `report` is placed in
+    the run's folder.
+
+    Raises:
+        UserError: A field is unknown or a value impossible.
     """
     show_user_errors_plainly()
     paths.set_environment()
@@ -283,7 +290,7 @@ def train(given: Mapping[str, Any] | None = None, /, name: str = "run", **change
 
 
 def describe(line: dict[str, Any]) -> str:
-    """A line of progress.jsonl for people."""
+    """Return a line of progress.jsonl as text for people."""
     epoch = line["epoch"] + 1
     if line["phase"] == "epoch":
         shown = (

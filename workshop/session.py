@@ -1,6 +1,9 @@
-"""`start("02", profile)`: what a notebook begins with. It shows the machine, says which profile
-fits and why, and makes sure that the data is there. An exercise notebook, `start("ex02", profile)`,
-shows its exercises instead, and makes the data when a run needs it."""
+"""`start("02", profile)`: the first call of a notebook.
+
+It shows the machine, chooses a profile with a reason, and makes sure that the data exists. An
+exercise notebook, `start("ex02", profile)`, shows its exercises instead; its data is made when a
+run needs it.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +33,25 @@ _current: Session | None = None
 
 
 def current() -> Session | None:
-    """The session of this kernel, None before `start`."""
+    """Return the session of this kernel, None before `start`."""
     return _current
 
 
 def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
-    """(profile, why). Raises UserError for an unknown profile, or gpu where there is none."""
+    """Return (profile, reason).
+
+    Raises:
+        UserError: The profile is unknown, or it is gpu and there is no GPU.
+    """
     if asked not in PROFILES:
         raise UserError(f"profile {asked!r} does not exist: use one of {', '.join(PROFILES)}")
     if asked == "gpu" and not machine.gpus:
         raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
     if asked != "auto":
         reasons = {
-            "ci": "given; runs are cut to seconds, and their numbers mean nothing",
-            "cpu": "given; lessons are sized for a few cores",
-            "gpu": "given; lessons are sized for a GPU",
+            "ci": "requested; runs are cut to seconds, and their numbers mean nothing",
+            "cpu": "requested; lessons are sized for a few cores",
+            "gpu": "requested; lessons are sized for a GPU",
         }
         return asked, reasons[asked]
     if machine.gpus:
@@ -54,7 +61,7 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Session:
-    """What a notebook works with. `profile` is ci, cpu or gpu, never auto."""
+    """The settings of a notebook. `profile` is ci, cpu or gpu, never auto."""
 
     number: str
     profile: str
@@ -76,18 +83,18 @@ class Session:
 
     @property
     def folder(self) -> Path:
-        """Where this notebook keeps files of its own, such as the learner's scripts."""
+        """The folder for this notebook's own files, such as the learner's scripts."""
         folder = self.runs / f"lesson-{self.number}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def pick(self, *, cpu: T, ci: T | None = None, gpu: T | None = None) -> T:
-        """The value for this profile; one that is not given is the CPU's."""
+        """Return the value for this profile; the default is the one for cpu."""
         value = {"ci": ci, "cpu": cpu, "gpu": gpu}[self.profile]
         return cpu if value is None else value
 
     def note(self, key: str, value: float | int | str, unit: str = "", what: str = "") -> None:
-        """A key result: one line here, and an entry in the index of a course run."""
+        """Print a key result, and add it to the index of a course run."""
         text = f"{what or key}: {output.cell_text(value)}{_unit(unit)}"
         record = {"kind": "note", "notebook": self.number, "key": key, "value": value}
         record |= {"unit": unit, "what": what or key}
@@ -96,16 +103,18 @@ class Session:
     def _expected(self, key: str) -> expected.Expected:
         if key not in self.results:
             raise UserError(
-                f"there is no recorded result {key!r} in notebooks/expected: there are"
+                f"no recorded result {key!r} in notebooks/expected: there are"
                 f" {', '.join(self.results) or 'none'}"
             )
         return self.results[key]
 
     def recorded(self, key: str) -> float:
-        """Show a stored result in place of one that this machine cannot measure; returns its value.
+        """Show a recorded result that this machine cannot measure, and return its value.
 
-        It is marked with its provenance, and a course run counts it. Raises UserError for an
-        unknown key.
+        It is shown with its provenance, and a course run counts it.
+
+        Raises:
+            UserError: The key is unknown.
         """
         item = self._expected(key)
         value = f"{output.cell_text(item.value)}{_unit(item.unit)}"
@@ -120,9 +129,9 @@ class Session:
         return item.value
 
     def expect(self, yours: Mapping[str, float | None]) -> None:
-        """Lay your numbers beside the recorded ones: `expect({"roadsigns.top1": 83.1})`.
+        """Show your numbers next to the recorded ones: `expect({"roadsigns.top1": 83.1})`.
 
-        None stands for "not measured". Raises UserError for an unknown key.
+        None means "not measured". Raises UserError for an unknown key.
         """
         rows = []
         for key, value in yours.items():
@@ -131,7 +140,7 @@ class Session:
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
             rows.append([item.what, here, there, item.provenance])
-        columns = ["", "yours", "what you should see", "where that comes from"]
+        columns = ["", "yours", "what you should see", "source"]
         html, text = output.table_html(rows, columns), output.table_text(rows, columns)
         if self.profile == "ci":
             remark = "Under profile ci runs are cut to seconds: your numbers are not comparable."
@@ -144,18 +153,19 @@ def _unit(unit: str) -> str:
 
 
 def start(number: str, profile: str = "auto") -> Session:
-    """Begin notebook `number`: show the machine and the profile, and make sure the data is there.
+    """Start notebook `number`: show the machine and the profile, and make the data if needed.
 
-    For an exercise notebook, "ex02", show its exercises and what has been passed.
+    For an exercise notebook, "ex02", show its exercises and your progress.
 
-    Raises UserError for an unknown number or profile, or where the data cannot be made.
+    Raises:
+        UserError: The number or profile is unknown, or the data cannot be made.
     """
     global _current
     errors.show_user_errors_plainly()
     catalogue.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
-    if chosen == "ci":  # beside other work: a thread that spins while it waits takes a core from it
+    if chosen == "ci":  # spinning threads would take cores from others
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _put_programs_on_path()
     data, runs = paths.set_environment()
@@ -206,7 +216,7 @@ def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
 
 
 def machine_rows(machine: hardware.Machine) -> list[list[str]]:
-    """The machine as pairs of name and text, for a table."""
+    """Return the machine as pairs of name and text, for a table."""
     memory = f"{machine.memory / 2**30:.0f} GiB" if machine.memory else "not known"
     bfloat16 = machine.bfloat16 or "none: bfloat16 would be emulated, slower than float32"
     rows = [
@@ -221,9 +231,10 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
 
 
 def ensure_data(root: Path, profile: str) -> None:
-    """Draw the built-in data set and its record files where they are not there yet, with a bar.
+    """Draw the built-in data set and its record files if they are missing, with a bar.
 
-    Raises UserError where that is not possible.
+    Raises:
+        UserError: That is not possible.
     """
     slot = output.Slot()
     there = (root / ".complete").exists()
@@ -246,7 +257,7 @@ def ensure_data(root: Path, profile: str) -> None:
 
 
 def ensure_small(root: Path) -> None:
-    """The small set of profile ci. One of another size or drawing is replaced: it takes seconds."""
+    """Make the small data set of profile ci, and replace one with different settings."""
     from data_prep import roadsigns
 
     train, val = CI_IMAGES
@@ -257,8 +268,10 @@ def ensure_small(root: Path) -> None:
 
 
 def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training run takes over from the session where it is not given: profile and data, and
-    one worker: a lesson that needs more says how many."""
+    """Return the session's defaults for a training run: profile, data, and one worker.
+
+    A lesson that needs more workers passes `n`.
+    """
     if _current is None:
         return {}
     fields: dict[str, Any] = {}
@@ -294,7 +307,7 @@ PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "O
 
 
 def has(package: str) -> bool:
-    """Whether a framework is installed here; where not, say that the cell is left out."""
+    """Return True if a framework is installed; if not, print that the cell is skipped."""
     if package == "tensorflow":
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     try:
@@ -303,7 +316,7 @@ def has(package: str) -> bool:
         found = False
     if not found:
         name = PACKAGES.get(package, package)
-        text = f"{name} is not installed here, so this cell is left out."
+        text = f"{name} is not installed here, so this cell is skipped."
         if package == "tensorflow":
             text += " `make setup WITH=tensorflow` adds it."
         output.show(f'<p class="box warn">{escape(text)}</p>', text)
@@ -311,8 +324,10 @@ def has(package: str) -> bool:
 
 
 def hide_single_gpu(profile: str) -> str:
-    """Hide the GPU from this notebook and its runs where there is exactly one, and say so: several
-    workers need one each. Returns the profile to go on with."""
+    """Hide a single GPU from this notebook and its runs: several workers need one each.
+
+    Prints a line if it does, and returns the profile to use.
+    """
     if len(hardware.machine().gpus) != 1:
         return profile
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

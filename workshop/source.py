@@ -1,6 +1,6 @@
 """`show(obj)`: the real source of what is being taught, with its file and line.
 
-The text is read from the installed file, so a notebook cannot show anything else than what runs.
+The text is read from the installed file, so a notebook always shows the code that runs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from workshop import paths
 
 
 def find(obj: Any) -> tuple[str, int, str, str]:
-    """(file, first line, name, source) of an object, or of a name such as "rn50lib.recipe:MEAN".
+    """Return (file, first line, name, source) of an object or a name like "rn50lib.recipe:MEAN".
 
-    Raises UserError where there is no such name, or no source in Python.
+    Raises:
+        UserError: The name does not exist, or has no source in Python.
     """
     if isinstance(obj, str):
         module_name, _, name = obj.partition(":")
         try:  # found, not imported: what belongs to a framework is shown without it
             spec = importlib.util.find_spec(module_name)
         except ImportError as problem:
-            raise UserError(f"show({obj!r}): there is no module {module_name}: {problem}") from None
+            raise UserError(f"show({obj!r}): no module {module_name}: {problem}") from None
         if spec is None:
-            raise UserError(f"show({obj!r}): there is no module {module_name}")
+            raise UserError(f"show({obj!r}): no module {module_name}")
         if name and spec.origin and spec.origin.endswith(".py"):
             return _named(spec.origin, name, obj)
         return find(importlib.import_module(module_name))
@@ -45,14 +46,14 @@ def find(obj: Any) -> tuple[str, int, str, str]:
         file = inspect.getsourcefile(target) or "?"
     except (TypeError, OSError):
         raise UserError(
-            f"show: {obj!r} has no Python source of its own; a constant is shown by its name, as in"
+            f"show: {obj!r} has no Python source; show a constant by its name, as in"
             ' show("rn50lib.recipe:MEAN")'
         ) from None
     return file, max(first, 1), getattr(obj, "__qualname__", repr(obj)), "".join(lines)
 
 
 def _named(file: str, name: str, asked: str) -> tuple[str, int, str, str]:
-    """A definition or an assignment of a file by its dotted name, comments above it included."""
+    """Find a definition or assignment in a file by its dotted name, including comments above it."""
     lines = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
     body = ast.parse("".join(lines)).body
     node: ast.stmt | None = None
@@ -76,7 +77,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def short_path(file: str) -> str:
-    """The path below the checkout; a notebook's own cell as such."""
+    """Return the path below the checkout, or a name for a notebook cell."""
     if "ipykernel" in file or file.startswith("<"):
         return "this notebook"
     root = paths.checkout()
@@ -94,6 +95,6 @@ def show(obj: Any) -> None:
     last = first + len(source.splitlines()) - 1
     head = f"{short_path(file)}:{first}–{last}  {name}"
     code = textwrap.dedent(source).rstrip() + "\n"
-    # Markdown: the reader's own theme colours it; a longer fence than any that stands in a source
+    # Markdown, coloured by the reader's theme; the fence is longer than any in a source
     shown = f"`{head}`\n\n`````python\n{code}`````"
     display({"text/markdown": shown, "text/plain": f"{head}\n\n{code}"}, raw=True)

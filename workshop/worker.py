@@ -1,13 +1,13 @@
-"""Measurements in processes of their own: their memory, and the frameworks, go with the process.
+"""Measurements in separate processes, which free their memory and the frameworks when they end.
 
     found = ask("package.module:function", env, prefix="model", epoch=2)
 
     with Worker("package.module:function", env, experiment=pack(config)) as worker:
-        worker.ask("alone")                                     # as often as one likes
+        worker.ask("alone")                                     # as often as you like
 
-The process calls the function with these arguments, which are JSON, as is the answer. Where the
-function returns a function, that one answers each later `ask`. On the way it may `tell` what it
-does. Several workers, asked by turns, measure several things under the same load.
+The process calls the function with these arguments, which are JSON, as is the result. If the
+function returns a function, that one answers each later `ask`. It may report progress with `tell`.
+Several workers, asked in turns, measure several things under the same load.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _channel: TextIO | None = None  # in the process: where answers go, and nothing 
 
 
 def ask(function: str, env: Mapping[str, str], doing: str, **arguments: Any) -> Any:
-    """The one answer of `function`, "module:name"; what it tells is shown as it comes.
+    """Return the result of `function`, "module:name"; its progress is shown in the cell.
 
-    Raises UserError with its message, or the last line of its standard error, when it fails.
+    Raises:
+        UserError: It failed; with its message, or the last line of its standard error.
     """
     begin = time.monotonic()
     with Worker(function, env, **arguments) as worker:
@@ -55,10 +56,10 @@ def in_turns(
     warm_up: int = 0,
     limit_s: float = LIMIT_S,
 ) -> dict[str, list[Any]]:
-    """What each measurement gave in each round: a slow moment of the machine then hits all of them.
+    """Return each measurement's results, one per round: a slow moment then affects all of them.
 
-    Each is called as `measure(doing=...)`, with what the cell says meanwhile. `warm_up` rounds come
-    first and do not count; after `limit_s` seconds no second or later round begins.
+    Each is called as `measure(doing=...)`, with the text that the cell shows meanwhile. `warm_up`
+    rounds come first and do not count; after `limit_s` seconds no second or later round starts.
     """
     begin = time.monotonic()
     found: dict[str, list[Any]] = {name: [] for name in measures}
@@ -76,7 +77,7 @@ def in_turns(
 
 
 class Worker:
-    """`function` in a process of its own, which ends with the `with` block."""
+    """`function` in a separate process, which ends with the `with` block."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Worker:
         **arguments: Any,
     ) -> None:
         self.slot = slot or output.Slot()
-        self.complaints = tempfile.TemporaryFile()  # a pipe that nobody reads could fill up
+        self.complaints = tempfile.TemporaryFile()  # an unread pipe could fill up
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from workshop.worker import main; main()"],
             stdin=subprocess.PIPE,
@@ -109,7 +110,7 @@ class Worker:
         self.complaints.close()
 
     def ask(self, *arguments: Any, doing: str) -> Any:
-        """The answer to these arguments. Raises UserError when the process has ended."""
+        """Return the answer to these arguments. Raises UserError if the process has ended."""
         self._send(arguments)
         return self.wait(doing)
 
@@ -120,7 +121,7 @@ class Worker:
             self.process.stdin.flush()
 
     def wait(self, doing: str) -> Any:
-        """The next answer; the cell shows what is being done, and for how long."""
+        """Return the next answer; the cell shows `doing` and the seconds."""
         self.slot.line(doing)
         begin, line = time.monotonic(), doing
         while True:
@@ -138,15 +139,15 @@ class Worker:
         return message["answer"]
 
     def _ended(self) -> str:
-        """An error message with the last words of a process that is gone."""
+        """Return an error message with the last output of a process that has ended."""
         self.complaints.seek(0)
         lines = self.complaints.read().decode("utf-8", "replace").strip().splitlines()
-        last = (lines or ["it said nothing"])[-1]
+        last = (lines or ["it printed nothing"])[-1]
         return json.dumps({"error": f"the process that measures has ended: {last}"})
 
 
 def pack(config: TrainConfig) -> dict[str, Any]:
-    """A resolved experiment as JSON, for an argument."""
+    """Return a resolved experiment as JSON, for an argument."""
     return config.to_dict()
 
 
@@ -154,7 +155,7 @@ def pack(config: TrainConfig) -> dict[str, Any]:
 
 
 def unpack(fields: Mapping[str, Any]) -> TrainConfig:
-    """The resolved experiment that `pack` was given."""
+    """Return the resolved experiment that was packed by `pack`."""
     return from_dict(fields, "the arguments")
 
 

@@ -1,6 +1,6 @@
 """The parts of the scenes, drawn once per worker: trees, houses, cars, textures, grain, faces.
 
-All of it follows from the seed alone, so that every worker holds the same parts.
+They depend only on the seed, so every worker has the same parts.
 """
 
 from __future__ import annotations

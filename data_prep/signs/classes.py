@@ -1,6 +1,6 @@
-"""The classes of the built-in data set, in label order (sorted by id, as ImageNet's are).
+"""The classes of the built-in data set, in label order (sorted by id, like ImageNet's).
 
-No class is the mirror image of another one, because training flips half of its images.
+No class is the mirror image of a different one, because training flips half of its images.
 """
 
 from __future__ import annotations

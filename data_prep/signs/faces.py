@@ -43,7 +43,7 @@ GLYPHS: dict[str, list[np.ndarray]] = {
 
 
 def write(canvas: Canvas, text: str, height: float, colour: Colour, pen: float = 0.22) -> None:
-    """Centres `text` on the sign, capitals `height` high; `pen` is the width of the stroke."""
+    """Centre `text` on the sign, capitals `height` high; `pen` is the width of the stroke."""
     unit = height / 1.6
     advance = unit * 1.16
     left = -advance * len(text) / 2 + 0.08 * unit
@@ -58,7 +58,7 @@ def _square(half: float) -> np.ndarray:
 
 
 def _triangle(radius: float, down: bool = False) -> np.ndarray:
-    """Equilateral, centred so that it fills the square from -1 to 1 as a sign does."""
+    """Return an equilateral triangle, centred so that it fills the square from -1 to 1."""
     tip = regular(3, radius, 90 if down else -90)
     return tip + (0, -0.2 if down else 0.2)
 
@@ -129,7 +129,7 @@ def bicycle(canvas: Canvas) -> None:
 
 
 def _walker(canvas: Canvas, x: float, y: float, s: float, colour: Colour) -> None:
-    """A person walking, `y` at the hip, about 1.3 `s` high."""
+    """Draw a person walking, `y` at the hip, about 1.3 `s` high."""
 
     def at(*points: tuple[float, float]) -> np.ndarray:
         return np.array(points) * s + (x, y)
@@ -229,7 +229,7 @@ def ahead(canvas: Canvas) -> None:
 
 
 def back(canvas: Canvas) -> None:
-    """The grey back of a round sign that faces the other way."""
+    """Draw the grey back of a round sign that faces the other way."""
     canvas.disc(0, 0, 0.98, (120, 124, 128))
     canvas.disc(0, 0, 0.92, STEEL)
     for y in (-0.4, 0.4):
@@ -255,7 +255,7 @@ DISTRACTORS: tuple[Face, ...] = (parking, no_stopping, end_of_limits, ahead, bac
 
 
 def draw_face(face: Face, size: int) -> Image.Image:
-    """The face as an RGBA image of `size` x `size` pixels, transparent outside the sign."""
+    """Return the face as an RGBA image of `size` x `size` pixels, transparent outside the sign."""
     canvas = Canvas(size)
     face(canvas)
     return canvas.finish()

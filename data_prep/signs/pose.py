@@ -39,7 +39,7 @@ class Pose:
 
 
 def _homography(quad: np.ndarray) -> np.ndarray:
-    """The 3 x 3 map from the unit square to `quad`, (4, 2) clockwise from the upper left corner.
+    """Return the 3 x 3 map from the unit square to `quad`, (4, 2) clockwise from the upper left.
 
     After Heckbert, Fundamentals of Texture Mapping and Image Warping (1989), section 2.2.3.
     """
@@ -58,7 +58,7 @@ def _homography(quad: np.ndarray) -> np.ndarray:
 
 
 def _inverse(m: np.ndarray) -> np.ndarray:
-    """The inverse of a 3 x 3 matrix up to a factor, by cofactors."""
+    """Return the inverse of a 3 x 3 matrix up to a factor, by cofactors."""
     (a, b, c), (d, e, f), (g, h, i) = m.tolist()
     return np.array(
         [
@@ -72,7 +72,7 @@ def _inverse(m: np.ndarray) -> np.ndarray:
 def warp(
     source: Image.Image, quad: np.ndarray, sharp: bool = True
 ) -> tuple[Image.Image, tuple[int, int]]:
-    """`source` with its corners at `quad`, and where the result's upper left corner goes."""
+    """Return `source` with its corners at `quad`, and the position of the upper left corner."""
     left, top = np.floor(quad.min(axis=0)).astype(int) - 1
     right, bottom = np.ceil(quad.max(axis=0)).astype(int) + 2
     back = _inverse(_homography(quad - (left, top)))

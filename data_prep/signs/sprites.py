@@ -1,6 +1,6 @@
-"""The things that stand along a road, drawn with Pillow: trees, houses, cars, lamps, boards, twigs.
+"""Objects along a road, drawn with Pillow: trees, houses, cars, lamps, boards, twigs.
 
-Each function draws another specimen from the random generator that it is given.
+Each function draws a new specimen from the random generator that it is given.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Sprite:
     sizes: tuple[tuple[Image.Image, Image.Image, Image.Image | None], ...]
 
     def at(self, pixels: float) -> tuple[Image.Image, Image.Image, Image.Image | None]:
-        """The smallest size that is at least `pixels` high, else the largest."""
+        """Return the smallest size that is at least `pixels` high, else the largest."""
         return next((s for s in reversed(self.sizes) if s[1].height >= pixels), self.sizes[0])
 
 
 def _sprite(image: Image.Image, metres: float, lit: Image.Image | None = None) -> Sprite:
-    """A sprite from an RGBA drawing, cut to what is drawn on it."""
+    """Return a sprite from an RGBA drawing, cropped to what is drawn on it."""
     box = image.getbbox()
     image = image.crop(box)
     around = image.filter(ImageFilter.BoxBlur(3)).convert("RGB")
@@ -48,7 +48,7 @@ def _shade(colour: Colour, factor: float) -> Colour:
 
 
 def tree(rng: np.random.Generator, base: Colour) -> Sprite:
-    """A broad-leaved tree: a trunk and some two thousand leaves, lit from the upper left."""
+    """Draw a broad-leaved tree: a trunk and some two thousand leaves, lit from the upper left."""
     w, h = 360, 440
     image = Image.new("RGBA", (w, h), (*_shade(base, 0.5), 0))
     draw = ImageDraw.Draw(image)
@@ -94,7 +94,7 @@ def conifer(rng: np.random.Generator, base: Colour) -> Sprite:
 
 
 def building(rng: np.random.Generator, floors: int, wall: Colour) -> Sprite:
-    """A house front with windows; with few floors it has a pitched roof."""
+    """Draw a house front with windows; with few floors it has a pitched roof."""
     bays = int(rng.integers(3, 6))
     w, floor = 24 + bays * 38, 46
     roof = 52 if floors <= 3 else 8
@@ -153,7 +153,7 @@ def building(rng: np.random.Generator, floors: int, wall: Colour) -> Sprite:
 
 
 def car(rng: np.random.Generator, paint: Colour) -> Sprite:
-    """A car seen from behind."""
+    """Draw a car seen from behind."""
     canvas, lit = Canvas(150), Canvas(150)
     dark = (24, 26, 30)
     canvas.fill(line((-0.85, 0.74), (-0.55, 0.74), (-0.55, 1.0), (-0.85, 1.0)), dark)
@@ -188,7 +188,7 @@ def lamp(rng: np.random.Generator) -> Sprite:
 
 
 def board(rng: np.random.Generator) -> Sprite:
-    """An advertising board: loud colours and shapes, nothing that is a sign."""
+    """Draw an advertising board: loud colours and shapes, but not a sign."""
     palette = [(228, 60, 60), (36, 92, 170), (250, 196, 40), (40, 150, 110), (240, 240, 236),
                (236, 120, 40), (130, 70, 150), (30, 34, 44)]  # fmt: skip
     order = rng.permutation(len(palette))
@@ -217,7 +217,7 @@ def board(rng: np.random.Generator) -> Sprite:
 
 
 def leaf_cluster(rng: np.random.Generator, base: Colour) -> Image.Image:
-    """A twig of large leaves, as it hangs into the image close to the camera."""
+    """Draw a twig of large leaves, hanging into the image close to the camera."""
     canvas = Canvas(220)
     canvas.stroke(
         smooth([(-0.7, 0.0), (-0.4, -0.05), (0.3, 0.06), (0.6, 0.0)], closed=False),

@@ -18,7 +18,7 @@ def smooth_noise(
     octaves: int = 4,
     gain: float = 0.55,
 ) -> np.ndarray:
-    """Fractal noise, float32 of shape (height, width), mean about 0.5, values mostly 0.2 to 0.8."""
+    """Return fractal noise, float32 (height, width), mean about 0.5, mostly 0.2 to 0.8."""
     total = np.zeros((height, width), np.float32)
     weight, norm = 1.0, 0.0
     for _ in range(octaves):
@@ -40,7 +40,7 @@ def _mirrored(texture: np.ndarray) -> np.ndarray:
 def ground_texture(
     rng: np.random.Generator, colour: tuple, rough: float, patch: float, tint: tuple = (0, 0, 0)
 ) -> np.ndarray:
-    """A ground texture, uint8 of shape (2 TEXTURE, 2 TEXTURE, 3).
+    """Return a ground texture, uint8 of shape (2 TEXTURE, 2 TEXTURE, 3).
 
     Fine grain of strength `rough`, and patches of strength `patch` that tend towards `tint`.
     """
@@ -80,7 +80,7 @@ def bokeh() -> Image.Image:
 
 
 def sheeting(size: int) -> np.ndarray:
-    """The honeycomb of retro-reflective sheeting: a factor close to 1, float32 (size, size)."""
+    """Return the honeycomb of retro-reflective sheeting: factors near 1, float32 (size, size)."""
     y, x = np.mgrid[0:size, 0:size] * (2 * np.pi / 16)
     cells = np.cos(x) + np.cos(0.5 * x + 0.866 * y) + np.cos(0.5 * x - 0.866 * y)
     return (1 + 0.05 * np.clip(cells, -1, 1)).astype(np.float32)

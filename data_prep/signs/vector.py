@@ -16,7 +16,7 @@ SUPERSAMPLE = 4
 
 
 def arc(cx: float, cy: float, rx: float, ry: float, start: float, end: float) -> np.ndarray:
-    """Points on an ellipse from angle `start` to `end`."""
+    """Return points on an ellipse from angle `start` to `end`."""
     steps = max(3, int(abs(end - start) / 4) + 1)
     angle = np.radians(np.linspace(start, end, steps))
     return np.stack([cx + rx * np.cos(angle), cy + ry * np.sin(angle)], axis=1)
@@ -31,7 +31,7 @@ def join(*paths: np.ndarray) -> np.ndarray:
 
 
 def smooth(points: Iterable[tuple[float, float]], closed: bool = True) -> np.ndarray:
-    """A curve through all `points` (centripetal enough for silhouettes: uniform Catmull-Rom)."""
+    """Return a curve through all `points` (a uniform Catmull-Rom spline)."""
     p = np.array(list(points), dtype=float)
     if closed:
         p = np.concatenate([p[-1:], p, p[:2]])
@@ -53,13 +53,13 @@ def smooth(points: Iterable[tuple[float, float]], closed: bool = True) -> np.nda
 
 
 def regular(sides: int, radius: float, turn: float = 0.0) -> np.ndarray:
-    """A regular polygon; its first corner points `turn` degrees clockwise from the right."""
+    """Return a regular polygon; its first corner points `turn` degrees clockwise from the right."""
     angle = np.radians(turn + 360 / sides * np.arange(sides))
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
 def rounded(corners: np.ndarray, radius: float) -> np.ndarray:
-    """The polygon with its corners rounded by quadratic curves that start `radius` before each."""
+    """Return the polygon with its corners rounded by quadratic curves from `radius` before each."""
     before, after = np.roll(corners, 1, axis=0), np.roll(corners, -1, axis=0)
     t = np.linspace(0, 1, 9)[:, None]
     pieces = []
@@ -71,7 +71,7 @@ def rounded(corners: np.ndarray, radius: float) -> np.ndarray:
 
 
 def outline(path: np.ndarray, width: float) -> np.ndarray:
-    """The polygon of a stroke along `path` with butt ends."""
+    """Return the polygon of a stroke along `path` with butt ends."""
     step = np.gradient(path, axis=0)
     length = np.maximum(np.hypot(step[:, 0], step[:, 1]), 1e-9)
     normal = np.stack([-step[:, 1], step[:, 0]], axis=1) / length[:, None] * width / 2
@@ -101,14 +101,14 @@ class Canvas:
     def stroke(
         self, path: np.ndarray, width: float, colour: Colour, round_ends: bool = False
     ) -> None:
-        """A line of `width` along a smooth `path`; a path with corners wants `limb`."""
+        """Draw a line of `width` along a smooth `path`; use `limb` for a path with corners."""
         self.fill(outline(path, width), colour)
         if round_ends:
             for x, y in (path[0], path[-1]):
                 self.disc(x, y, width / 2, colour)
 
     def limb(self, path: np.ndarray, width: float, colour: Colour) -> None:
-        """A line of `width` with round ends and round corners."""
+        """Draw a line of `width` with round ends and round corners."""
         for a, b in zip(path, path[1:], strict=False):
             self.stroke(np.stack([a, b]), width, colour, round_ends=True)
 

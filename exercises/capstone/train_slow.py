@@ -1,6 +1,6 @@
 """A training script that is slow and wrong in several ways: the capstone, exercise ex08.capstone.
 
-`train(data, out)` trains a small network on the pictures in DATA/train, validates it after every
+`train(data, out)` trains a small network on the images in DATA/train, validates it after every
 epoch on those in DATA/val, and writes OUT/report.json.
 """
 
@@ -12,12 +12,12 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # pixels, pictures a step, epochs, highest learning rate
+SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # pixels, images per step, epochs, highest learning rate
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of red, green and blue, 0 to 255
 
 
 class Net(nn.Sequential):
-    """The network, four convolutions and a linear layer: it stays as it is."""
+    """Four convolutions and a linear layer. Do not change it."""
 
     def __init__(self, classes):
         layers, before = [], 3
@@ -28,8 +28,8 @@ class Net(nn.Sequential):
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
 
-def picture(file):
-    """One picture as normalised numbers, shape (3, SIZE, SIZE)."""
+def load_image(file):
+    """Return one normalised image, shape (3, SIZE, SIZE)."""
     image = Image.open(file).convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS)
     x = []
     for channel in range(3):
@@ -42,20 +42,20 @@ def picture(file):
 
 
 def batches(files, classes):
-    """Pictures and labels, BATCH at a time."""
+    """Yield images and labels, BATCH at a time."""
     for first in range(0, len(files) - BATCH, BATCH):
         chosen = files[first : first + BATCH]
         labels = [classes.index(file.parent.name) for file in chosen]
-        yield torch.stack([picture(file) for file in chosen]), torch.tensor(labels)
+        yield torch.stack([load_image(file) for file in chosen]), torch.tensor(labels)
 
 
 def learning_rate(progress):
-    """The rate after `progress` epochs: up during the first one, then down to 0, on two lines."""
+    """Return the rate after `progress` epochs: linear warm-up for one epoch, then down to 0."""
     return PEAK * min(progress, (EPOCHS - progress) / (EPOCHS - 1))
 
 
 def validate(net, files, classes):
-    """Mean loss, and the per cent of pictures whose class is the first guess."""
+    """Return the mean loss and the top-1 accuracy in percent."""
     losses, hits = [], []
     for x, labels in batches(files, classes):
         logits = net(x)

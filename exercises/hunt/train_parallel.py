@@ -7,7 +7,7 @@ and the readers of the talk, which are right.
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from densenet import densenet, find_pictures, load, rotate
+from densenet import densenet, find_images, load, rotate
 
 EPOCHS, BATCH, LR, SEED = 10, 16, 0.001, 42
 
@@ -18,7 +18,7 @@ for gpu in gpus:
 if gpus:
     tf.config.set_visible_devices(gpus[hvd.rank()], "GPU")
 
-pictures, labels = find_pictures("data/two-signs/train")
+paths, labels = find_images("data/two-signs/train")
 logits = densenet(size=223, classes=2)
 model = tf.keras.Sequential([logits, tf.keras.layers.Softmax()])
 loss_function = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -49,12 +49,12 @@ for variable in [*model.variables, *optimizer.variables]:
     variable.assign(hvd.broadcast(variable, root_rank=0))
 
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-steps_per_epoch = len(pictures) // BATCH
+steps_per_epoch = len(paths) // BATCH
 for epoch in range(EPOCHS):
-    order = np.random.default_rng([SEED, epoch]).permutation(len(pictures))
+    order = np.random.default_rng([SEED, epoch]).permutation(len(paths))
     for place in range(steps_per_epoch):
         chosen = order[place * BATCH : (place + 1) * BATCH]
-        images = np.stack([load(pictures[i], 223) for i in chosen])
+        images = np.stack([load(paths[i], 223) for i in chosen])
         loss = train_step(images, np.array([labels[i] for i in chosen]))
         if hvd.rank() == 0 and place % 10 == 0:
             print(f"epoch {epoch + 1}, step {place + 1}: loss {float(loss):.4f}")

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex01 · Records
 #
-# After these exercises you have written both record formats byte by byte, and a test that notices a leaking split.
+# After these exercises you have written both record formats byte by byte, and a test that detects a leaking split.
 #
 # **Time:** 42 minutes · **Needs:** notebook 01 · **On a CPU:** seconds
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex01.frame")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex01.frame")` shows a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex01.frame")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex01.frame")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -25,12 +25,12 @@ session = workshop.start("ex01", profile)
 #
 # | bytes | what |
 # |---|---|
-# | 4 | the magic, `0xced7230a`, in the file `0a 23 d7 ce` |
-# | 4 | `cflag << 29 \| length`; the length is that of the part, without padding |
+# | 4 | the magic number `0xced7230a`, in the file `0a 23 d7 ce` |
+# | 4 | `cflag << 29 \| length`, the length of the part without padding |
 # | length | the part |
 # | 0 to 3 | zeros, up to a multiple of 4 |
 #
-# A record is usually one part with `cflag` 0. But a reader that looks for the next record must never find the magic inside one. So where the payload holds the magic at an offset that is a multiple of 4, **the part ends, those 4 bytes are left out, and a new part begins** behind them. The first part then has `cflag` 1, the last 3, all between them 2, and each has its own magic, length and padding. The reader puts the magic back between the parts.
+# A record is usually one part with `cflag` 0. But a reader that searches for the next record must never find the magic number inside a record. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, all between them 2, and each has its own magic number, length and padding. The reader inserts the magic number between the parts again.
 
 # %% tags=["answer", "ex01.frame"]
 import struct
@@ -39,7 +39,7 @@ MAGIC = struct.pack("<I", 0xCED7230A)
 
 
 def frame(payload: bytes) -> bytes:
-    """One RecordIO record that holds the payload."""
+    """Return one RecordIO record that contains the payload."""
     ### BEGIN SOLUTION
     cuts = []
     at = 0
@@ -62,7 +62,7 @@ def frame(payload: bytes) -> bytes:
 workshop.check("ex01.frame", frame)
 
 # %% [markdown]
-# The reward: im2rec, the program that packed this course's data, packs a picture of each class with your function in the place of its own. One of the pictures holds the magic. The reader behind every training run reads them back, and so does DALI where it is installed.
+# Your reward: im2rec, the program that packed this course's data, now packs one image of each class with your function. One of the images contains the magic number. The reader used in every training run reads them back, and so does DALI if it is installed.
 
 # %%
 workshop.use(record_framing=frame)
@@ -81,7 +81,7 @@ workshop.use(record_framing=frame)
 # | length | the data |
 # | 4 | the masked checksum of the data, uint32 |
 #
-# The checksum is CRC-32C, which `crc32c(data)` computes. It is stored *masked*, so that the checksum of data that hold checksums stays meaningful: rotated right by 15 bits, plus a constant, modulo 2**32.
+# The checksum is CRC-32C, which `crc32c(data)` computes. It is stored *masked*, because the CRC of data that contains CRCs is a weak check: rotated right by 15 bits, plus a constant, modulo 2**32.
 #
 # ```
 # masked = ((crc >> 15 | crc << 17) + 0xa282ead8) mod 2**32
@@ -94,7 +94,7 @@ from google_crc32c import value as crc32c
 
 
 def tfrecord(data: bytes) -> bytes:
-    """One TFRecord that holds the data."""
+    """Return one TFRecord that contains the data."""
 
     ### BEGIN SOLUTION
     size = struct.pack("<Q", len(data))
@@ -115,14 +115,14 @@ workshop.check("ex01.crc", tfrecord)
 #
 # *fill in · easy · 8 minutes*
 #
-# A shard is records, one behind the other. DALI wants an index: a line `offset size` for each record, where the size includes the 16 bytes of framing. Write `index(shard)`, which takes the bytes of a shard and returns the list of pairs `(offset, size)`. You need not verify the checksums.
+# A shard is a sequence of records. DALI needs an index: a line `offset size` for each record, where the size includes the 16 bytes of framing. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
 
 # %% tags=["answer", "ex01.index"]
 import struct
 
 
 def index(shard: bytes) -> list[tuple[int, int]]:
-    """(offset, size) of each record of a TFRecord shard."""
+    """Return (offset, size) of each record in a TFRecord shard."""
     ### BEGIN SOLUTION
     entries = []
     offset = 0
@@ -142,26 +142,26 @@ workshop.check("ex01.index", index)
 #
 # *write the test · medium · 12 minutes*
 #
-# Somebody photographed each of many objects several times. The name of a picture says which object it shows: `017_b.jpg` is the second picture of object `017`. A function `split(names)` divides such a list of names into two, `(train, val)`.
+# A data set has several photos of each object. The file name contains the object: `017_b.jpg` is the second photo of object `017`. A function `split(names)` divides such a list of names into two, `(train, val)`.
 #
-# If one picture of an object is trained on and another is validated on, the network can recognise the object instead of the class. The validation accuracy is then too good, and nobody notices before the model meets new objects.
+# If one photo of an object is used for training and a second one for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
 #
-# Write `test_split(split)`. It calls `split` with names of your own making, and **raises `AssertionError`** unless three promises hold: no object is in both halves, neither half is empty, and every picture is in exactly one half. The check hands it right splits, which must pass, and wrong ones, which must not.
+# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both halves, neither half is empty, and every photo is in exactly one half. The check passes it correct splits, which must pass, and wrong ones, which must fail.
 
 
 # %% tags=["answer", "ex01.leak"]
 def object_of(name: str) -> str:
-    """The object that a picture shows: "017" for "017_b.jpg"."""
+    """Return the object in a photo: "017" for "017_b.jpg"."""
     return name.split("_")[0]
 
 
 def test_split(split) -> None:
-    """Raises AssertionError unless split(names) gives two halves that do not leak."""
+    """Raise AssertionError unless split(names) returns two halves that do not leak."""
     ### BEGIN SOLUTION
     names = [f"{number:03d}_{letter}.jpg" for number in range(40) for letter in "abc"]
     train, val = split(names)
     assert train and val, "a half is empty"
-    assert sorted(train + val) == sorted(names), "pictures are lost, or there twice"
+    assert sorted(train + val) == sorted(names), "photos are missing or duplicated"
     shared = {object_of(name) for name in train} & {object_of(name) for name in val}
     assert not shared, f"in both halves: {shared}"
     ### END SOLUTION

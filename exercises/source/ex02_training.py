@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex02 · One GPU
 #
-# After these exercises you have turned ResNet v1 into v1.5, written its learning rate and its weight decay, and trained with them.
+# After these exercises you have turned ResNet v1 into v1.5, written its learning-rate schedule and its weight-decay groups, and trained with them.
 #
 # **Time:** 44 minutes · **Needs:** notebook 02 · **On a CPU:** about a minute to run
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex02.stride")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex02.stride")` shows a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex02.stride")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex02.stride")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -21,19 +21,19 @@ session = workshop.start("ex02", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, and a shortcut around them. The shortcut of a stage's first block has a convolution of its own, the *projection*, because the number of channels changes there. The first block of stages 1, 2 and 3 also halves the picture: a convolution there has stride 2.
+# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, with a shortcut around them. In the first block of a stage the number of channels changes, so its shortcut has a convolution too, the *projection*. The first block of stages 1, 2 and 3 also halves the image size: a convolution there has stride 2.
 #
 # | | first 1×1 | 3×3 | last 1×1 | projection |
 # |---|---|---|---|---|
 # | v1, stage 2, block 0 | **2** | 1 | 1 | 2 |
 # | v1, stage 2, block 1 | 1 | 1 | 1 | none |
 #
-# In v1 the stride stands on the first 1×1, which therefore looks at a quarter of the pixels only. In v1.5 the **3×3** has it. Write `strides(stage, index)` for v1.5, both counted from 0: four values, `None` where there is no projection.
+# In v1 the first 1×1 has the stride, so it sees only a quarter of the pixels. In v1.5 the **3×3** has it. Write `strides(stage, index)` for v1.5, both counted from 0: it returns four values, with `None` for a missing projection.
 
 
 # %% tags=["answer", "ex02.stride"]
 def strides(stage: int, index: int) -> tuple:
-    """The strides of a v1.5 bottleneck: first 1x1, 3x3, last 1x1, projection (None: it has none)."""
+    """Return the strides of a v1.5 bottleneck: first 1x1, 3x3, last 1x1, projection (or None)."""
     ### BEGIN SOLUTION
     stride = 2 if stage > 0 and index == 0 else 1
     projection = stride if index == 0 else None
@@ -49,9 +49,9 @@ workshop.check("ex02.stride", strides)
 #
 # *predict, then measure · medium · 6 minutes*
 #
-# Moving the stride changes no parameter. How many **per cent** more multiplications does v1.5 need for a picture? Predict it before you count.
+# Moving the stride does not change any parameter. How many **percent** more multiplications does v1.5 need per image? Predict it before you count.
 #
-# A convolution takes `in channels × out channels × kernel² × pixels of the output` multiplications. At 224 pixels, v1 needs 3,858 million in all. These are the convolutions in front of which the picture is halved:
+# A convolution takes `in channels × out channels × kernel² × output pixels` multiplications. At 224 pixels, v1 needs 3,858 million in total. In v1, these blocks halve the image before the 3×3 convolution:
 #
 # | first 1×1 of the block | in | out | output in v1 |
 # |---|---|---|---|
@@ -60,7 +60,7 @@ workshop.check("ex02.stride", strides)
 # | stage 3, block 0 | 1024 | 512 | 7 × 7 |
 
 # %% tags=["answer", "ex02.work"]
-# How many per cent more multiplications than v1?
+# How many percent more multiplications than v1?
 ### BEGIN SOLUTION
 extra_percent = 100 * 3 * 3 * (256 * 128 * 28**2) / 3858e6
 ### END SOLUTION
@@ -69,7 +69,7 @@ extra_percent = 100 * 3 * 3 * (256 * 128 * 28**2) / 3858e6
 workshop.check("ex02.work", extra_percent)
 
 # %% [markdown]
-# Now count: the library knows every layer of both.
+# Now count. The library knows every layer of both networks.
 
 # %%
 from rn50lib import resnet as network
@@ -82,16 +82,16 @@ print(f"v1   {v1:>13,} multiply-adds\nv1.5 {v15:>13,}, {100 * (v15 - v1) / v1:.2
 #
 # *fill in · medium · 12 minutes*
 #
-# Write `schedule(progress, global_batch, recipe)`: the learning rate after `progress` epochs, a number with a fraction. Three rules make it.
+# Write `schedule(progress, global_batch, recipe)`: the learning rate after `progress` epochs, which may be a fraction. It follows three rules.
 #
 # - **Linear scaling**: the rate is `recipe.lr` at a global batch of `recipe.lr_batch`, and proportional to the global batch.
-# - **Warm-up**: from 0 at the start it rises in a straight line, and reaches that rate after `recipe.warmup_epochs` (which may be 0).
-# - **Decay**: from each epoch of the tuple `recipe.lr_step_epochs` on, it is multiplied by `recipe.lr_factor` once more.
+# - **Warm-up**: it rises linearly from 0 and reaches that rate after `recipe.warmup_epochs` (which may be 0).
+# - **Decay**: at each epoch in the tuple `recipe.lr_step_epochs`, it is multiplied by `recipe.lr_factor` once more.
 
 
 # %% tags=["answer", "ex02.schedule"]
 def schedule(progress: float, global_batch: int, recipe) -> float:
-    """The learning rate after `progress` epochs."""
+    """Return the learning rate after `progress` epochs."""
     ### BEGIN SOLUTION
     peak = recipe.lr * global_batch / recipe.lr_batch
     if progress < recipe.warmup_epochs:
@@ -105,7 +105,7 @@ def schedule(progress: float, global_batch: int, recipe) -> float:
 workshop.check("ex02.schedule", schedule)
 
 # %% [markdown]
-# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the real loop now asks your function before every step.
+# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the training loop now calls your function before every step.
 
 # %%
 run = workshop.use(schedule=schedule)
@@ -115,9 +115,9 @@ run = workshop.use(schedule=schedule)
 #
 # *fill in · easy · 8 minutes*
 #
-# Weight decay pulls weights towards zero. For the scales and shifts of batch norm and for biases that helps nobody: they are few, and a scale of zero switches a channel off. Many recipes leave them out (the reference of this course does not).
+# Weight decay pulls weights towards zero. That does not help the scales and shifts of batch norm or the biases: they are few, and a scale of zero switches a channel off. Many recipes exclude them (the reference of this course does not).
 #
-# Write `decay_groups(names)`: it takes the names of all parameters, and returns two lists, first the names with weight decay, then those without, each in the order in which they came. In this library convolutions and the fully-connected layer have a `weight`, the latter also a `bias`; batch norm has `gamma` and `beta`. Some names:
+# Write `decay_groups(names)`: it takes the names of all parameters and returns two lists, first the names with weight decay, then those without, each in the original order. In this library, convolutions and the fully-connected layer have a `weight`, the latter also a `bias`; batch norm has `gamma` and `beta`. Some names:
 #
 # ```
 # layer1.0.conv1.weight  layer1.0.bn1.gamma  layer1.0.downsample.weight  layer1.0.downsample_bn.beta  fc.bias
@@ -126,7 +126,7 @@ run = workshop.use(schedule=schedule)
 
 # %% tags=["answer", "ex02.decay"]
 def decay_groups(names):
-    """Two lists of parameter names: with and without weight decay."""
+    """Return two lists of parameter names: with and without weight decay."""
     ### BEGIN SOLUTION
     names = list(names)
     decayed = [name for name in names if name.endswith(".weight")]
@@ -146,14 +146,14 @@ run = workshop.use(decay_groups=decay_groups)
 #
 # *tune to a target · hard · 10 minutes*
 #
-# Why is there a largest learning rate, and what is momentum for? The smallest problem that shows both is a valley whose walls are 100 times steeper than its floor. SGD starts at a distance of 1 from the bottom in both directions, and does this with each of them:
+# Why is there a maximum learning rate, and what is momentum for? The smallest problem that shows both is a valley whose walls are 100 times steeper than its floor. SGD starts at a distance of 1 from the bottom in both directions, and updates each of them:
 #
 # ```
 # velocity = momentum · velocity + curvature · distance
 # distance = distance − lr · velocity
 # ```
 #
-# It stays stable while `lr · curvature < 2 (1 + momentum)`. The target: after 60 steps both distances are at most 0.001. The usual momentum of 0.9 does not reach it, whatever the rate. Move the controls, then write down a pair that does.
+# It is stable while `lr · curvature < 2 (1 + momentum)`. The target: after 60 steps both distances are at most 0.001. The usual momentum of 0.9 does not reach it with any rate. Move the controls, then write down a pair that does.
 
 # %%
 from workshop.lessons.single_gpu import valley

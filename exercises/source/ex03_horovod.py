@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex03 · Many workers
 #
-# After these exercises two workers have trained one model with your own shard, and you have made a script for one GPU one for many.
+# After these exercises you have trained one model on two workers with your own shard function, and turned a script for one GPU into one for many.
 #
 # **Time:** 54 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
 
@@ -9,9 +9,9 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex03.shard")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex03.shard")` shows a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex03.shard")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex03.shard")` shows a solution. Your progress is saved in the folder `answers/`.
 #
-# Some answers train in processes of their own, which see nothing else of this notebook. So a cell imports what it needs itself, `import numpy as np` for example.
+# Some answers train in separate processes, which see nothing else of this notebook. So each answer must import what it needs, for example `import numpy as np`.
 
 # %%
 import workshop
@@ -19,20 +19,20 @@ import workshop
 session = workshop.start("ex03", profile)
 
 # %% [markdown]
-# ## ex03.shard · Own pictures for every rank
+# ## ex03.shard · Different images for every rank
 #
 # *fill in · medium · 10 minutes*
 #
-# All ranks hold the same `order`, a NumPy array with the numbers of all images in the order of the epoch. Write `shard(order, rank, size, batch)`, which returns the numbers of those that one rank reads, as an array of shape `(steps, batch)`. There are `size` ranks; `batch` is the batch of each.
+# All ranks have the same `order`, a NumPy array with the indices of all images in the order of the epoch. Write `shard(order, rank, size, batch)`, which returns the indices that one rank reads, as an array of shape `(steps, batch)`. There are `size` ranks; `batch` is the batch of each.
 #
 # - A step of all ranks takes the next `G = size · batch` images of the order: step `s` takes `order[s·G : (s+1)·G]`.
 # - Of those, rank `r` takes the rows `r·batch … (r+1)·batch`.
-# - All ranks take `len(order) // G` steps. What is left over is dropped.
+# - All ranks take `len(order) // G` steps. The remaining images are dropped.
 
 
 # %% tags=["answer", "ex03.shard"]
 def shard(order, rank: int, size: int, batch: int):
-    """The images of one rank, an array of shape (steps, batch)."""
+    """Return the images of one rank, an array of shape (steps, batch)."""
     ### BEGIN SOLUTION
     steps = len(order) // (size * batch)
     table = order[: steps * size * batch].reshape(steps, size, batch)
@@ -44,7 +44,7 @@ def shard(order, rank: int, size: int, batch: int):
 workshop.check("ex03.shard", shard)
 
 # %% [markdown]
-# The reward: two workers train, and what they read is what your function says. `workshop.use` writes your cell to `answers/ex03.py`, from where the workers import it. The run takes a few seconds after its start, and shows a line for each epoch; its two epochs are too short to learn much.
+# Your reward: two workers train, and your function decides what they read. `workshop.use` writes your cell to `answers/ex03.py`, and the workers import it from there. The run takes a few seconds and prints a line per epoch; two epochs are too short to learn much.
 
 # %%
 run = workshop.use(shard=shard)
@@ -54,20 +54,20 @@ run = workshop.use(shard=shard)
 #
 # *fill in · easy · 6 minutes*
 #
-# Each rank has drawn weights of its own, or rank 0 has read a checkpoint. Before the first step all must have rank 0's. Horovod has `hvd.broadcast_parameters` for it, and DistributedDataParallel does it by itself; here write it once with what both are made of. `broadcast_start(model)` gets a `torch.nn.Module` and returns nothing: afterwards the model of every rank holds rank 0's numbers.
+# Each rank has initialised its own weights, or rank 0 has read a checkpoint. Before the first step, all ranks need rank 0's weights. Horovod has `hvd.broadcast_parameters` for this, and DistributedDataParallel does it automatically; here you write it yourself. `broadcast_start(model)` takes a `torch.nn.Module` and returns nothing: afterwards the model of every rank has rank 0's values.
 #
 # | `import torch.distributed as dist` | |
 # |---|---|
-# | `dist.get_rank()`, `dist.get_world_size()` | who I am, and how many we are |
-# | `dist.broadcast(tensor, src=0)` | overwrites `tensor`, in place, with what rank 0 has |
+# | `dist.get_rank()`, `dist.get_world_size()` | this process's rank, and the number of ranks |
+# | `dist.broadcast(tensor, src=0)` | overwrites `tensor`, in place, with rank 0's |
 # | `dist.all_reduce(tensor)` | overwrites `tensor`, in place, with the sum over all ranks |
 #
-# The last two are conversations of all ranks: every rank must call them, in the same order. The check starts groups of 2 and 3 processes and looks at the model of each.
+# The last two are collectives: every rank must call them, in the same order. The check starts groups of 2 and 3 processes and inspects the model of each.
 
 
 # %% tags=["answer", "ex03.start"]
 def broadcast_start(model):
-    """Rank 0's weights and running statistics in the model of every rank."""
+    """Copy rank 0's weights and running statistics into the model of every rank."""
     import torch.distributed as dist
 
     ### BEGIN SOLUTION
@@ -84,14 +84,14 @@ workshop.check("ex03.start", broadcast_start)
 #
 # *find the bug · medium · 10 minutes*
 #
-# Two ranks validate 40 pictures. Rank 0 has 32 of them and gets 24 right, rank 1 has 8 and gets 2 right: 26 of 40, 65 %. The function below says something else: 50 %. Run it, and find out why.
+# Two ranks validate 40 images. Rank 0 has 32 of them and gets 24 right, rank 1 has 8 and gets 2 right: 26 of 40, 65 %. The function below returns 50 %. Run it and find out why.
 #
-# Each rank calls it with `sums`, a tensor of four numbers: its summed loss, how many first guesses were right, how many times the right class was among five guesses, and how many images it had.
+# Each rank calls it with `sums`, a tensor of four numbers: the sum of its losses, its number of top-1 hits, its number of top-5 hits, and its number of images.
 
 
 # %%
 def broken_sums(sums):
-    """Loss, top1 and top5 (per cent) over all ranks. Something is wrong here."""
+    """Return loss, top1 and top5 (percent) over all ranks. Something is wrong here."""
     import torch.distributed as dist
 
     means = sums[:3] / sums[3]
@@ -108,12 +108,12 @@ for rank, found in enumerate(process_ranks.together(broken_sums, "metrics", [two
     print(f"rank {rank}: {found}")
 
 # %% [markdown]
-# Copy it into the next cell as `metric_sums` and mend it. Four more things should hold: a rank without any image is no problem, where there is no image on any rank all three metrics are `None`, all ranks get the same answer, and `sums` is left as it was.
+# Copy it into the next cell as `metric_sums` and fix it. It must also work if a rank has no images; if no rank has any, all three metrics are `None`. All ranks get the same result, and `sums` is not changed.
 
 
 # %% tags=["answer", "ex03.sums"]
 def metric_sums(sums):
-    """Loss, top1 and top5 (per cent) over all ranks; None where there are no images."""
+    """Return loss, top1 and top5 (percent) over all ranks; None if there are no images."""
     import torch.distributed as dist
 
     ### BEGIN SOLUTION
@@ -134,9 +134,9 @@ workshop.check("ex03.sums", metric_sums)
 #
 # *predict, then measure · medium · 8 minutes*
 #
-# In a ring all-reduce each of `n` workers cuts its gradients into `n` chunks. It sends one chunk to its right neighbour in every step: `n − 1` steps until the sums are complete, and `n − 1` more until everybody has all of them.
+# In a ring all-reduce, each of `n` workers cuts its gradients into `n` chunks. In every step it sends one chunk to its right neighbour: `n − 1` steps until the sums are complete, and `n − 1` more until every worker has all of them.
 #
-# How much does **one** worker send in all, in multiples of the size of the gradients? Predict it for 2, 8 and 64 workers.
+# How much does **one** worker send in total, in multiples of the size of the gradients? Predict it for 2, 8 and 64 workers.
 
 # %% tags=["answer", "ex03.ring"]
 # A dictionary {2: …, 8: …, 64: …}: what one worker sends, in multiples of the gradients' size
@@ -148,7 +148,7 @@ sent = {n: 2 * (n - 1) / n for n in (2, 8, 64)}
 workshop.check("ex03.ring", sent)
 
 # %% [markdown]
-# Now count what notebook 03's simulation sends. Worker 1 gets everything from worker 0, so each number that changes on worker 1 was sent by worker 0.
+# Now count what notebook 03's simulation sends. Worker 1 receives everything from worker 0, so each number that changes on worker 1 was sent by worker 0.
 
 # %%
 from itertools import pairwise
@@ -168,12 +168,12 @@ for workers in (2, 8, 64):
 #
 # *fill in · hard · 20 minutes*
 #
-# Everything together: a script for one GPU, and recipe 1. It trains a small network to tell two signs apart, 96 pictures in batches of 4, one epoch.
+# Now apply all of recipe 1 to a script for one GPU. It trains a small network to distinguish two signs: 96 images in batches of 4, one epoch.
 
 
 # %%
 def single(data, out):
-    """Trains a small network for one epoch on the pictures of a file; writes OUT/net.pt."""
+    """Train a small network for one epoch on the images in a file; write OUT/net.pt."""
     import numpy as np
     import torch
     from torch import nn
@@ -202,21 +202,21 @@ data = recipes.signs()
 single(data, data.parent)
 
 # %% [markdown]
-# Copy it into the next cell as `train` and let Horovod (`import horovod.torch as hvd`) run it on as many ranks as there are:
+# Copy it into the next cell as `train` and make it run with Horovod (`import horovod.torch as hvd`) on any number of ranks:
 #
 # 1. **Start** Horovod.
-# 2. **Share** the pictures: each rank takes its own part of the order, and its steps with it.
-# 3. **Scale** the learning rate with the number of ranks. (A warm-up belongs to it; in an epoch of 12 steps it would be over before it has begun.)
+# 2. **Share** the images: each rank takes its own part of the order, and fewer steps.
+# 3. **Scale** the learning rate with the number of ranks. (Usually with a warm-up; an epoch of 12 steps is too short for one.)
 # 4. **Average** the gradients.
 # 5. **Start alike**, from rank 0's weights.
-# 6. **Rank 0** alone writes.
+# 6. Write only on **rank 0**.
 #
-# The check looks at no line of it. It runs the function as a script on two ranks, and once on one rank to compare the rates. It says what passed by: who started, whose pictures went into the network, which gradients into the update, whether the weights were the same, and who wrote. That takes about half a minute; `rn50 workshop try` does the same for any script of your own.
+# The check does not read your code. It runs the function as a script on two ranks, and once on one rank to compare the rates. It reports what it saw: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
 
 
 # %% tags=["answer", "ex03.recipe"]
 def train(data, out):
-    """The same on many ranks, by Horovod."""
+    """Do the same on several ranks with Horovod."""
     ### BEGIN SOLUTION
     import horovod.torch as hvd
     import numpy as np
@@ -251,4 +251,4 @@ def train(data, out):
 workshop.check("ex03.recipe", train)
 
 # %% [markdown]
-# The talk's own script for recipe 1 is in `exercises/recipes`, as the slides show it.
+# The talk's script for recipe 1 is in `exercises/recipes`, as shown on the slides.

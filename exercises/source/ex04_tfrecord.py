@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex04 · Feeding
 #
-# After these exercises you can read somebody else's parallel script with suspicion, and replace its feeding loop by a pipeline that reads TFRecord.
+# After these exercises you can find the bugs in a parallel script, and replace its feeding loop with a pipeline that reads TFRecord.
 #
 # **Time:** 58 minutes · **Needs:** notebooks 03 and 04, TensorFlow and Horovod for the last exercises · **On a CPU:** a minute and a half to run
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex04.hunt")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex04.hunt")` shows a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex04.hunt")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex04.hunt")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -21,9 +21,9 @@ session = workshop.start("ex04", profile)
 #
 # *find the bug · hard · 15 minutes*
 #
-# Somebody has applied recipe 1 to the slides' script, and has been in a hurry: eight lines are wrong. Some are mistakes of the slides themselves, others are seen in many scripts. On one machine with a few GPUs it would run, and its loss would fall.
+# This is the slides' script with recipe 1 applied in a hurry: eight lines are wrong. Some mistakes are on the slides themselves, others are common in many scripts. On one machine with a few GPUs it would run, and its loss would fall.
 #
-# Recipe 1, for comparison: start Horovod and take one GPU for each *local* rank; share the pictures; scale the learning rate, with a warm-up; average the gradients; start all ranks alike; let rank 0 alone print and save; take 1/size of the steps.
+# Recipe 1, for comparison: start Horovod and use one GPU for each *local* rank; share the images; scale the learning rate, with a warm-up; average the gradients; start all ranks alike; print and save only on rank 0; take 1/size of the steps.
 
 # %%
 from workshop.checks import ex04
@@ -31,7 +31,7 @@ from workshop.checks import ex04
 print(ex04.listing())
 
 # %% [markdown]
-# Write down the numbers of the eight lines. The check tells you which of them are right after all, and roughly where to look for the next.
+# Write down the numbers of the eight lines. The check tells you which of your lines are correct code after all, and roughly where to look for the next.
 
 # %% tags=["answer", "ex04.hunt"]
 # The numbers of the wrong lines, such as {3, 14, 15}
@@ -47,17 +47,17 @@ workshop.check("ex04.hunt", wrong_lines)
 #
 # *fill in · medium · 8 minutes*
 #
-# Here are the seven stages of an input pipeline that reads TFRecord files on many ranks, in the order of the alphabet. Put them in one that is right, and in which nothing is read, decoded or kept in memory in vain.
+# Here are the seven stages of an input pipeline that reads TFRecord files on many ranks, in alphabetical order. Put them in a correct order that does not read, decode or keep anything in memory unnecessarily.
 #
 # | stage | what it does |
 # |---|---|
-# | `"batch"` | puts N elements together into arrays |
-# | `"interleave"` | opens files, several at a time, and gives their records by turns |
-# | `"list files"` | gives the names of all files |
+# | `"batch"` | combines N elements into arrays |
+# | `"interleave"` | opens several files at a time and returns their records in turn |
+# | `"list files"` | returns the names of all files |
 # | `"map"` | decodes the JPEG of a record, crops it and resizes it |
-# | `"prefetch"` | keeps a few elements ready, ahead of what is asked for |
-# | `"shard"` | lets every size-th element pass, starting with element number rank |
-# | `"shuffle"` | keeps 1,000 elements, and gives one of them at random, in an order of each rank's own |
+# | `"prefetch"` | prepares a few elements in advance |
+# | `"shard"` | passes every size-th element, starting with element number rank |
+# | `"shuffle"` | keeps 1,000 elements and returns one of them at random, with a different seed on each rank |
 
 # %% tags=["answer", "ex04.order"]
 # A list of the seven names
@@ -73,7 +73,7 @@ workshop.check("ex04.order", stages)
 #
 # *fill in · hard · 15 minutes*
 #
-# The slides feed their network by hand, as this loop does in today's words:
+# The slides feed their network by hand, like this loop:
 #
 # ```
 # for step in range(steps):
@@ -81,14 +81,14 @@ workshop.check("ex04.order", stages)
 #     sess.run(train_op, feed_dict={images_in: images[chosen] / 255, labels_in: labels[chosen]})
 # ```
 #
-# Python picks the pictures, one step after the other, while the GPU waits. Write `dataset(images, labels, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of batches for one rank instead.
+# In every step, the GPU waits while Python picks the images. Write `dataset(images, labels, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of batches for one rank instead.
 #
-# - An element is a pair: pictures `(batch, height, width, 3)`, float32 from 0 to 1, and labels `(batch,)`. The arrays hold uint8 and int32.
-# - Every rank reads other pictures, in a random order that is new in every epoch; one pass over the dataset is one epoch.
-# - All ranks take `len(labels) // (size · batch)` batches, all of them full.
-# - The next batch is made ready while a step computes.
+# - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and labels `(batch,)`. The arrays are uint8 and int32.
+# - Every rank reads different images, in a new random order in every epoch; one pass over the dataset is one epoch.
+# - All ranks take `len(labels) // (size · batch)` full batches.
+# - The next batch is prepared while a step computes.
 #
-# This kernel only reads pictures, so it leaves the GPUs alone: TensorFlow would otherwise take their memory.
+# This kernel only reads images, so it hides the GPUs: TensorFlow would otherwise reserve their memory.
 
 # %%
 import os
@@ -99,7 +99,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
 
 # %% tags=["answer", "ex04.feed"]
 def dataset(images, labels, rank: int, size: int, batch: int, seed: int):
-    """A tf.data.Dataset of one rank's batches: (pictures float32 0..1, labels)."""
+    """Return a tf.data.Dataset of one rank's batches: (images float32 0..1, labels)."""
     import tensorflow as tf
 
     ### BEGIN SOLUTION
@@ -122,7 +122,7 @@ workshop.check("ex04.feed", dataset)
 #
 # *fill in · hard · 20 minutes*
 #
-# Now from files. The records are as on the slides: `height`, `width` and raw pixels `img_raw`, and the `label` as a float, counted from 0. This is how one is written:
+# Now read from files. The records are as on the slides: `height`, `width` and raw pixels `img_raw`, and the `label` as a float, counted from 0. This is how one is written:
 
 # %%
 import numpy as np
@@ -130,7 +130,7 @@ import tensorflow as tf
 
 
 def record(pixels, label):
-    """A picture (height, width, 3), uint8, and its label as the bytes of a tf.train.Example."""
+    """Return a uint8 image (height, width, 3) and its label as the bytes of a tf.train.Example."""
     height, width, _ = pixels.shape
     numbers, floats, text = tf.train.Int64List, tf.train.FloatList, tf.train.BytesList
     feature = {
@@ -147,21 +147,21 @@ print(tf.train.Example.FromString(record(np.zeros((1, 2, 3), np.uint8), 1.0)))
 # %% [markdown]
 # Write `read(shards, rank, size, batch, seed)`: a `tf.data.Dataset` of one rank's batches from the files of the list `shards`.
 #
-# - An element is a pair: pictures `(batch, height, width, 3)`, float32 from 0 to 1, and labels `(batch,)`, whole numbers.
-# - Each rank reads whole files, every `size`-th one, to their ends. What does not fill a batch is dropped.
-# - The files are sorted by class. The order is random and new in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
-# - The next batch is made ready while a step computes.
+# - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
+# - Each rank reads whole files, every `size`-th one, to the end. An incomplete last batch is dropped.
+# - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
+# - The next batch is prepared while a step computes.
 #
-# The slides' `string_input_producer`, `TFRecordReader` and `shuffle_batch` did this work with queues (`exercises/recipes/slides_tfrecord.py`). Their flips and their rotation are left out here.
+# The slides' `string_input_producer`, `TFRecordReader` and `shuffle_batch` did this with queues (`exercises/recipes/slides_tfrecord.py`). Their flips and rotation are omitted here.
 
 
 # %% tags=["answer", "ex04.recipe"]
 def read(shards, rank: int, size: int, batch: int, seed: int):
-    """A tf.data.Dataset of one rank's batches: (pictures float32 0..1, labels)."""
+    """Return a tf.data.Dataset of one rank's batches: (images float32 0..1, labels)."""
     import tensorflow as tf
 
     def parse(record):
-        """A record as a picture and its label."""
+        """Return the image and the label of a record."""
         ### BEGIN SOLUTION
         number = tf.io.FixedLenFeature([], tf.int64)
         schema = {"height": number, "width": number}
@@ -185,7 +185,7 @@ def read(shards, rank: int, size: int, batch: int, seed: int):
 workshop.check("ex04.recipe", read)
 
 # %% [markdown]
-# The check has tried your function on files whose pictures it knows. Then it has run it on two ranks, with this script below it, and watched what went into the network:
+# The check called your function on files whose images it knows. Then it ran it on two ranks, followed by this script, and watched the network's input:
 
 # %%
 from workshop.checks import recipes
@@ -193,4 +193,4 @@ from workshop.checks import recipes
 print(recipes.READING)
 
 # %% [markdown]
-# The whole way, from the slides' script to a parallel one that reads TFRecord, is `exercises/recipes`, as on the slides and as of today.
+# The complete scripts, from the one on the slides to a parallel one that reads TFRecord, are in `exercises/recipes`, both as on the slides and in current TensorFlow and PyTorch.

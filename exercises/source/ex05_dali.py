@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex05 · DALI
 #
-# After these exercises you have built a DALI graph of your own, told in advance what it brings, and counted every validation picture once.
+# After these exercises you have predicted the speed of a DALI pipeline, built your own DALI graph, and counted every validation image once.
 #
 # **Time:** 36 minutes · **Needs:** notebook 05, DALI for one exercise · **On a CPU:** half a minute to run
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex05.graph")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex05.graph")` shows a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex05.graph")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex05.graph")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -19,27 +19,27 @@ session = workshop.start("ex05", profile)
 ensure_data(session.data_root, session.profile)
 
 # %% [markdown]
-# ## ex05.bottleneck · Who waits for whom
+# ## ex05.bottleneck · What waits for what
 #
 # *predict, then measure · medium · 10 minutes*
 #
-# On a server four cores make pictures ready, and each picture takes one of them for
+# On a server, four cores prepare images. Each image takes one core for
 #
-# | work | time of a core |
+# | work | core time |
 # |---|---|
 # | decoding the JPEG | 3.2 ms |
 # | resizing, mirroring, copying | 0.8 ms |
 #
-# The device behind them trains on 1,442.6 pictures per second, as the published V100 does. Predict:
+# The device trains on 1,442.6 images per second, like the published V100. Predict:
 #
 # | | |
 # |---|---|
-# | `"in turn"` | pictures per second, where the loader stands still while the device works, and the other way round |
-# | `"overlapped"` | pictures per second, where both work all the time, with a queue between them |
-# | `"cores"` | how many cores there must be, so that the device of the overlapped run never waits |
-# | `"half the decoding"` | pictures per second, overlapped and with four cores, where decoding takes 1.6 ms |
+# | `"in turn"` | images per second if the loader waits while the device works, and vice versa |
+# | `"overlapped"` | images per second if both work all the time, with a queue between them |
+# | `"cores"` | how many cores are needed so that the device never waits in the overlapped run |
+# | `"half the decoding"` | images per second, overlapped, with four cores, if decoding takes 1.6 ms |
 #
-# Rates are best compared as times: a loader of `r` pictures per second takes `1 / r` seconds for each.
+# It is easier to work with times than with rates: a loader of `r` images per second takes `1 / r` seconds for each.
 
 # %% tags=["answer", "ex05.bottleneck"]
 # {"in turn": …, "overlapped": …, "cores": …, "half the decoding": …}
@@ -56,7 +56,7 @@ rates = {
 workshop.check("ex05.bottleneck", rates)
 
 # %% [markdown]
-# Now measure. `rn50 diagnose` times your machine's loader alone, a device of that speed alone, and both together. To which of the two formulas is the third number closer? The last bit of overlap is often missing, because the loader's cores have other work too while a run is on.
+# Now measure. `rn50 diagnose` times your machine's loader alone, a simulated device of that speed alone, and both together. Which of the two formulas is the third number closer to? The overlap is rarely perfect, because the loader's cores have other work too during a run.
 
 # %%
 from workshop.lessons import nb05
@@ -70,34 +70,34 @@ patient = dict(
 found = nb05.diagnose(scratch, "own", patient, "--seconds", session.pick(ci=0.3, cpu=2))
 loader, device, both = (found["rates"][name] for name in ("loader", "compute", "both"))
 print(f"In turn: {1 / (1 / loader + 1 / device):,.0f}. Overlapped: {min(loader, device):,.0f}.")
-print(f"Measured: {both:,.0f} pictures per second.")
+print(f"Measured: {both:,.0f} images per second.")
 
 # %% [markdown]
-# ## ex05.graph · A graph of your own
+# ## ex05.graph · Your own graph
 #
 # *fill in · hard · 16 minutes*
 #
-# Write `graph(files, labels, rank, size)`, which adds the operators of one rank to a DALI graph, for the CPU. `files` are the paths of all JPEGs, `labels` their classes. It takes four operators, one behind the other, and the flip of a coin beside them:
+# Write `graph(files, labels, rank, size)`, which adds the operators of one rank to a DALI graph on the CPU. `files` are the paths of all JPEGs, `labels` their classes. You need a chain of four operators and a coin flip:
 #
-# | operator | what it takes | what it gives |
+# | operator | inputs | output |
 # |---|---|---|
 # | `fn.readers.file` | `files`, `labels`, `shard_id`, `num_shards`, `random_shuffle` | two nodes: the JPEG, and the label |
-# | `fn.decoders.image_random_crop` | a JPEG, `random_area`, `random_aspect_ratio` | a random part, uint8, height × width × 3 |
+# | `fn.decoders.image_random_crop` | a JPEG, `random_area`, `random_aspect_ratio` | a random crop, uint8, height × width × 3 |
 # | `fn.resize` | pixels, `resize_x`, `resize_y` | pixels of that size |
-# | `fn.random.coin_flip` | `probability` | 0 or 1, another one for each picture |
+# | `fn.random.coin_flip` | `probability` | 0 or 1, drawn for each image |
 # | `fn.crop_mirror_normalize` | pixels, `mean`, `std`, `mirror`, `dtype`, `output_layout` | `(pixel − mean) / std` |
 #
-# - Every rank reads other pictures, in a random order: its *shard* is number `rank` of `size`.
-# - A crop has 5 to 100 % of the picture's area (`1.0` is all of it), and a width of 3/4 to 4/3 of its height. Both are given as a list `[from, to]`.
-# - A picture becomes 64 × 64, half of them mirrored, `types.FLOAT` (which is float32), a plane per colour: `"CHW"`.
-# - The recipe's mean is 0.485, 0.456, 0.406 and its std 0.229, 0.224, 0.225, for red, green and blue from 0 to 1. The decoder's pixels reach from 0 to 255.
+# - Every rank reads different images, in a random order: its *shard* is number `rank` of `size`.
+# - A crop has 5 to 100 % of the image's area (`1.0` is all of it), and a width of 3/4 to 4/3 of its height. Both are lists `[from, to]`.
+# - The output images are 64 × 64, half of them mirrored, `types.FLOAT` (float32), one plane per colour: `"CHW"`.
+# - The recipe's mean is 0.485, 0.456, 0.406 and its std 0.229, 0.224, 0.225, for red, green and blue from 0 to 1. The decoder's pixels range from 0 to 255.
 #
-# The library leaves normalising to the training step, as notebook 05 says. This graph does all of it, as most examples that you will meet.
+# The library normalises in the training step, as notebook 05 explains. This graph does everything, like most examples.
 
 
 # %% tags=["answer", "ex05.graph"]
 def graph(files, labels, rank: int, size: int):
-    """Two nodes of one rank's graph: images float32 (3, 64, 64), and their labels."""
+    """Return two nodes of one rank's graph: images float32 (3, 64, 64), and their labels."""
     from nvidia.dali import fn, types
 
     ### BEGIN SOLUTION
@@ -124,7 +124,7 @@ def graph(files, labels, rank: int, size: int):
 workshop.check("ex05.graph", graph)
 
 # %% [markdown]
-# The check has run your graph on pictures of its own making, whose colours say where in the picture a pixel was. Here are road signs, decoded, cropped and mirrored by your graph; only the normalisation is undone, so that you see colours.
+# The check ran your graph on test images in which the colour of a pixel encodes its position. Here are road signs decoded, cropped and mirrored by your graph; only the normalisation is undone, to show the colours.
 
 # %%
 from workshop.checks import ex05_graph
@@ -132,29 +132,29 @@ from workshop.checks import ex05_graph
 ex05_graph.show(graph, session.data_root)
 
 # %% [markdown]
-# ## ex05.exact · Every picture once
+# ## ex05.exact · Every image once
 #
 # *fill in · medium · 10 minutes*
 #
-# In validation nothing may be dropped and nothing counted twice. With `pad_last_batch=True` DALI's reader does this:
+# Validation must not drop images or count them twice. With `pad_last_batch=True`, DALI's reader does this:
 #
-# - Of `N` pictures rank `r` of `size` gets those with the numbers `r·N // size … (r+1)·N // size`, the last one not included. So some ranks have one more than others.
-# - All ranks make the same number of batches, enough for the rank with the most pictures.
-# - All batches are full. What is missing is filled up with the rank's last picture, over and over, if need be for a whole batch.
+# - Of `N` images, rank `r` of `size` gets numbers `r·N // size` to `(r+1)·N // size`, excluding the last. So some ranks have one image more than others.
+# - All ranks make the same number of batches, enough for the rank with the most images.
+# - All batches are full. They are padded with copies of the rank's last image, a whole batch of them if necessary.
 #
-# Take 27 pictures, two ranks and a batch of 8:
+# Take 27 images, two ranks and a batch of 8:
 #
 # | | batch 0 | batch 1 |
 # |---|---|---|
-# | rank 0 | 0 … 7 | 8 … 12, and 12 three times more |
-# | rank 1 | 13 … 20 | 21 … 26, and 26 twice more |
+# | rank 0 | 0 … 7 | 8 … 12, and 12 three more times |
+# | rank 1 | 13 … 20 | 21 … 26, and 26 two more times |
 #
-# Write `valid(images, rank, size, batch)`: for each batch of a rank, how many of its rows count. Here it gives `[8, 5]` for rank 0 and `[8, 6]` for rank 1.
+# Write `valid(images, rank, size, batch)`: for each batch of a rank, the number of rows that count. Here it returns `[8, 5]` for rank 0 and `[8, 6]` for rank 1.
 
 
 # %% tags=["answer", "ex05.exact"]
 def valid(images: int, rank: int, size: int, batch: int) -> list[int]:
-    """How many rows of each batch count, from the first batch of a rank to its last."""
+    """Return how many rows of each batch count, from the first batch of a rank to its last."""
     ### BEGIN SOLUTION
     mine = (rank + 1) * images // size - rank * images // size
     most = -(-images // size)
@@ -167,10 +167,10 @@ def valid(images: int, rank: int, size: int, batch: int) -> list[int]:
 workshop.check("ex05.exact", valid)
 
 # %% [markdown]
-# And this is what two of DALI's readers really give, cut by your numbers:
+# And this is the real output of two DALI readers, cut by your numbers:
 
 # %%
 ex05_graph.show_counted(valid)
 
 # %% [markdown]
-# Dropping what does not fill a batch would have left 27 − 16 = 11 pictures out, and counting every row would have counted 5 pictures too many. An accuracy that is wrong in this way is not *far* off, which is why nobody notices.
+# Dropping incomplete batches would have left out 27 − 16 = 11 images, and counting every row would have counted 5 images too many. An accuracy that is wrong in this way is only *slightly* off, so it is easy to miss.

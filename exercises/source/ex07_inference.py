@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex07 · Inference
 #
-# After these exercises you can say how long users wait, make a network faster without changing its answers, and see when a server's answers depend on who else is asking.
+# After these exercises you can compute latency percentiles, make a network faster without changing its predictions, and find out when a server's answers depend on the other requests in the batch.
 #
 # **Time:** 32 minutes · **Needs:** notebook 07, PyTorch for one of the cells · **On a CPU:** half a minute to run
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex07.fold")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex07.fold")` shows a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex07.fold")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex07.fold")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -21,9 +21,9 @@ session = workshop.start("ex07", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# A service promises its p99: the time within which 99 of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is a list of latencies in the order in which they were measured.
+# A service guarantees its p99: the time within which 99 of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is a list of latencies in the order of measurement.
 #
-# - The answer is the **smallest of the measured values** that at least `per_cent` per cent of all values do not exceed (the *nearest rank*). Nothing is interpolated.
+# - The result is the **smallest measured value** that is at least as large as `per_cent` percent of all values (the *nearest rank*). Do not interpolate.
 # - p100 is the largest value, and p0 the smallest.
 #
 # | latencies | p50 | p75 | p90 | p100 |
@@ -36,7 +36,7 @@ import math
 
 
 def percentile(seconds: list[float], per_cent: float) -> float:
-    """The smallest of the values that `per_cent` of them do not exceed."""
+    """Return the smallest value that is at least as large as `per_cent` percent of all values."""
     ### BEGIN SOLUTION
     rank = math.ceil(len(seconds) * per_cent / 100)
     return sorted(seconds)[max(0, rank - 1)]
@@ -47,7 +47,7 @@ def percentile(seconds: list[float], per_cent: float) -> float:
 workshop.check("ex07.percentile", percentile)
 
 # %% [markdown]
-# Now use it. A server needs 10 ms for a request and answers one at a time. Requests arrive at random. If one arrives while the server is busy, it waits in a queue. At 50 requests a second the server is busy half of the time, at 95 nearly always. Predict p50 and p99 before you run the cell.
+# Now use it. A server needs 10 ms per request and handles one at a time. Requests arrive at random; one that arrives while the server is busy waits in a queue. At 50 requests per second the server is busy half of the time, at 95 nearly all of it. Predict p50 and p99 before you run the cell.
 
 # %%
 import numpy as np
@@ -65,15 +65,15 @@ if not engine.unanswered(percentile):
         print(f"{rate} requests a second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 # %% [markdown]
-# ## ex07.fold · A layer less
+# ## ex07.fold · One layer less
 #
 # *fill in · medium · 12 minutes*
 #
-# In inference a batch norm multiplies each channel by a fixed number and adds another. The convolution in front of it can do both, if its weights are prepared:
+# In inference, a batch norm multiplies each channel by a constant and adds a constant. The preceding convolution can do both, if you change its weights:
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# Write `fold(conv, bn)` for two layers of PyTorch in evaluation mode: it returns a new `torch.nn.Conv2d`, and leaves both as they are.
+# Write `fold(conv, bn)` for two PyTorch layers in evaluation mode: it returns a new `torch.nn.Conv2d` and does not change the inputs.
 #
 # | | shape | |
 # |---|---|---|
@@ -82,12 +82,12 @@ if not engine.unanswered(percentile):
 # | `bn.running_mean`, `bn.running_var` | (channels out,) | the variance, not its root |
 # | `bn.eps` | a number | |
 #
-# `conv.in_channels`, `out_channels`, `kernel_size`, `stride` and `padding` say what the new convolution must be like. The check computes under `torch.no_grad()`, in float64.
+# Take `in_channels`, `out_channels`, `kernel_size`, `stride` and `padding` of the new convolution from `conv`. The check computes under `torch.no_grad()`, in float64.
 
 
 # %% tags=["answer", "ex07.fold"]
 def fold(conv, bn):
-    """A convolution that does the work of the batch norm behind it too."""
+    """Return a convolution that includes the batch norm after it."""
     import torch
 
     ### BEGIN SOLUTION
@@ -105,7 +105,7 @@ def fold(conv, bn):
 workshop.check("ex07.fold", fold)
 
 # %% [markdown]
-# And a layer that has seen a few batches. It computes apart, folded by you, and folded by the function that PyTorch has for it.
+# Now compare on a layer that has seen a few batches: unfolded, folded by you, and folded by PyTorch's function.
 
 # %%
 if engine.unanswered(fold):
@@ -120,17 +120,17 @@ else:
             bn(conv(2 + torch.randn(8, 64, 14, 14)))
         conv.eval(), bn.eval()
         x = 2 + torch.randn(8, 64, 14, 14)
-        apart = bn(conv(x))
+        unfolded = bn(conv(x))
         for name, layer in (("yours", fold(conv, bn)), ("PyTorch's", fuse_conv_bn_eval(conv, bn))):
-            print(f"{name}: differences up to {(apart - layer(x)).abs().max():.1e}")
-    print(f"of values up to {apart.abs().max():.2f}: rounding")
+            print(f"{name}: differences up to {(unfolded - layer(x)).abs().max():.1e}")
+    print(f"of values up to {unfolded.abs().max():.2f}: rounding")
 
 # %% [markdown]
-# ## ex07.likeliest · Depends on who else is asking
+# ## ex07.likeliest · It depends on the batch
 #
 # *find the bug · medium · 12 minutes*
 #
-# A server puts the requests that wait into a batch. For each picture it returns the `k` likeliest classes and their probabilities, the likeliest first. Users complain: the same picture gets another answer every time. The cell asks about one picture, alone and together with two others.
+# A server combines the waiting requests into a batch. For each image it returns the `k` most likely classes and their probabilities, the most likely first. Users complain that the same image gets a different answer every time. The cell sends one image, alone and together with two others.
 
 
 # %%
@@ -138,26 +138,28 @@ import torch
 
 
 def broken(logits, k):
-    """The k likeliest classes of each picture, and their probabilities. Something is wrong."""
+    """Return the k likeliest classes of each image and their probabilities, with three bugs."""
     power = torch.exp(logits)
     probabilities = power / power.sum(dim=0)
     classes = probabilities.argsort(dim=1)[:, -k:]
     return classes, probabilities.gather(1, classes)
 
 
-picture, others = torch.tensor([[1.0, 3.0, 0.0, 2.0]]), torch.tensor([[0.0, 6.0, 1.0, 0.0]] * 2)
-for batch in (picture, torch.cat([picture, others])):
+image, others = torch.tensor([[1.0, 3.0, 0.0, 2.0]]), torch.tensor([[0.0, 6.0, 1.0, 0.0]] * 2)
+for batch in (image, torch.cat([image, others])):
     classes, probabilities = broken(batch, 2)
     print(f"in a batch of {len(batch)}: classes {classes[0].tolist()}, {probabilities[0]}")
 
 # %% [markdown]
-# Right is, in any company: classes 1 and 3, with 0.644 and 0.237. Copy the function into the next cell as `likeliest` and mend it. There are three mistakes. Two of them you have just seen; the third one shows when a network is *very* sure, with a logit of 1000.
+# The correct answer in any batch is classes 1 and 3, with 0.644 and 0.237. Copy the function into the next cell as `likeliest` and fix it. There are three bugs. You have just seen two of them; the third one shows when a network is *very* confident, with a logit of 1000.
 
 
 # %% tags=["answer", "ex07.likeliest"]
 def likeliest(logits, k: int):
-    """The k likeliest classes of each picture, the likeliest first, and their probabilities:
-    two tensors of shape (pictures, k). `logits` is one of shape (pictures, classes)."""
+    """Return the k likeliest classes of each image, the likeliest first, and their probabilities.
+
+    Both are tensors of shape (images, k); `logits` has shape (images, classes).
+    """
     import torch
 
     ### BEGIN SOLUTION
@@ -171,4 +173,4 @@ def likeliest(logits, k: int):
 workshop.check("ex07.likeliest", likeliest)
 
 # %% [markdown]
-# No test that asks about one picture at a time would have found the first mistake. A test of a server should therefore always ask twice: alone, and in a crowd.
+# A test that sends one image at a time cannot find the first bug. So always test a server twice: with one image, and with a batch.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex08 · Benchmark, scaling, and all of it
 #
-# After these exercises you can compute a speed that others may believe, say what an exchange costs and how much of it hides, and turn a slow, wrong script into a right one that is at least three times as fast.
+# After these exercises you can compute a trustworthy speed, calculate the cost of a gradient exchange and how much of it overlaps with compute, and turn a slow, wrong script into a correct one that is at least three times as fast.
 #
 # **Time:** 90 minutes · **Needs:** notebook 08, PyTorch for the last exercise · **On a CPU:** half a minute to run, and one or two minutes for the last check
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run it, and run the check below it. A check says what is wrong and what to do. Stuck? Type `workshop.hint("ex08.rate")` into a new cell: it gives three hints, one at a time, each saying more than the last. After them `workshop.solution("ex08.rate")` shows a solution. What you have passed is kept in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex08.rate")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex08.rate")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -21,12 +21,12 @@ session = workshop.start("ex08", profile)
 #
 # *find the bug · easy · 8 minutes*
 #
-# A benchmark has noted how many images each iteration had, and how many seconds it took. The first `warmup` iterations should not count. Run the cell: the function says 83 images per second. Yet after the warm-up 200 images took 3 seconds.
+# A benchmark recorded the number of images and the seconds of each iteration. The first `warmup` iterations should not count. Run the cell: the function returns 83 images per second. Yet after the warm-up, 200 images took 3 seconds.
 
 
 # %%
 def broken(images, seconds, warmup):
-    """Images per second after the warm-up. Something is wrong here."""
+    """Return images per second after the warm-up. Something is wrong here."""
     rates = [n / s for n, s in zip(images, seconds, strict=True)]
     return sum(rates) / len(rates)
 
@@ -34,12 +34,12 @@ def broken(images, seconds, warmup):
 print(f"{broken([100, 100, 100], [1.0, 1.0, 2.0], 1):.1f} images per second")
 
 # %% [markdown]
-# Copy it into the next cell as `rate` and mend it. Two more things should hold: the last iteration of an epoch may have fewer images than the others, and where nothing is left after the warm-up the answer is `None`.
+# Copy it into the next cell as `rate` and fix it. The last iteration of an epoch may have fewer images than the others. If nothing is left after the warm-up, return `None`.
 
 
 # %% tags=["answer", "ex08.rate"]
 def rate(images: list[int], seconds: list[float], warmup: int) -> float | None:
-    """Images per second without the first `warmup` iterations; None where none are left."""
+    """Return images per second without the first `warmup` iterations; None if none are left."""
     ### BEGIN SOLUTION
     took = sum(seconds[warmup:])
     return sum(images[warmup:]) / took if took else None
@@ -50,11 +50,11 @@ def rate(images: list[int], seconds: list[float], warmup: int) -> float | None:
 workshop.check("ex08.rate", rate)
 
 # %% [markdown]
-# ## ex08.ring · What a ring takes
+# ## ex08.ring · The time of a ring all-reduce
 #
 # *predict, then measure · medium · 10 minutes*
 #
-# In ex03 you counted what a worker sends in a ring all-reduce: `n − 1` messages until the sums are complete, and `n − 1` more until everybody has all of them, each with 1/n of the gradients. Now the time. A message takes the **latency** of the link, whatever its size, and then its bytes over the **bandwidth**; the next one begins when it has arrived. All workers send at the same time.
+# In ex03 you counted what a worker sends in a ring all-reduce: `n − 1` messages until the sums are complete, and `n − 1` more until every worker has all of them, each with 1/n of the gradients. Now compute the time. A message takes the **latency** of the link, plus its bytes divided by the **bandwidth**; the next one starts when it has arrived. All workers send at the same time.
 #
 # | | |
 # |---|---|
@@ -62,7 +62,7 @@ workshop.check("ex08.rate", rate)
 # | bandwidth | 12.5 GB/s (12.5 · 10⁹ bytes per second) |
 # | latency of a message | 20 µs |
 #
-# How many **milliseconds** does an all-reduce take with 2, 8 and 512 workers? Guess first: from 2 to 512, does it take 2 times, 5 times or 256 times as long?
+# How many **milliseconds** does an all-reduce take with 2, 8 and 512 workers? Guess first: with 512 instead of 2, does it take 2 times, 5 times or 256 times as long?
 
 # %% tags=["answer", "ex08.ring"]
 # {workers: milliseconds of one all-reduce}
@@ -75,7 +75,7 @@ milliseconds = {n: 2 * (n - 1) * message_ms[n] for n in (2, 8, 512)}
 workshop.check("ex08.ring", milliseconds)
 
 # %% [markdown]
-# The check sent every message of the ring on a clock of its own. Here is how the two parts grow: the bytes stop growing, the latency does not. That is why large machines do not use one ring for all.
+# The check simulated every message of the ring. Here is how the two parts grow: the time for the bytes levels off, the latency does not. This is why large machines do not use a single ring.
 
 # %%
 from workshop.checks import ex08
@@ -85,24 +85,24 @@ for n in (2, 8, 64, 512, 4096):
     print(f"{n:5} workers: {total:6.1f} ms, {latency:6.1f} of them latency")
 
 # %% [markdown]
-# ## ex08.overlap · What hides
+# ## ex08.overlap · Overlapping the exchange
 #
 # *fill in · medium · 12 minutes*
 #
-# The gradients of the last layers are ready long before the backward pass ends. So they are sent in **buckets** while the rest is still being computed. Write `efficiency(compute, ready, takes)`: the seconds of compute over the seconds of the whole step, a number from 0 to 1.
+# The gradients of the last layers are ready long before the backward pass ends. So they are sent in **buckets** while the rest is still being computed. Write `efficiency(compute, ready, takes)`: the compute time divided by the time of the whole step, a number from 0 to 1.
 #
 # - `compute`: seconds of a step without any exchange.
 # - `ready[i]`: when bucket `i` is ready, in seconds after the start of the step, in rising order.
-# - `takes[i]`: seconds that its exchange takes.
-# - There is **one wire**. A bucket is sent as soon as it is ready *and* the bucket before it is through.
-# - The step ends when the compute has ended and all buckets are through.
+# - `takes[i]`: how long its exchange takes, in seconds.
+# - There is **one link**. A bucket is sent as soon as it is ready *and* the previous bucket is done.
+# - The step ends when the compute and all buckets are done.
 #
-# An example: compute 0.1, ready `[0.04, 0.06, 0.1]`, takes `[0.05, 0.03, 0.02]`. The first bucket is sent from 0.04 to 0.09, the second from 0.09 to 0.12, the third from 0.12 to 0.14. The efficiency is 0.1 / 0.14 = 0.714.
+# Example: compute 0.1, ready `[0.04, 0.06, 0.1]`, takes `[0.05, 0.03, 0.02]`. The first bucket is sent from 0.04 to 0.09, the second from 0.09 to 0.12, the third from 0.12 to 0.14. The efficiency is 0.1 / 0.14 = 0.714.
 
 
 # %% tags=["answer", "ex08.overlap"]
 def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
-    """Seconds of compute over seconds of the step, with what of the exchange is not hidden."""
+    """Return compute time divided by step time; the step waits for exchange that is not hidden."""
     ### BEGIN SOLUTION
     free = 0.0
     for at, seconds in zip(ready, takes, strict=True):
@@ -119,30 +119,30 @@ workshop.check("ex08.overlap", efficiency)
 #
 # *tune to a target · hard · 60 minutes*
 #
-# `exercises/capstone/train_slow.py` trains a small network on the road signs. It runs, its loss falls, it reports an accuracy. It is slow in several ways and **wrong in six**. Make it right, and at least **3 times as fast** on this machine. First see how it does:
+# `exercises/capstone/train_slow.py` trains a small network on the road signs. It runs, its loss falls, it reports an accuracy. But it is slow in several ways and **wrong in six**. Fix it, and make it at least **3 times as fast** on this machine. First see how it performs:
 
 # %%
 ex08.look()
 
 # %% [markdown]
-# These are the rules of the training; whatever they do not name is free. The network, the constants in capitals and `learning_rate` are right as they are.
+# These are the rules of the training; everything else is up to you. The network, the constants in capitals and `learning_rate` are correct.
 #
 # | | |
 # |---|---|
-# | answer | `train(data, out)`, both paths; the pictures are `data/train/CLASS/*.jpg` and `data/val/CLASS/*.jpg` |
-# | what goes into the network | whole pictures, resized to 64 × 64, RGB, (x − MEAN) / STD; no augmentation |
-# | label | the place of the class folder's name in the alphabet, from 0 |
-# | epoch | every training picture once, in an order that is new each time; 16 pictures a step, the last step may have fewer |
+# | answer | `train(data, out)`, both paths; the images are `data/train/CLASS/*.jpg` and `data/val/CLASS/*.jpg` |
+# | network input | whole images, resized to 64 × 64, RGB, (x − MEAN) / STD; no augmentation |
+# | label | the index of the class folder's name in alphabetical order, from 0 |
+# | epoch | every training image once, in a new random order each time; 16 images per step, the last step may have fewer |
 # | learning rate | `learning_rate(progress)` at each **step**; progress counts epochs and grows with every step |
-# | validation | after each epoch, all pictures of `data/val` once, in evaluation mode |
-# | `out/report.json` | `val_loss` and `val_top1` (per cent), a list each with a number for each epoch, over all validation pictures |
+# | validation | after each epoch, all images of `data/val` once, in evaluation mode |
+# | `out/report.json` | `val_loss` and `val_top1` (percent), each a list with one number per epoch, over all validation images |
 #
-# The check runs your script and the slow one in turns, each in a process of its own and with nothing but JPEGs to begin with. It counts the pictures that are trained on and divides by the seconds of the whole run. It believes nothing that is printed: it looks at the pictures that go into the network and at the logits that come out. A GPU is not used, and float32 is enough.
+# The check runs your script and the slow one in turns, each in a separate process that starts from the JPEGs. It divides the number of training images by the seconds of the whole run. It ignores what you print: it records the images that go into the network and the logits that come out. No GPU is used, and float32 is enough.
 #
-# To begin, write `%load capstone/train_slow.py` as the only line into the next cell and run it: the cell then holds the script. (Should the file not be found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the frame that stands there. The mistakes come first, since a wrong script may be fast for the wrong reason; the check names them one at a time. When all is right, look for the time.
+# To start, write `%load capstone/train_slow.py` as the only line into the next cell and run it: the cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first, since a wrong script may be fast for the wrong reason; the check names them one at a time. Then make it faster.
 
 # %% tags=["answer", "ex08.capstone"]
-# The whole script stands in this cell; the check calls train(data, out).
+# This cell contains the whole script; the check calls train(data, out).
 import json
 from pathlib import Path
 
@@ -152,12 +152,12 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # pixels, pictures a step, epochs, highest learning rate
+SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # pixels, images per step, epochs, highest learning rate
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of red, green and blue, 0 to 255
 
 
 class Net(nn.Sequential):
-    """The network, four convolutions and a linear layer: it stays as it is."""
+    """Four convolutions and a linear layer. Do not change it."""
 
     def __init__(self, classes):
         layers, before = [], 3
@@ -169,12 +169,12 @@ class Net(nn.Sequential):
 
 
 def learning_rate(progress):
-    """The rate after `progress` epochs: up during the first one, then down to 0, on two lines."""
+    """Return the rate after `progress` epochs: linear warm-up for one epoch, then down to 0."""
     return PEAK * min(progress, (EPOCHS - progress) / (EPOCHS - 1))
 
 
-def picture(file):
-    """The pixels of one picture."""
+def load_image(file):
+    """Return the pixels of one image."""
     ### BEGIN SOLUTION
     image = Image.open(file)
     image.draft("RGB", (2 * SIZE, 2 * SIZE))  # JPEG can decode at an eighth, a quarter or a half
@@ -182,14 +182,14 @@ def picture(file):
     ### END SOLUTION
 
 
-def pictures(folder, classes):
-    """What goes into the network from a folder, and the labels."""
+def load_folder(folder, classes):
+    """Return the normalised images of a folder, and their labels."""
     ### BEGIN SOLUTION
     from concurrent.futures import ThreadPoolExecutor
 
     files = sorted(folder.glob("*/*.jpg"))
     with ThreadPoolExecutor() as pool:  # Pillow decodes without holding Python's lock
-        images = torch.from_numpy(np.stack(list(pool.map(picture, files))))
+        images = torch.from_numpy(np.stack(list(pool.map(load_image, files))))
     images = images.permute(0, 3, 1, 2).float()
     mean, std = (torch.tensor(three).view(3, 1, 1) for three in (MEAN, STD))
     return (images - mean) / std, torch.tensor([classes.index(f.parent.name) for f in files])
@@ -197,7 +197,7 @@ def pictures(folder, classes):
 
 
 def validate(net, images, labels):
-    """Mean loss, and the per cent of pictures whose class is the first guess."""
+    """Return the mean loss and the top-1 accuracy in percent."""
     ### BEGIN SOLUTION
     net.eval()
     with torch.inference_mode():
@@ -213,8 +213,8 @@ def train(data, out):
     ### BEGIN SOLUTION
     torch.manual_seed(0)
     classes = sorted(folder.name for folder in Path(data, "train").iterdir())
-    images, labels = pictures(Path(data, "train"), classes)
-    validation = pictures(Path(data, "val"), classes)
+    images, labels = load_folder(Path(data, "train"), classes)
+    validation = load_folder(Path(data, "val"), classes)
     net = Net(len(classes))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0, momentum=0.9)
     report = {"val_loss": [], "val_top1": []}
@@ -236,4 +236,4 @@ def train(data, out):
 workshop.check("ex08.capstone", train)
 
 # %% [markdown]
-# Where is the time going now? In the slow script it went into Python, into decoding every picture again and again, and into 64 bits. `ex08.look(train)` says how fast yours is by itself. Whether it should be faster still is the question with which every notebook of this course has begun.
+# Where does the time go now? The slow script spent it on Python loops, on decoding every image again in every epoch, and on 64-bit arithmetic. `ex08.look(train)` shows how fast yours is on its own.

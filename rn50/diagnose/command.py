@@ -1,4 +1,4 @@
-"""The verb `rn50 diagnose`: measures an experiment and predicts what changes of it would gain."""
+"""The verb `rn50 diagnose`: measure an experiment and predict the gain of changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Times the parts of an experiment by runs of a few seconds.
+"""Time the parts of an experiment with runs of a few seconds.
 
 The loader alone runs with a simulated step that costs nothing, the step alone with synthetic
-images, both together as `rn50 run` would run them.
+images, both together as in `rn50 run`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`rn50 scale`: what a training would do on other numbers of GPUs, how long and at what cost."""
+"""`rn50 scale`: predict the speed, duration and cost of a training on more or fewer GPUs."""
 
 from __future__ import annotations
 

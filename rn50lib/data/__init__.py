@@ -51,33 +51,33 @@ class Pipeline(Protocol):
 
 
 def open_pipeline(
-    experiment: TrainConfig, source: Source | None, split: str, rank: int, size: int
+    config: TrainConfig, source: Source | None, split: str, rank: int, size: int
 ) -> Pipeline:
-    """Return the pipeline of an experiment for 'train' or 'val'; `source` is None for synthetic.
+    """Return the pipeline of a run for 'train' or 'val'; `source` is None for synthetic.
 
     Raises UserError if the data set holds less than one global batch.
     """
-    if experiment.loader == "synthetic":
+    if config.loader == "synthetic":
         from rn50lib.data.synthetic import Synthetic
 
-        return Synthetic(experiment, split, size)
+        return Synthetic(config, split, size)
     from rn50lib.data.sampler import Plan
 
-    assert source is not None, experiment.loader
-    plan = Plan(experiment, source, split, rank, size)
-    if plan.train and plan.examples < experiment.global_batch:
+    assert source is not None, config.loader
+    plan = Plan(config, source, split, rank, size)
+    if plan.train and plan.examples < config.global_batch:
         raise UserError(
-            f"--batch-size {experiment.batch_size}: one step takes {experiment.global_batch}"
+            f"--batch-size {config.batch_size}: one step takes {config.global_batch}"
             f" images and {source.path} gives {plan.examples}; use a smaller batch"
         )
-    if experiment.loader == "dali":
+    if config.loader == "dali":
         from rn50lib.data.dali import Dali
 
-        return Dali(experiment, source, plan)
-    if experiment.backend == "tensorflow":
+        return Dali(config, source, plan)
+    if config.backend == "tensorflow":
         from rn50lib.data.tfdata import TfData
 
-        return TfData(experiment, source, plan)
+        return TfData(config, source, plan)
     from rn50lib.data.torch_loader import TorchLoader
 
-    return TorchLoader(experiment, source, plan)
+    return TorchLoader(config, source, plan)

@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import hooks as overrides
-from rn50lib import recipe
+from rn50lib import hooks, recipe
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import Pictures, quick
@@ -58,22 +57,22 @@ class Dali:
 
     def __init__(
         self,
-        experiment: TrainConfig,
+        config: TrainConfig,
         source: Source,
         plan: sampler.Plan,
         engine: bool | None = None,
     ) -> None:
-        if overrides.get("augment") is not recipe.augment:
+        if hooks.get("augment") is not recipe.augment:
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
-        self.experiment, self.source, self.plan, self.engine = experiment, source, plan, engine
+        self.config, self.source, self.plan, self.engine = config, source, plan, engine
         self.examples = plan.examples
         reader = Numbered if source.format == "files" else Stream
         self.reader: Numbered | Stream = reader(source, plan)
         self.ordered = isinstance(self.reader, Numbered)
-        self.ahead = experiment.data_nthreads > 0  # else the training process makes the batches
+        self.ahead = config.data_nthreads > 0  # else the training process makes the batches
         self.builder = ThreadPoolExecutor(1, "dali-build")
         self.next_graph: dict[int, Future] = {}  # by epoch
 
@@ -103,7 +102,7 @@ class Dali:
                 graph.release_outputs()  # it is copied: DALI may work on while the batch is used
                 if step < left:  # its own `run` would continue past the end, and be waited for
                     graph.schedule_run()
-                elif step == max(left, 0) and self.ahead and epoch + 1 < self.experiment.num_epochs:
+                elif step == max(left, 0) and self.ahead and epoch + 1 < self.config.num_epochs:
                     self.next_graph = {epoch + 1: self.builder.submit(self.build, epoch + 1, gpu)}
                 if made is not None:
                     yield made
@@ -122,9 +121,9 @@ class Dali:
             lambda: self.reader.read(epoch, skip),
             self.look(gpu),
             batch_size=self.plan.batch_size,
-            num_threads=max(1, self.experiment.data_nthreads),
+            num_threads=max(1, self.config.data_nthreads),
             device_id=gpu,
-            seed=sampler.image_seed(self.experiment.seed, epoch, self.plan.rank) % 2**31,
+            seed=sampler.image_seed(self.config.seed, epoch, self.plan.rank) % 2**31,
             exec_pipelined=self.ahead,
             exec_async=self.ahead,
             prefetch_queue_depth=BATCHES_AHEAD if self.ahead else 1,
@@ -144,20 +143,20 @@ class Dali:
         if engine is None:
             engine = gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
         return Look(
-            pixels=self.experiment.image_shape,
-            resize=self.experiment.val_resize,
-            augmentation=self.experiment.to_recipe().augmentation,
-            antialias=self.experiment.resample != "fast",
+            pixels=self.config.image_shape,
+            resize=self.config.val_resize,
+            augmentation=self.config.to_recipe().augmentation,
+            antialias=self.config.resample != "fast",
             gpu=gpu is not None,
             engine=engine,
-            quick=quick(self.experiment, self.plan.train),
+            quick=quick(self.config, self.plan.train),
         )
 
     def gpu(self) -> int | None:
         """Return the GPU that the backend has chosen for this rank; None without one."""
         if not machine().gpus:
             return None
-        if self.experiment.backend == "tensorflow":
+        if self.config.backend == "tensorflow":
             import tensorflow as tf
 
             seen = tf.config.get_visible_devices("GPU")
@@ -168,7 +167,7 @@ class Dali:
 
     def batch(self, images: Any, labels: Any, valid: int, on_gpu: bool) -> Batch:
         """Return a batch copied from DALI's lists, which will be overwritten."""
-        if on_gpu and self.experiment.backend == "tensorflow":
+        if on_gpu and self.config.backend == "tensorflow":
             images, labels, on_gpu = images.as_cpu(), labels.as_cpu(), False
         if not on_gpu:
             copied, copied_labels = (np.array(x.as_tensor(), copy=True) for x in (images, labels))
@@ -189,7 +188,7 @@ class Dali:
 
         DALI does not say which image did not decode, and a stream's position does not tell.
         """
-        pictures = Pictures(self.source, False, self.experiment)
+        pictures = Pictures(self.source, False, self.config)
         numbers = self.reader.suspects(epoch, step) if isinstance(self.reader, Numbered) else []
         try:
             for number in numbers:
@@ -235,14 +234,14 @@ class Numbered:
         return self.plan.rows(epoch)[0][step : step + 2 * BATCHES_AHEAD + 2].ravel().tolist()
 
     def close(self) -> None:
-        """Do nothing: there are no temporary files."""
+        """Do nothing, as no temporary files exist."""
 
 
 class Stream:
     """Images of record files, in the order in which DALI's readers give them."""
 
     def __init__(self, source: Source, plan: sampler.Plan) -> None:
-        if overrides.get("shard") is not sampler.shard:
+        if hooks.get("shard") is not sampler.shard:
             raise UserError(
                 "--override shard: DALI's reader shares a record file out among the ranks itself;"
                 " use --data-format files, or --loader native"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data.folder import refuse_no_image
 from rn50lib.data.sampler import image_seed
 from rn50lib.errors import UserError
-from rn50lib.recipe import Box, center_crop_box, turn
+from rn50lib.recipe import Box, Turn, center_crop_box, turn
 
 if TYPE_CHECKING:
     from rn50lib.data.source import Source
@@ -41,14 +41,14 @@ SIZE = struct.Struct(">HHB")
 """In a JPEG's start of frame, from its fifth byte on: height, width, number of components."""
 
 
-def quick(experiment: TrainConfig, train: bool) -> bool:
+def quick(config: TrainConfig, train: bool) -> bool:
     """Return True if libjpeg decodes in its quick way.
 
     That is a coarser cosine transform, and stored colours repeated instead of interpolated. The
     error is small compared with a random crop's. Validation decodes accurately, so that all loaders
     give the same predictions, unless `--resample fast` is passed.
     """
-    return train or experiment.resample == "fast"
+    return train or config.resample == "fast"
 
 
 def find_frame(data: bytes) -> int | None:
@@ -122,12 +122,12 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int
 class Pictures:
     """The images of a split as the network gets them; decoded with Pillow, one at a time."""
 
-    def __init__(self, source: Source, train: bool, experiment: TrainConfig) -> None:
+    def __init__(self, source: Source, train: bool, config: TrainConfig) -> None:
         self.source, self.train = source, train
         self.spare = 1 if train else SPARE
-        self.size, self.resize = experiment.image_shape, experiment.val_resize
-        self.seed = experiment.seed
-        self.augmentation = experiment.to_recipe().augmentation
+        self.size, self.resize = config.image_shape, config.val_resize
+        self.seed = config.seed
+        self.augmentation = config.to_recipe().augmentation
 
     def image(self, epoch: int, index: int) -> np.ndarray:
         """Return image `index` in `epoch`, uint8 (size, size, 3). Raises UserError if it is bad."""
@@ -136,11 +136,11 @@ class Pictures:
     def from_bytes(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         """Return the same as `image`, from the encoded image."""
         pixels = self.part(data, epoch, index)
-        upside_down, degrees = self.turn(epoch, index)
-        if upside_down:
+        drawn = self.turn(epoch, index)
+        if drawn.upside_down:
             pixels = pixels[::-1]
-        if degrees:
-            turned = Image.fromarray(pixels).rotate(degrees, Image.Resampling.BILINEAR)
+        if drawn.degrees:
+            turned = Image.fromarray(pixels).rotate(drawn.degrees, Image.Resampling.BILINEAR)
             pixels = np.asarray(turned)
         return pixels
 
@@ -157,7 +157,7 @@ class Pictures:
         if not self.train:
             return center_crop_box(width, height, self.size, self.resize), False
         seed = image_seed(self.seed, epoch, index)
-        box, mirror = overrides.get("augment")(seed, width, height, self.augmentation)
+        box, mirror = hooks.get("augment")(seed, width, height, self.augmentation)
         left, top, w, h = box
         if not (0 <= left < left + w <= width and 0 <= top < top + h <= height):
             raise UserError(
@@ -166,8 +166,8 @@ class Pictures:
             )
         return box, mirror
 
-    def turn(self, epoch: int, index: int) -> tuple[bool, float]:
-        """Return whether image `index` is flipped vertically, and the degrees of its rotation."""
+    def turn(self, epoch: int, index: int) -> Turn:
+        """Return the changes to the resized crop of image `index`; for validation, none."""
         if not self.train:
-            return False, 0.0
+            return Turn()
         return turn(image_seed(self.seed, epoch, index), self.augmentation)

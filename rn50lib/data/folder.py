@@ -211,7 +211,7 @@ def read_class_names(root: Path) -> tuple[str, ...] | None:
 
 
 def read_class_rows(root: Path) -> list[list[str]] | None:
-    """Return the columns of each line of `classes.txt`; None if there is no such file."""
+    """Return the columns of each line of `classes.txt`; None if the file is missing."""
     for folder in (root, root.parent):
         try:
             text = (folder / "classes.txt").read_text(encoding="utf-8", errors="replace")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -106,15 +106,15 @@ class Plan:
     """
 
     def __init__(
-        self, experiment: TrainConfig, source: Source, split: str, rank: int = 0, size: int = 1
+        self, config: TrainConfig, source: Source, split: str, rank: int = 0, size: int = 1
     ) -> None:
         self.images, self.train = len(source), split == "train"
         self.examples = self.images
         if self.train:
-            self.examples = min(self.images, experiment.num_examples or self.images)
-        self.seed, self.batch_size = experiment.seed, experiment.batch_size
+            self.examples = min(self.images, config.num_examples or self.images)
+        self.seed, self.batch_size = config.seed, config.batch_size
         self.rank, self.size = rank, size
-        self.limit = experiment.benchmark_iters
+        self.limit = config.benchmark_iters
         self.subset: np.ndarray | None = None
         if self.examples < self.images:  # drawn across all classes: files are sorted by class
             self.subset = epoch_order(self.images, SUBSET_SEED, 0)[: self.examples]
@@ -128,7 +128,7 @@ class Plan:
             shuffled = epoch_order(self.examples, self.seed, epoch)
             if self.subset is not None:
                 shuffled = self.subset[shuffled]
-            rows = overrides.get("shard")(shuffled[skip:], self.rank, self.size, self.batch_size)
+            rows = hooks.get("shard")(shuffled[skip:], self.rank, self.size, self.batch_size)
             valid = np.full(len(rows), self.batch_size)
         else:
             rows, valid = validation_shard(self.examples, self.rank, self.size, self.batch_size)

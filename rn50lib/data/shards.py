@@ -118,10 +118,10 @@ def shard_folder(root: Path) -> Path | None:
 
 
 def open_shards(root: Path, split: str, names: tuple[str, ...] | None) -> ShardSource:
-    """Open a split; ``names`` are the classes as classes.txt has them, None if it is missing.
+    """Open a split; `names` are the classes from classes.txt, None if it is missing.
 
     Raises UserError, which names the shard and the record, if a shard is missing, empty or damaged,
-    if a label is no class, or if the label map is not that of classes.txt or of the other split.
+    if a label is not a class, or if the label map differs from classes.txt or the other split's.
     """
     folder = shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rn50lib.config import FORMATS
 from rn50lib.data.folder import compare_labels, open_folders, read_class_names, refuse_no_image
 from rn50lib.data.recordfile import RecordError
 from rn50lib.data.recordio import Reader
@@ -20,7 +21,6 @@ from rn50lib.data.shards import open_shards, shard_folder
 from rn50lib.errors import UserError
 
 SPLITS = ("train", "val")
-FORMATS = ("auto", "files", "recordio", "tfrecord")
 
 
 class Source(Protocol):
@@ -135,7 +135,7 @@ def _check_root(root: str | os.PathLike) -> Path:
 
 
 def _record_folder(root: Path) -> Path | None:
-    """The folder with train.rec and val.rec: the root itself, or `records` in it."""
+    """Return the folder with train.rec and val.rec: the root itself, or `records` in it."""
     for folder in (root, root / "records"):
         if any((folder / f"{split}.rec").exists() for split in SPLITS):
             return folder

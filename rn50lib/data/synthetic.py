@@ -17,15 +17,15 @@ class Synthetic:
 
     ordered = True
 
-    def __init__(self, experiment: TrainConfig, split: str, size: int) -> None:
-        batch, pixels = experiment.batch_size, experiment.image_shape
-        wanted = experiment.num_examples if split == "train" else None
-        self.examples = wanted or (experiment.benchmark_iters or STEPS) * batch * size
+    def __init__(self, config: TrainConfig, split: str, size: int) -> None:
+        batch, pixels = config.batch_size, config.image_shape
+        wanted = config.num_examples if split == "train" else None
+        self.examples = wanted or (config.benchmark_iters or STEPS) * batch * size
         steps = max(1, self.examples // (batch * size))
-        self.steps = min(steps, experiment.benchmark_iters or steps)
-        rng = np.random.default_rng(experiment.seed)
+        self.steps = min(steps, config.benchmark_iters or steps)
+        rng = np.random.default_rng(config.seed)
         images = rng.integers(0, 256, (batch, pixels, pixels, 3), dtype=np.uint8)
-        labels = rng.integers(0, experiment.num_classes, batch, dtype=np.int32)
+        labels = rng.integers(0, config.num_classes, batch, dtype=np.int32)
         self.batch = Batch(images, labels, valid=batch)
 
     def __len__(self) -> int:

@@ -2,12 +2,12 @@
 
     read → shuffle → choose crops → decode → batch → prefetch
 
-Files and RecordIO are read by image number, in the order of `sampler`: images and crops are those
-of PyTorch's loader. TFRecord shards are read as streams, several at once. The order of a stream is
-a shuffle buffer's; it still promises that no image comes twice in an epoch, on any rank, that all
-ranks make the same number of steps, and that (seed, epoch) gives the same batches again.
+Files and RecordIO are read by image number, in the order of `sampler`: images and crops equal
+those of the PyTorch loader. TFRecord shards are read as streams, several at once, shuffled by a
+buffer. A stream still promises that no image occurs twice in an epoch on any rank, that all ranks
+make the same number of steps, and that (seed, epoch) gives the same batches again.
 
-The crops are those of `recipe.augment` or a learner's own, drawn in Python for a batch at a time.
+The crops come from `recipe.augment` or a learner's function, in Python for a batch at a time.
 Decoding, which is nearly all of the work, runs in tf.data's threads, without Python.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import SIZE, SPARE, Pictures, find_frame, quick
@@ -28,6 +28,7 @@ from rn50lib.data.shard_scan import HEIGHT, IMAGE, LABEL, RAW, RAW_LABEL, WIDTH
 from rn50lib.data.shards import ShardSource
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
+from rn50lib.recipe import Turn
 from rn50lib.tf import PythonCalls, tf
 
 BATCHES_AHEAD = 4
@@ -47,6 +48,9 @@ code and not into the cosine transform: see `decode.quick`."""
 RATIOS = (1, 2, 4, 8)
 """libjpeg decodes at a half, a quarter or an eighth of the size for little more than the reading:
 done if the crop is still at least as large as what the network gets."""
+
+TURN = 1 + len(Turn._fields)
+"""Values of a turn: mirrored, then the fields of `recipe.Turn`."""
 
 as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
@@ -79,14 +83,14 @@ class TfData:
     """
 
     def __init__(
-        self, experiment: TrainConfig, source: Source, plan: sampler.Plan, stages: Stages = Stages()
+        self, config: TrainConfig, source: Source, plan: sampler.Plan, stages: Stages = Stages()
     ) -> None:
         self.source, self.plan, self.examples = source, plan, plan.examples
-        self.pixels, self.antialias = experiment.image_shape, experiment.resample != "fast"
-        self.decoder: dict[str, Any] = FAST if quick(experiment, plan.train) else ACCURATE
-        self.threads = experiment.data_nthreads
+        self.pixels, self.antialias = config.image_shape, config.resample != "fast"
+        self.decoder: dict[str, Any] = FAST if quick(config, plan.train) else ACCURATE
+        self.threads = config.data_nthreads
         self.stages = stages
-        self.pictures = Pictures(source, plan.train, experiment)
+        self.pictures = Pictures(source, plan.train, config)
         self.labels = np.asarray(source.labels, np.int32)
         self.python = PythonCalls(stateful=False)
         self.ordered = not isinstance(source, ShardSource)
@@ -151,12 +155,12 @@ class TfData:
     def choose(self, epoch: int, numbers: Any, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the crops of some images, and how they are turned.
 
-        Crops are int32 (k, 4): top, left, height, width; turns float32 (k, 3): mirrored (0 or 1),
-        upside down (0 or 1), degrees. `sizes` is (k, 2): height and width. Images without a size
-        are left to `decode_by_hand`.
+        Crops are int32 (k, 4): top, left, height, width; turns float32 (k, TURN):
+        mirrored (0 or 1), then `recipe.Turn`. `sizes` is (k, 2): height and width. Images without
+        a size are left to `decode_by_hand`.
         """
         boxes = np.zeros((len(numbers), 4), np.int32)
-        turns = np.zeros((len(numbers), 3), np.float32)
+        turns = np.zeros((len(numbers), TURN), np.float32)
         for i, (number, (height, width)) in enumerate(
             zip(numbers.tolist(), sizes.tolist(), strict=True)
         ):
@@ -321,7 +325,7 @@ class Ordered:
             types = [tf.string, tf.int32, tf.int32, tf.int32, tf.float32]
             read = functools.partial(self.read, epoch)
             found = self.pipeline.python(read, [row], types)
-            shapes = [(None,), (None,), (None, 2), (None, 4), (None, 3)]
+            shapes = [(None,), (None,), (None, 2), (None, 4), (None, TURN)]
             return row, *(tf.ensure_shape(x, s) for x, s in zip(found, shapes, strict=True))
 
         return rows.map(read, **self.pipeline.at_once("interleave")).unbatch()
@@ -342,7 +346,7 @@ class Stream:
     """Images of TFRecord shards, in the order in which several streams and a shuffle give them."""
 
     def __init__(self, pipeline: TfData, source: ShardSource) -> None:
-        if overrides.get("shard") is not sampler.shard:
+        if hooks.get("shard") is not sampler.shard:
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"
                 " use --data-format files or recordio"
@@ -389,7 +393,7 @@ class Stream:
         def choose(number: Any, data: Any, label: Any, size: Any) -> tuple:
             choose = functools.partial(pipeline.choose, epoch)
             boxes, turns = pipeline.python(choose, [number, size], [tf.int32, tf.float32])
-            boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, 3))
+            boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, TURN))
             return number, data, label, size, boxes, turns
 
         batches = parsed.batch(self.plan.batch_size)

@@ -27,7 +27,7 @@ from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.data.decode import MAX_PIXELS, SIZE, Pictures, find_frame, quick
@@ -67,9 +67,9 @@ class TorchPictures(Pictures):
     `decode.quick`), and its crops of what was decoded smaller begin and end at a pixel.
     """
 
-    def __init__(self, source: Source, train: bool, experiment: TrainConfig) -> None:
-        super().__init__(source, train, experiment)
-        self.quick = quick(experiment, train)
+    def __init__(self, source: Source, train: bool, config: TrainConfig) -> None:
+        super().__init__(source, train, config)
+        self.quick = quick(config, train)
         self.memory = bytearray()  # holds the decoded image, also if a warning ends the call
 
     def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
@@ -181,11 +181,11 @@ class Batches(torch.utils.data.Dataset):
     """Whole batches by their keys. Lives in the workers; `source` opens its files in each."""
 
     def __init__(
-        self, source: Source, train: bool, experiment: TrainConfig, memory: torch.Tensor
+        self, source: Source, train: bool, config: TrainConfig, memory: torch.Tensor
     ) -> None:
-        self.pictures = TorchPictures(source, train, experiment)
-        self.pixels = experiment.image_shape
-        self.overrides = experiment.override
+        self.pictures = TorchPictures(source, train, config)
+        self.pixels = config.image_shape
+        self.overrides = config.override
         self.memory = memory
 
     def __getitems__(self, task: Task) -> torch.Tensor | int | UserError:
@@ -220,7 +220,7 @@ def _start_worker(worker: int) -> None:
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
     assert info is not None
-    overrides.install(info.dataset.overrides)  # type: ignore[attr-defined]
+    hooks.install(info.dataset.overrides)  # type: ignore[attr-defined]
 
 
 def _end_with_parent() -> None:
@@ -285,13 +285,13 @@ class TorchLoader:
 
     ordered = True
 
-    def __init__(self, experiment: TrainConfig, source: Source, plan: Plan) -> None:
+    def __init__(self, config: TrainConfig, source: Source, plan: Plan) -> None:
         self.plan, self.examples = plan, plan.examples
         self.labels = np.asarray(source.labels, np.int32)
-        workers, pin = experiment.data_nthreads, torch.cuda.is_available()
+        workers, pin = config.data_nthreads, torch.cuda.is_available()
         # those made ahead, and those in use; what is pinned is copied anyway
         buffers = min(AHEAD * workers + 3, len(plan)) if workers and plan.train and not pin else 0
-        pixels = experiment.image_shape
+        pixels = config.image_shape
         self.buffers = BatchBuffers(buffers, (plan.batch_size, pixels, pixels, 3))
         self.batches: Generator[Batch, None, None] | None = None  # of the latest epoch
         options: dict[str, Any] = {}
@@ -299,7 +299,7 @@ class TorchLoader:
             options = {"multiprocessing_context": _fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = AHEAD
         self.loader: DataLoader | None = DataLoader(
-            Batches(source, plan.train, experiment, self.buffers.memory),
+            Batches(source, plan.train, config, self.buffers.memory),
             batch_sampler=self.buffers,
             num_workers=workers,
             collate_fn=_unchanged,

@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rn50lib import hooks as overrides
-from rn50lib import optim
+from rn50lib import hooks, optim
 from rn50lib.errors import UserError
 from rn50lib.tf import PythonCalls
 
@@ -34,7 +33,7 @@ class LossScaler:
         self.scale = tf.Variable(start, trainable=False)
         self.good_steps = tf.Variable(0, trainable=False)
         self.skipped = tf.Variable(0, trainable=False)
-        self.rule: Callable[..., Any] = overrides.get("loss_scale_update")
+        self.rule: Callable[..., Any] = hooks.get("loss_scale_update")
         self.python = PythonCalls()
 
     def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:

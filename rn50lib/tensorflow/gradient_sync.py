@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib import distributed as groups
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.tf import PythonCalls
 
 GradientSync = Callable[[list[Any]], list[Any]]
@@ -21,7 +21,7 @@ MESSAGES = 4  # groups of gradients that are sent one after the other
 
 def gradient_sync(comm: groups.Comm) -> GradientSync:
     """Return the function that averages gradients over a group of workers."""
-    function = overrides.get("exchange_gradients")
+    function = hooks.get("exchange_gradients")
     if function is not groups.average:
         return OverriddenSync(function, comm)
     if comm.size == 1 or not hasattr(comm, "hvd"):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, own_gpu
@@ -50,7 +50,7 @@ class TensorflowStep:
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
-        load_arrays(self.named, overrides.get("broadcast_start")(start, comm))
+        load_arrays(self.named, hooks.get("broadcast_start")(start, comm))
         frozen = net.up_to(config.freeze_until)
         self.trained = [name for name in net.parameters() if name not in frozen]
         for layer in self.model.layers:  # a batch norm that is not trainable keeps its statistics

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rn50lib import hooks as overrides
-from rn50lib import optim
+from rn50lib import hooks, optim
 from rn50lib.errors import UserError
 
 AUTOCAST = {
@@ -53,7 +52,7 @@ class LossScaler:
         self.good_steps = torch.tensor(0, device=device)
         self.skipped = torch.tensor(0, device=device)
         self.not_finite = torch.tensor(0.0, device=device)  # 1.0: the update is skipped
-        self.rule: Callable = overrides.get("loss_scale_update")
+        self.rule: Callable = hooks.get("loss_scale_update")
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors that a step changes."""

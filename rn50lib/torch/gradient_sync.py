@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rn50lib import distributed as groups
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 
 
@@ -122,7 +122,7 @@ def gradient_sync(
     config: TrainConfig, comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]
 ) -> GradientSync:
     """Return the synchronisation for a group of workers; `named` has the parameters by name."""
-    function = overrides.get("exchange_gradients")
+    function = hooks.get("exchange_gradients")
     if function is not groups.average:
         return OverriddenSync(function, comm, model)
     if comm.size == 1:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, choose_gpu
@@ -41,7 +41,7 @@ class TorchStep:
         self.config, self.net = config, net
         self.model = ResNet(net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
-        load_arrays(self.model, overrides.get("broadcast_start")(start, comm))
+        load_arrays(self.model, hooks.get("broadcast_start")(start, comm))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
@@ -183,7 +183,7 @@ class TorchStep:
         self.sums[0] += mean_loss.double() * len(labels)
         self.sums[1] += hits[:, 0].sum()
         self.sums[2] += hits.sum()
-        self.sums[3] += len(labels)
+        self.sums[-1] += len(labels)
 
     def pop_metrics(self) -> np.ndarray:
         """See `TrainStep`."""

@@ -1,4 +1,4 @@
-"""What N workers compute together is what one computes alone on all their images."""
+"""N workers together compute the same as one worker with all their images."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.slow
 
 
 def gradients(folder: Path, backend: str, carrier: str, layout: str) -> dict[str, np.ndarray]:
-    """The gradients that the last rank of a group has after the exchange."""
+    """Return the gradients that the last rank of a group has after the exchange."""
     result = folder / f"{backend}-{carrier}-{layout}.npz"
     (folder / "worker.py").write_text(WORKER)
     worker = [sys.executable, str(folder / "worker.py"), backend, carrier, str(result), layout]
@@ -74,7 +74,7 @@ def gradients(folder: Path, backend: str, carrier: str, layout: str) -> dict[str
 
 
 def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    """The largest relative L2 distance of any gradient."""
+    """Return the largest relative L2 distance of any gradient."""
     assert sorted(one) == sorted(other) and len(one) > 40
     return max(
         float(np.linalg.norm(one[n] - other[n]) / (np.linalg.norm(one[n]) + 1e-12)) for n in one
@@ -82,10 +82,12 @@ def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 
 @pytest.mark.parametrize(("backend", "carrier"), GROUPS)
-def test_two_workers_have_the_gradients_of_one(backend: str, carrier: str, tmp_path: Path) -> None:
-    """Batch norm takes its statistics per worker, so both halves show the same images, with other
-    labels: then one worker with all eight computes with the same statistics, but for rounding,
-    which batch norm's own gradient magnifies."""
+def test_two_workers_match_the_gradients_of_one(backend: str, carrier: str, tmp_path: Path) -> None:
+    """Both halves of the batch contain the same images, with different labels.
+
+    Batch norm computes its statistics per worker; so one worker with all eight images has the same
+    statistics, except for rounding, which batch norm's gradient amplifies.
+    """
     alone = gradients(tmp_path, backend, "local", "twice")
     both = gradients(tmp_path, backend, carrier, "twice")
     assert distance(alone, both) < 5e-4
@@ -93,7 +95,7 @@ def test_two_workers_have_the_gradients_of_one(backend: str, carrier: str, tmp_p
 
 @pytest.mark.needs("horovod")
 def test_frozen_batch_norm_and_different_images(tmp_path: Path) -> None:
-    """With the statistics frozen, any eight images give the same gradients on both."""
+    """Frozen statistics give the same gradients for any eight images on both."""
     alone = gradients(tmp_path, "torch", "local", "frozen")
     assert distance(alone, gradients(tmp_path, "torch", "horovod", "frozen")) < 1e-5
 

@@ -1,4 +1,4 @@
-"""The predicting form of the network against the training form at the same weights."""
+"""The inference form of the network against the training form with the same weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ pytestmark = pytest.mark.needs("torch")
 
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
-    """A small bottleneck network whose batch norms have something to do, as after training; v1.5
-    where a test gives no other version."""
+    """A small bottleneck network, v1.5 by default, with batch norms as after training."""
     import torch
 
     from rn50lib import resnet as network
@@ -31,7 +30,7 @@ def model(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("model", ["v1", "v1.5"], indirect=True)
 @pytest.mark.parametrize("fused", [True, False])
-def test_folded_logits_are_the_trained_model_s(model, fused) -> None:
+def test_folded_logits_match_the_trained_model(model, fused) -> None:
     import torch
 
     from rn50lib.torch import cpu as onednn
@@ -51,7 +50,7 @@ def test_folded_logits_are_the_trained_model_s(model, fused) -> None:
 
 
 def test_packed_weights_give_the_same_bits(model) -> None:
-    """Batches of many shapes in any order: each comes before and after its weights are packed."""
+    """Batches of many shapes in any order, each before and after its weights are packed."""
     import torch
 
     from rn50lib.torch import cpu as onednn
@@ -71,7 +70,7 @@ def test_packed_weights_give_the_same_bits(model) -> None:
 
 @pytest.mark.slow
 def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
-    """After training, and after weights were put in from outside, nothing old is used."""
+    """Prediction uses no stale weights after training or loading."""
     import numpy as np
     import torch
 

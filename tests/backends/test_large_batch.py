@@ -1,4 +1,4 @@
-"""LARS, label smoothing, zero gamma and the choice of what decays, in both backends."""
+"""LARS, label smoothing, zero gamma and selective weight decay, in both backends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def still(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @functools.cache
 def true_gradients(seed: int) -> dict[str, np.ndarray]:
-    """PyTorch's own of the smoothed loss: what SGD's velocity holds after a step at rate 0."""
+    """Return PyTorch's gradients of the smoothed loss: SGD's velocity after a step at rate 0."""
     step = build("torch", wd=0.0, label_smoothing=0.1)
     step.train_step(batch(8, seed=seed), 0.0)
     return {name: step.state()[f"velocity/{name}"] for name in NET.parameters()}
@@ -55,8 +55,8 @@ def true_gradients(seed: int) -> dict[str, np.ndarray]:
     pytest.param("torch", 1e-5, marks=BACKENDS[0].marks),
     pytest.param("tensorflow", 2e-3, marks=BACKENDS[1].marks),
 ])  # fmt: skip
-def test_a_step_of_lars_is_the_rule_s(backend: str, allowed: float) -> None:
-    """Layer by layer, with a velocity from before; gamma, beta and bias without trust and decay."""
+def test_lars_step_follows_the_formula(backend: str, allowed: float) -> None:
+    """Compare layer by layer, with a given velocity; gamma, beta and bias take plain steps."""
     arrays, dice = busy_arrays(NET), np.random.default_rng(5)
     velocity = {
         name: (0.01 * dice.standard_normal(shape)).astype(np.float32)
@@ -79,7 +79,7 @@ def test_a_step_of_lars_is_the_rule_s(backend: str, allowed: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch", "tensorflow")
-def test_five_steps_with_everything_switched_on_agree() -> None:
+def test_backends_agree_with_all_large_batch_flags() -> None:
     arrays = NET.initial_arrays(2, zero_gamma=True)
     steps = [built(backend) for backend in ("torch", "tensorflow")]
     for step in steps:
@@ -93,8 +93,8 @@ def test_five_steps_with_everything_switched_on_agree() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_gradient_that_is_not_finite_moves_nothing(backend: str) -> None:
-    """Neither weights nor velocity, which would push on with what it has."""
+def test_nonfinite_gradient_changes_nothing(backend: str) -> None:
+    """Neither the weights nor the velocity change."""
     step = built(backend)
     start(step, busy_arrays(NET), still(busy_arrays(NET)))
     step.train_step(batch(8, seed=1), 1.0)
@@ -112,8 +112,8 @@ def test_a_gradient_that_is_not_finite_moves_nothing(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", LARGE)
-def test_lars_takes_its_norms_of_the_sum_of_several_batches(backend: str) -> None:
-    """The same images twice, with other labels: batch norm sees no difference."""
+def test_lars_uses_norms_of_accumulated_gradients(backend: str) -> None:
+    """The same images twice, with different labels, give batch norm the same statistics."""
     given = batch(4, seed=1)
     other = Batch(given.images, (given.labels + 1) % 6, 4)
     labels = np.concatenate([given.labels, other.labels])
@@ -131,7 +131,7 @@ def test_lars_takes_its_norms_of_the_sum_of_several_batches(backend: str) -> Non
 
 
 def logits(step: Any, images: np.ndarray) -> np.ndarray:
-    """As in training, with the batch's own statistics."""
+    """Return the logits of a training forward pass, with the batch's own statistics."""
     if hasattr(step, "named"):
         return step.forward(images, training=True).numpy()
     import torch
@@ -143,7 +143,7 @@ def logits(step: Any, images: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_training_smooths_the_labels_and_validation_does_not(backend: str) -> None:
+def test_labels_are_smoothed_in_training_only(backend: str) -> None:
     step, given = built(backend), batch(8, seed=4)
     start(step, busy_arrays(NET), still(busy_arrays(NET)))
     scores = logits(step, given.images).astype(np.float64)
@@ -162,7 +162,7 @@ def test_training_smooths_the_labels_and_validation_does_not(backend: str) -> No
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("bn_decay", [True, False])
 def test_what_decays_under_sgd(bn_decay: bool) -> None:
-    """At rate 0 the velocity is the gradient and the decay: with one of 100, what decays shows."""
+    """At rate 0 the velocity is gradient plus decay; a decay of 100 shows what decays."""
     step = build("torch", wd=100.0, bn_decay=bn_decay, label_smoothing=0.1)
     arrays = step.state()
     step.train_step(batch(8, seed=3), 0.0)
@@ -176,8 +176,11 @@ def test_what_decays_under_sgd(bn_decay: bool) -> None:
 
 
 def smoothed_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> np.ndarray:
-    """Cross-entropy (N,) of logits (N, classes) where each label gives `smoothing` of its 1 to all
-    classes alike, itself among them (Szegedy et al. 2015, arXiv:1512.00567, section 7)."""
+    """Return the cross-entropy (N,) of logits (N, classes) with smoothed labels.
+
+    Each label spreads `smoothing` evenly over all classes, its own included (Szegedy et al. 2015,
+    arXiv:1512.00567, section 7).
+    """
     shifted = logits - logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(shifted).sum(axis=1, keepdims=True)) - shifted  # -log p of each class
     own = np.take_along_axis(losses, labels[:, None], axis=1)[:, 0]

@@ -1,6 +1,6 @@
-"""TensorFlow's step and PyTorch's are one: layers, gradients, updates, statistics, checkpoints.
+"""TensorFlow's step equals PyTorch's: layers, gradients, updates, statistics, checkpoints.
 
-PyTorch's is itself held to the paper's network in float64 (test_torch.py).
+PyTorch's step is compared with the paper's network in float64 in test_torch.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NETWORKS = [
 
 @functools.cache
 def built(net: Network, dtype: str) -> list[Any]:
-    """PyTorch's step and TensorFlow's. Its graphs are traced once: that is what costs time."""
+    """PyTorch's step and TensorFlow's, whose graphs are slow to trace and traced once."""
     from rn50lib.train_step import build_step
 
     return [
@@ -45,7 +45,7 @@ def built(net: Network, dtype: str) -> list[Any]:
 def both(
     net: Network, arrays: dict[str, np.ndarray] | None = None, dtype: str = "float32"
 ) -> list[Any]:
-    """PyTorch's step and TensorFlow's, with the same arrays, at their start."""
+    """Both steps at their start, with the same arrays."""
     arrays = arrays or busy_arrays(net)
     still = {f"velocity/{name}": np.zeros_like(arrays[name]) for name in net.parameters()}
     for step in built(net, dtype):
@@ -54,8 +54,8 @@ def both(
     return built(net, dtype)
 
 
-def apart(one: np.ndarray, other: np.ndarray) -> float:
-    """The L2 distance, relative to the size of `one`."""
+def distance(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the L2 distance relative to the norm of `one`."""
     return float(np.linalg.norm(one - other) / (np.linalg.norm(one) + 1e-12))
 
 
@@ -80,7 +80,7 @@ def test_logits_agree(net: Network) -> None:
 def test_gradients_agree(net: Network) -> None:
     """A first step at learning rate 0 without decay leaves the gradient in the velocity.
 
-    In one small batch of three a value may be so near zero that rounding decides what a ReLU does.
+    In one of three small batches a value may be so close to zero that rounding decides a ReLU.
     """
     worst = []
     for seed in range(3):
@@ -90,12 +90,12 @@ def test_gradients_agree(net: Network) -> None:
         ours, theirs = (step.state() for step in steps)
         velocities = [f"velocity/{name}" for name in net.parameters()]
         assert all(np.abs(ours[name]).max() > 0 for name in velocities)
-        worst.append(max(apart(ours[name], theirs[name]) for name in velocities))
+        worst.append(max(distance(ours[name], theirs[name]) for name in velocities))
     assert np.median(worst) < 1e-3, worst
 
 
 def test_five_steps_and_their_running_statistics_agree() -> None:
-    """While the learning rate changes: a velocity that holds it would go another way."""
+    """The learning rate changes, which would reveal a velocity that includes it."""
     net = tiny(6)
     steps = both(net, net.initial_arrays(2))
     one, other = (train_losses(step, (0.01, 0.02, 0.02, 0.002, 0.01)) for step in steps)
@@ -104,15 +104,15 @@ def test_five_steps_and_their_running_statistics_agree() -> None:
     ours, theirs = (step.state() for step in steps)
     for name in net.arrays():  # a beta began at 0: all of it is what five gradients made
         allowed = 1e-3 if ".running_" in name else 1e-2
-        assert apart(ours[name], theirs[name]) < allowed, name
+        assert distance(ours[name], theirs[name]) < allowed, name
 
 
 @pytest.mark.parametrize("first", (0, 1))
-def test_a_state_goes_from_one_to_the_other_in_mid_training(first: int) -> None:
-    """Velocity and all: the next step is the same one in both.
+def test_training_state_moves_between_backends(first: int) -> None:
+    """Weights and velocity move: the next step is the same in both backends.
 
-    One step, because in training a difference in the last bit does not stay one: where it turns a
-    rectifier on or off, weights of this small network are a hundredth apart two steps later.
+    Only one step is compared, because a difference in the last bit can switch a rectifier; weights
+    of this small network then differ by a hundredth two steps later.
     """
     net = tiny(6)
     given = [batch(8, seed=i) for i in range(4)]
@@ -125,8 +125,8 @@ def test_a_state_goes_from_one_to_the_other_in_mid_training(first: int) -> None:
     for step in steps:
         step.train_step(given[3], 0.01)
     wanted, made = one.state(), other.state()
-    for name in net.arrays():  # without the velocity the updates would be 0.7 apart
-        assert apart(wanted[name] - before[name], made[name] - before[name]) < 1e-2, name
+    for name in net.arrays():  # without the velocity the updates would be 0.7 different
+        assert distance(wanted[name] - before[name], made[name] - before[name]) < 1e-2, name
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -136,7 +136,7 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
-    """Train with a backend, the checkpoint in a folder of its own; returns its prefix."""
+    """Train with a backend in a new folder; return the checkpoint's prefix."""
 
     def run(backend: str, name: str, *flags: str) -> Path:
         prefix = tmp_path / name / "m"
@@ -151,7 +151,7 @@ def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize(("first", "second"), [BACKENDS, BACKENDS[::-1]])
-def test_a_checkpoint_of_one_is_scored_and_resumed_by_the_other(
+def test_checkpoint_of_one_backend_works_in_the_other(
     rn50: Run, trained: Callable[..., Path], photos: Photos, first: str, second: str
 ) -> None:
     prefix = trained(first, "one", "-e", "1")

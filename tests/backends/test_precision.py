@@ -47,12 +47,12 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 def trained(step: Any) -> dict[str, np.ndarray]:
-    """What an update changes."""
+    """Return the arrays that an update changes."""
     return {name: array for name, array in step.state().items() if ".running_" not in name}
 
 
 def velocities(step: Any) -> dict[str, np.ndarray]:
-    """After one step at learning rate 0 without decay, the gradients."""
+    """Return the gradients, by one step at learning rate 0 without decay."""
     return {name: array for name, array in step.state().items() if name.startswith("velocity/")}
 
 
@@ -60,8 +60,8 @@ def velocities(step: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
-    """Through 300 steps, one in five of them bad, at both ends of the range too."""
+def test_loss_scale_rule_on_the_device(backend: str) -> None:
+    """Run 300 steps, one in five of them bad, up to both ends of the range."""
     if backend == "torch":
         import torch
 
@@ -99,8 +99,8 @@ def test_on_the_device_the_rule_is_the_same(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", LARGE)
-def test_a_scale_that_is_a_power_of_two_changes_no_bit(backend: str) -> None:
-    """In float32, where nothing overflows or vanishes."""
+def test_power_of_two_scale_is_bit_exact(backend: str) -> None:
+    """Compare in float32, in which nothing overflows or vanishes."""
     plain, scaled = build(backend, wd=0.01), build(backend, wd=0.01, loss_scale="1024")
     for i, lr in enumerate((0.05, 0.1, 0.02)):
         for step in (plain, scaled):
@@ -127,10 +127,10 @@ def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
 
 
 def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
-    """Puts `bad` into one number of the exchanged gradients at some of the steps."""
+    """Put `bad` into one number of the exchanged gradients at some of the steps."""
     count = [0]
 
-    def spoil(gradients: list[np.ndarray], comm: Any) -> list[np.ndarray]:
+    def corrupt(gradients: list[np.ndarray], comm: Any) -> list[np.ndarray]:
         if count[0] in at:
             gradients[5] = gradients[5].copy()
             gradients[5].flat[0] = bad
@@ -140,17 +140,19 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
     if backend == "torch":
         from rn50lib.torch.gradient_sync import OverriddenSync
 
-        step.sync = OverriddenSync(spoil, Local(), step.model)
+        step.sync = OverriddenSync(corrupt, Local(), step.model)
     else:
         from rn50lib.tensorflow.gradient_sync import OverriddenSync as TfOverridden
 
-        step.sync = TfOverridden(spoil, Local())
+        step.sync = TfOverridden(corrupt, Local())
 
 
 @pytest.mark.parametrize("backend", LARGE)
 def test_small_gradients_vanish_in_float16_and_come_back(backend: str) -> None:
-    """A network that is nearly sure of the right answer: its gradients are a few billionths of the
-    usual ones, and float16 has nothing below 6e-8."""
+    """A network that is almost certain has gradients of a few billionths of the usual ones.
+
+    float16 has no numbers below 6e-8.
+    """
     arrays, labels = busy_arrays(tiny(6)), np.zeros(8, np.int32)
     arrays["fc.bias"] = np.array([20, 0, 0, 0, 0, 0], np.float32)
     given = Batch(batch(8).images, labels, 8)
@@ -185,8 +187,8 @@ def pieces(whole: Batch, size: int) -> list[Batch]:
         pytest.param("tensorflow", "256", marks=[pytest.mark.slow, NEEDS_TF]),
     ],
 )
-def test_batches_added_up_are_one_large_batch(backend: str, scale: str | None) -> None:
-    """With batch norm's statistics frozen: else each batch has its own. Over three updates."""
+def test_accumulated_batches_equal_one_large_batch(backend: str, scale: str | None) -> None:
+    """Batch norm's statistics are frozen, because each batch has its own; three updates."""
     large = build(backend, batch_size=12, loss_scale=scale, wd=0.01)
     small = build(backend, batch_size=4, macrobatch_size=12, loss_scale=scale, wd=0.01)
     for step in (large, small):
@@ -213,9 +215,11 @@ def freeze(step: Any, backend: str) -> None:
         step.forward = lambda images, training: forward(images, training=False)
 
 
-def test_an_epoch_of_whole_updates(rn50: Run, photos: Photos, tmp_path: Path) -> None:
-    """48 images, batches of 4, updates of 16 + 16 + 16 in place of 12 small ones; of 20, two: the
-    rest is dropped. The rate is the update's, and one for all its batches."""
+def test_epoch_drops_an_incomplete_update(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    """48 images in batches of 4 make three updates of 16, or two of 20 and a rest.
+
+    The learning rate is that of the update, the same for all its batches.
+    """
     (tmp_path / "mine.py").write_text(
         "def schedule(progress, global_batch, recipe):\n"
         "    with open('asked', 'a') as f: print(progress, global_batch, file=f)\n"
@@ -235,7 +239,7 @@ def test_an_epoch_of_whole_updates(rn50: Run, photos: Photos, tmp_path: Path) ->
         assert {size for _, size in asked} == {str(macro)}
 
 
-def test_an_update_that_an_epoch_cannot_fill(rn50: Run, photos: Photos) -> None:
+def test_update_larger_than_an_epoch_is_refused(rn50: Run, photos: Photos) -> None:
     error = rn50("train", "--data-root", photos.root, *TINY, "-b", "8", "--macrobatch-size", "64",
                  "-e", "1").error  # fmt: skip
     assert "--macrobatch-size 64" in error and "an epoch has 48" in error
@@ -243,7 +247,7 @@ def test_an_update_that_an_epoch_cannot_fill(rn50: Run, photos: Photos) -> None:
 
 # --- the command line -----------------------------------------------------------------------------
 
-SPOILT = """
+CORRUPTED = """
 import numpy as np
 from rn50lib.distributed import average
 calls = 0
@@ -259,7 +263,7 @@ def exchange_gradients(gradients, comm):
 
 @pytest.fixture
 def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """One epoch of six steps in float32 with a dynamic scale; its report, and what was said."""
+    """Run one epoch of six float32 steps with a dynamic scale; return the report and the output."""
 
     def go(*flags: str, name: str = "m") -> dict[str, Any]:
         ended = rn50("train", "--data-root", photos.root, *TINY, "-e", "1", "--disp-batches", "2",
@@ -272,10 +276,10 @@ def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, An
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_overflow_is_counted_said_and_recovered_from(
+def test_overflow_is_counted_reported_and_recovered_from(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(SPOILT)
+    (tmp_path / "mine.py").write_text(CORRUPTED)
     report = run("--backend", backend, "--loss-scale", "dynamic:64:2", "--override",
                  "exchange_gradients=mine.py:exchange_gradients")  # fmt: skip
     # good, good: 128; bad: 64; good, good: 128; good
@@ -295,10 +299,10 @@ def test_an_overflow_is_counted_said_and_recovered_from(
     "backend", ["torch", pytest.param("tensorflow", marks=pytest.mark.acceptance)]
 )
 @pytest.mark.needs("torch", "tensorflow")
-def test_a_resumed_run_goes_on_with_its_scale(
+def test_resumed_run_keeps_its_loss_scale(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
-    """In float16, from a scale that overflows: bit for bit, metrics and skipped steps too."""
+    """A float16 run whose first scale overflows is bit-exact, with metrics and skipped steps."""
     flags = ("--backend", backend, "--dtype", "float16", "--loss-scale", "dynamic:16777216:3")
     whole = run(*flags, "-e", "2", name="whole")
     run(*flags, "-e", "1", name="parts")
@@ -313,7 +317,7 @@ def test_a_resumed_run_goes_on_with_its_scale(
 # --- many workers ---------------------------------------------------------------------------------
 
 
-# Three steps; in the second, one gradient of the last rank alone is spoilt before the exchange.
+# Three steps; in the second, one gradient of the last rank alone is corrupted before the exchange.
 WORKER = """
 import json, sys
 import numpy as np
@@ -331,28 +335,28 @@ step = build_step(done, net, group)
 step.load(busy_arrays(net))
 mine = group.rank == group.size - 1
 if backend == "torch":
-    spoil = [False]
-    step.model.fc.weight.register_hook(lambda g: g * float("inf") if spoil[0] else g)
-    def set_spoil(on): spoil[0] = on
+    corrupt = [False]
+    step.model.fc.weight.register_hook(lambda g: g * float("inf") if corrupt[0] else g)
+    def set_corrupt(on): corrupt[0] = on
 else:
     import tensorflow as tf
     factor, backward = tf.Variable(1.0), step.fast_backward
-    def spoilt(images, labels):
+    def corrupted(images, labels):
         gradients, *rest = backward(images, labels)
         return [*gradients[:-2], gradients[-2] * factor, gradients[-1]], *rest
-    step.fast_backward = spoilt
-    def set_spoil(on): factor.assign(float("inf") if on else 1.0)
+    step.fast_backward = corrupted
+    def set_corrupt(on): factor.assign(float("inf") if on else 1.0)
 history = []
 for i in range(3):
     before = step.state()
     for part in range(2):
-        set_spoil(mine and i == 1 and part == 0)
+        set_corrupt(mine and i == 1 and part == 0)
         step.train_step(batch(4, seed=100 * i + 10 * part + group.rank), 0.05)
     after = step.state()
     weights = {n: after[n] for n in net.parameters()}
     history.append({
         "changed": any((after[n] != before[n]).any() for n in weights),
-        "apart": comm.max_difference(weights, group),
+        "difference": comm.max_difference(weights, group),
         **step.loss_scale_state(),
     })
 everyone = [None] * group.size
@@ -363,7 +367,7 @@ group.barrier()
 
 
 def both_ranks(folder: Path, backend: str, carrier: str) -> list[list[dict[str, Any]]]:
-    """What each of two ranks saw, step by step."""
+    """Return what each of two ranks recorded, step by step."""
     (folder / "worker.py").write_text(WORKER)
     result = folder / "history"
     worker = [sys.executable, str(folder / "worker.py"), backend, carrier, str(result)]
@@ -389,14 +393,14 @@ def both_ranks(folder: Path, backend: str, carrier: str) -> list[list[dict[str, 
         for p in GROUPS
     ],
 )
-def test_what_one_rank_finds_every_rank_skips(backend: str, carrier: str, tmp_path: Path) -> None:
-    """And the run goes on, over two batches per update, with the weights alike on both."""
+def test_overflow_on_one_rank_makes_all_skip(backend: str, carrier: str, tmp_path: Path) -> None:
+    """The run continues, with two batches per update and equal weights on both ranks."""
     first, second = both_ranks(tmp_path, backend, carrier)
     assert first == second
     assert [step["changed"] for step in first] == [True, False, True]
     assert [step["scale"] for step in first] == [64, 32, 32]
     assert [step["skipped"] for step in first] == [0, 1, 1]
-    assert all(step["apart"] == 0 for step in first)
+    assert all(step["difference"] == 0 for step in first)
 
 
 @pytest.mark.parametrize(
@@ -409,7 +413,7 @@ def test_what_one_rank_finds_every_rank_skips(backend: str, carrier: str, tmp_pa
 def test_two_workers_in_float16(
     run_cli: Callable[..., Any], photos: Photos, tmp_path: Path, backend: str, carrier: str
 ) -> None:
-    """From a scale that is far too large, both ranks skip the same updates and stay equal."""
+    """Both ranks skip the same updates and stay equal when the scale starts far too large."""
     done = run_cli(
         "run", "--data-root", photos.root, *TINY, "--dtype", "float16", "-n", "2", "-b", "4",
         "--backend", backend, "--comm", carrier, "--loss-scale", "dynamic:16777216:100",

@@ -1,4 +1,4 @@
-"""What only makes a step faster, and what is said where one does not fit: compilers, memory."""
+"""Options that only make a step faster, compilers among them, and the message if memory is full."""
 
 from __future__ import annotations
 
@@ -43,9 +43,12 @@ def test_without_a_compiler_one_line_says_why(
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow")
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
-def test_a_compiled_step_is_the_same_step(backend: str) -> None:
-    """In float32 but for the order of sums. In bfloat16 kernels that are joined round at other
-    places: they may not be further from float32 than before."""
+def test_compiled_step_gives_the_same_result(backend: str) -> None:
+    """float32 results differ only by the order of sums.
+
+    Fused bfloat16 kernels round in different places; they may not be further from float32 than
+    before.
+    """
     made, sums = {}, {}
     for dtype in ("float32", "bfloat16"):
         for fast in (False, True):
@@ -66,7 +69,7 @@ def test_a_compiled_step_is_the_same_step(backend: str) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_cuda_graphs_without_a_gpu(rn50: Run, photos: Photos) -> None:
+def test_cuda_graphs_without_a_gpu_are_refused(rn50: Run, photos: Photos) -> None:
     ended = rn50("train", "--data-root", photos.root, *SHORT, "--cuda-graphs")
     assert ended.status == 2
     assert "--cuda-graphs: there is no GPU here: leave the flag out" in ended.error
@@ -86,7 +89,7 @@ def test_the_batch_that_would_fit_is_named() -> None:
         assert least < fits < most
         assert "--macrobatch-size" in said
     more = str(memory_full(done, resnet(50), 10**12, training=False))
-    assert more.endswith("use -b 256")  # there would be room: somebody else has it
+    assert more.endswith("use -b 256")  # there would be room, but a different process has it
     one = type(done)(**(vars(done) | {"batch_size": 1}))
     assert "not even one image" in str(memory_full(one, resnet(50), None, training=True))
 
@@ -114,8 +117,8 @@ for act in (lambda b: step.train_step(b, 0.1), step.eval_step):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch", "linux_x86_64")
-def test_a_full_memory_is_one_line(tmp_path: Path) -> None:
-    """PyTorch's: TensorFlow itself dies where a processor's memory has a limit."""
+def test_out_of_memory_is_one_line(tmp_path: Path) -> None:
+    """This is for PyTorch: TensorFlow itself crashes at a memory limit of the process."""
     (tmp_path / "full.py").write_text(FULL)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "full.py")],
@@ -132,8 +135,8 @@ def test_a_full_memory_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.needs("gpu", "torch")
 class TestGpu:
-    def test_float32_is_float32_and_tf32_is_not(self) -> None:
-        """A convolution against the same one in float64."""
+    def test_float32_and_tf32_differ(self) -> None:
+        """Compare a convolution with the same one in float64."""
         import torch
         from torch.nn import functional as F
 
@@ -151,7 +154,7 @@ class TestGpu:
         assert errors["float32"] < 1e-6 < 1e-5 < errors["tf32"] < 1e-2
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-    def test_a_recorded_step_is_the_same_step(self, dtype: str) -> None:
+    def test_cuda_graph_gives_the_same_step(self, dtype: str) -> None:
         plain, recorded = build("torch", dtype=dtype), build("torch", dtype=dtype, cuda_graphs=True)
         for step in (plain, recorded):
             for i in range(4):
@@ -161,7 +164,7 @@ class TestGpu:
         assert distance(trained(plain), trained(recorded)) < 0.05
         np.testing.assert_allclose(recorded.pop_metrics(), plain.pop_metrics(), rtol=1e-2)
 
-    def test_a_batch_that_is_too_large(self) -> None:
+    def test_too_large_batch_is_reported(self) -> None:
         import torch
 
         free, _ = torch.cuda.mem_get_info()

@@ -1,4 +1,4 @@
-"""What both backends' steps promise, by itself; that they agree is in test_parity.py."""
+"""The promises of each backend's step; test_parity.py compares the two."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_loaded_state_continues_bit_for_bit(step: Any) -> None:
     assert np.abs(made[0]["velocity/fc.weight"]).max() > 0
 
 
-def test_it_learns(step: Any) -> None:
+def test_loss_falls(step: Any) -> None:
     given = batch(8)
     for _ in range(30):
         step.train_step(given, 0.05)

@@ -1,4 +1,4 @@
-"""What is TensorFlow's own in its step. That it computes what PyTorch computes: test_parity.py."""
+"""TensorFlow-specific behaviour of the step; test_parity.py compares it with PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.data import Batch
 from rn50lib.distributed import Local
 from rn50lib.errors import UserError
@@ -35,13 +35,13 @@ def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None
 
 @pytest.fixture(scope="module")
 def built() -> Any:
-    """A step without decay. Its graphs are traced once for all tests: that is what costs time."""
+    """A step without decay; its graphs are slow to trace and traced once for all tests."""
     return build(wd=0.0)
 
 
 @pytest.fixture
 def step(built: Any) -> Any:
-    """`built` as it was at its start."""
+    """`built` in its initial state."""
     renew(built)
     return built
 
@@ -53,7 +53,7 @@ def renew(step: Any) -> None:
     step.pop_metrics()
 
 
-def test_where_tensorflow_is_missing_the_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from rn50lib.train_step import build_step
 
     monkeypatch.setitem(sys.modules, "tensorflow", None)
@@ -76,7 +76,7 @@ class TestStep:
         after = [g.experimental_get_tracing_count() for g in graphs]
         assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 1]
 
-    def test_other_threads_than_the_process_began_with_are_refused(self, step: Any) -> None:
+    def test_changing_the_thread_count_is_refused(self, step: Any) -> None:
         step.predict(batch(8).images)
         with pytest.raises(UserError, match="--threads 3: TensorFlow has already started"):
             build(threads=3)
@@ -88,14 +88,14 @@ class TestSeams:
     @pytest.fixture(autouse=True)
     def undo(self) -> Any:
         yield
-        overrides.install(())
+        hooks.install(())
 
     def install(self, folder: Path, seam: str, code: str) -> None:
         file = folder / "mine.py"
         file.write_text(code)
-        overrides.install((f"{seam}={file}:{seam}",))
+        hooks.install((f"{seam}={file}:{seam}",))
 
-    def test_a_learner_s_exchange_is_what_the_update_gets(self, step: Any, tmp_path: Path) -> None:
+    def test_learners_exchange_feeds_the_update(self, step: Any, tmp_path: Path) -> None:
         code = "def exchange_gradients(gradients, comm):\n    return [2 * g for g in gradients]\n"
         self.install(tmp_path, "exchange_gradients", code)
         doubled = build(wd=0.0)
@@ -109,13 +109,13 @@ class TestSeams:
             "made shape \\(\\) of a gradient of shape": lambda g, comm: [a.sum() for a in g],
             "returned 52 arrays for 53 gradients": lambda g, comm: g[1:],
         }
-        for said, function in wrong.items():  # each is told as its own error, not TensorFlow's
+        for said, function in wrong.items():  # each is reported as its own error, not TensorFlow's
             doubled.sync.function = function
             with pytest.raises((NameError, UserError), match=said):
                 doubled.train_step(batch(8), 0.0)
 
 
-# --- in processes of their own --------------------------------------------------------------------
+# --- in separate processes ------------------------------------------------------------------------
 
 THREE_STEPS = """
 import sys
@@ -141,7 +141,7 @@ def three_steps(result: Path, **environment: str) -> subprocess.CompletedProcess
 def test_keras_2_computes_the_same_numbers(step: Any, tmp_path: Path) -> None:
     done = three_steps(tmp_path / "keras2.npz", TF_USE_LEGACY_KERAS="1")
     assert done.returncode == 0, done.stderr
-    assert "oneDNN" not in done.stderr  # TensorFlow's notes at its start are no part of a run
+    assert "oneDNN" not in done.stderr  # TensorFlow's start-up notes are not shown
     for i in range(3):
         step.train_step(batch(8, seed=i), 0.01)
     wanted = step.state() | {"sums": step.pop_metrics()}
@@ -171,7 +171,7 @@ def test_everything_holds_under_keras_2() -> None:
 
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("flags", [("--profile-trace", "t.json"), ("--cuda-graphs",)])
-def test_what_is_pytorch_s_alone_is_refused(rn50: Any, photos: Photos, flags: list[str]) -> None:
+def test_pytorch_only_flags_are_refused(rn50: Any, photos: Photos, flags: list[str]) -> None:
     ended = rn50("train", "--data-root", photos.root, *TINY, "--backend", "tensorflow", *flags)
     assert ended.status == 2 and flags[0] in ended.error and "PyTorch" in ended.error
     assert not Path("t.json").exists()

@@ -39,7 +39,7 @@ def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None
 
 
 def train_losses(step: Any, rates: Sequence[float]) -> list[float]:
-    """Train a step at each of some learning rates; the mean losses of their batches."""
+    """Train a step at each of some learning rates; return the mean losses of their batches."""
     seen = []
     for i, lr in enumerate(rates):
         step.train_step(batch(8, seed=i), lr)
@@ -71,7 +71,7 @@ def busy_arrays(net: Network, seed: int = 1) -> dict[str, np.ndarray]:
 def by_the_paper(
     w: dict[str, Any], x_NCHW: Any, stages: tuple[int, ...], version: str, train: bool = False
 ) -> Any:
-    """Logits of a ResNet, written down from He et al. 2015 and the reference's change to it."""
+    """Return the logits of a ResNet as written in He et al. 2015, with the reference's change."""
     import torch
     from torch.nn import functional as F
 
@@ -105,7 +105,7 @@ def by_the_paper(
 
 
 def doubles(arrays: dict[str, np.ndarray], images: np.ndarray) -> tuple[dict[str, Any], Any]:
-    """Weights and normalised images as float64 tensors."""
+    """Return weights and normalised images as float64 tensors."""
     import torch
 
     normalised = ((images - RGB_MEAN) / RGB_STD).transpose(0, 3, 1, 2)
@@ -127,7 +127,7 @@ def logits(step: Any, images: np.ndarray) -> np.ndarray:
     [tiny(6), tiny(6, "v1"), resnet(18, 10), resnet(50, 10), resnet(50, 10, "v1")],
     ids=lambda net: f"{net.name}-{net.version}",
 )
-def test_logits_are_those_of_the_paper_s_network(net: Network) -> None:
+def test_logits_match_the_papers_network(net: Network) -> None:
     arrays = busy_arrays(net)
     step = build(net)
     step.load(arrays)
@@ -138,7 +138,7 @@ def test_logits_are_those_of_the_paper_s_network(net: Network) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.needs("timm")
-def test_logits_are_timm_s_resnet50() -> None:
+def test_logits_match_timms_resnet50() -> None:
     import torch
 
     from benchmarks import peers
@@ -171,7 +171,7 @@ def test_logits_are_timm_s_resnet50() -> None:
 # --- the step -------------------------------------------------------------------------------------
 
 
-def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
+def test_step_applies_the_rule_to_exchanged_gradients() -> None:
     import torch
 
     step = build(wd=0.01, mom=0.9)
@@ -179,7 +179,7 @@ def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
     seen: list[dict[str, np.ndarray]] = []
 
     def exchange() -> None:
-        """As if a second worker had found gradients that are three times ours."""
+        """Pretend that a second worker has gradients three times as large."""
         from rn50lib.torch.model import tensors
 
         with torch.no_grad():
@@ -205,8 +205,8 @@ def test_a_step_is_the_optimizer_s_rule_on_the_exchanged_gradients() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1.5"])
-def test_gradients_are_those_of_the_paper_s_network(version: str) -> None:
-    """Of every parameter, from a forward pass in float64 with the batch's own statistics."""
+def test_gradients_match_the_papers_network(version: str) -> None:
+    """Compare every parameter's gradient with a float64 forward pass and the batch's statistics."""
     import torch
     from torch.nn import functional as F
 
@@ -267,13 +267,13 @@ def test_bfloat16_is_close_to_float32() -> None:
         losses[dtype] = step.pop_metrics()[0]
         assert all(array.dtype == np.float32 for array in step.state().values())
     scale = np.abs(made["float32"]).max()
-    apart = np.abs(made["bfloat16"] - made["float32"]).max()
-    assert 0 < apart < 0.05 * scale  # 8 bits of mantissa: other numbers, but near
+    difference = np.abs(made["bfloat16"] - made["float32"]).max()
+    assert 0 < difference < 0.05 * scale  # 8 bits of mantissa: different numbers, but close
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
-def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is too old for PyTorch's CUDA, for example: no silent run on the processor."""
+def test_unreachable_gpu_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver too old for PyTorch's CUDA, for example, does not silently train on the CPU."""
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -287,7 +287,7 @@ def test_a_gpu_that_pytorch_does_not_reach_ends_the_run(monkeypatch: pytest.Monk
 # --- the step that waits --------------------------------------------------------------------------
 
 
-def test_a_paced_step_takes_its_time_and_no_core() -> None:
+def test_paced_step_waits_without_using_a_core() -> None:
     import time
 
     from rn50lib.train_step import build_step
@@ -313,8 +313,11 @@ def test_a_paced_step_has_nothing_to_save_or_score() -> None:
 
 
 def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> Any:
-    """After a forward and a backward pass over random images: the model, the form that was trained
-    (the model itself, or oneDNN's), the loss and the gradients."""
+    """Run a forward and a backward pass over random images.
+
+    Returns the model, the form that was trained (the model itself, or oneDNN's), the loss and the
+    gradients.
+    """
     import torch
 
     from rn50lib.torch import cpu as onednn
@@ -342,7 +345,7 @@ def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> An
 @pytest.mark.needs("linux_x86_64")
 @pytest.mark.parametrize("bfloat16", ["", "avx512_bf16"], ids=["before bfloat16", "bfloat16"])
 @pytest.mark.parametrize("net", [tiny(6), resnet(18, 6)], ids=lambda net: net.name)
-def test_onednn_s_form_trains_as_the_model(
+def test_onednn_form_trains_like_the_model(
     net: Network, bfloat16: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first stage in blocks, the others in NHWC, 1x1 convolutions there as matrix products

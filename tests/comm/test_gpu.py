@@ -1,4 +1,4 @@
-"""Which GPU is a worker's: of several the one of its number, of one that one."""
+"""The choice of a worker's GPU: the one of its local rank, or the only one it sees."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("horovod", "tensorflow")
-def test_gradients_of_gpus_do_not_go_through_the_host_unasked(tmp_path: Path) -> None:
-    """Where Horovod has no NCCL: refused early, with what to do; `--comm horovod` is a wish."""
+def test_horovod_without_nccl_is_refused_on_gpus(tmp_path: Path) -> None:
+    """Horovod without NCCL is refused early, with a remedy, unless `--comm horovod` asks for it."""
     gpus = fake.environment([fake.H100, fake.H100])
 
     def run(*flags: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What the tests of the data preparation programs share."""
+"""Fixtures for the tests of the data preparation programs."""
 
 import sys
 
@@ -9,7 +9,7 @@ from data_prep import common
 
 @pytest.fixture
 def error_of(monkeypatch, capsys):
-    """`error_of(main, "flag", ...)`: the one line that a program prints for a wrong command."""
+    """`error_of(main, "flag", ...)` returns the one line printed for a wrong command."""
 
     def run(main, *arguments):
         monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])

@@ -1,4 +1,4 @@
-"""Work for the tests of `processes`, in a module of its own because the workers import it."""
+"""Work for the tests of `processes`, in a separate module because the workers import it."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from rn50lib.errors import UserError
 
 
 def prepare(settings):
-    """A function that does what the task says."""
+    """Return a function that does what the task says."""
 
     def work(task):
         if task == "die":

@@ -133,7 +133,7 @@ def test_several_labels_and_reencoded_images_have_checksums(tmp_path):
 
 
 def test_own_framing_has_no_checksums(tree, tmp_path):
-    """Neither do those of an earlier file stay, nor are there new ones."""
+    """Checksums of an earlier file are removed, and no new ones are written."""
     prefix = str(tmp_path / "a")
     im2rec.main(["--list", "--recursive", prefix, str(tree)])
     im2rec.main(["--pass-through", prefix, str(tree)])
@@ -147,7 +147,7 @@ def test_own_framing_has_no_checksums(tree, tmp_path):
 
 
 def checksums(prefix):
-    """What PREFIX.crc should say, by the package for CRC-32C and a walk through PREFIX.rec."""
+    """Compute the expected PREFIX.crc with the CRC-32C package and a walk through PREFIX.rec."""
     lines = []
     data = Path(f"{prefix}.rec").read_bytes()
     offset = 0
@@ -169,7 +169,7 @@ def checksums(prefix):
 
 
 def image_bytes(size, mode="RGB", form="JPEG", **settings):
-    """An image with a red left half and a blue right half."""
+    """Return an image with a red left half and a blue right half."""
     image = Image.new("RGB", size, (200, 10, 10))
     image.paste((10, 10, 200), (size[0] // 2, 0, *size))
     out = io.BytesIO()
@@ -178,7 +178,7 @@ def image_bytes(size, mode="RGB", form="JPEG", **settings):
 
 
 def transformed(tmp_path, data, *flags):
-    """The image that im2rec packs for these bytes."""
+    """Return the image that im2rec packs for these bytes."""
     (tmp_path / "images").mkdir(exist_ok=True)
     (tmp_path / "images" / "x.jpg").write_bytes(data)
     prefix, root = str(tmp_path / "a"), str(tmp_path / "images")
@@ -236,7 +236,7 @@ def test_modes_and_encodings(tmp_path, mode, form, flags, expected):
     ],
 )
 def test_upper_8_of_16_bits_are_used(tmp_path, flags, pixel):
-    """As in OpenCV, which MXNet's im2rec uses; "as it is" keeps 16 bits in a PNG."""
+    """OpenCV, which MXNet's im2rec uses, does the same; "as it is" keeps 16 bits in a PNG."""
     image = transformed(tmp_path, png(16, 0, (0x4000,)), *flags)
     assert image.getpixel((10, 10)) == pixel
 
@@ -253,7 +253,7 @@ def test_exif_rotation_is_applied_and_a_corrupt_block_ignored(tmp_path):
 
 
 def make_set(tmp_path, **files):
-    """Images by name, and their list; returns PREFIX and ROOT."""
+    """Write images by name, and their list; return PREFIX and ROOT."""
     (tmp_path / "images").mkdir()
     for name, data in files.items():
         (tmp_path / "images" / f"{name}.jpg").write_bytes(data)

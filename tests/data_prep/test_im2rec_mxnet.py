@@ -40,7 +40,7 @@ def imagenet_like(root, rng):
 
 
 def odd_names(root, rng):
-    """Blanks, letters beyond ASCII, capitals, nesting, images beside folders, other files."""
+    """Blanks, letters beyond ASCII, capitals, nesting, images next to folders, other files."""
     for folder in ("", "b c", "B", "ü/ö/ä", "Ωμέγα", "a.b", "zz/empty"):
         (root / folder).mkdir(parents=True, exist_ok=True)
         if folder.endswith("empty"):
@@ -67,15 +67,17 @@ def ours(*arguments):
 
 
 def theirs(code, *arguments):
-    """Run code in MXNet's Python; returns what it printed."""
+    """Run code in MXNet's Python; return what it printed."""
     command = [mxnet_python(), "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=True, timeout=600, capture_output=True, text=True)
     return done.stdout
 
 
 def assert_same(left, right):
-    """Both folders hold the same files with the same bytes, and some record file; only ours have
-    checksums, in files of their own."""
+    """Assert that both folders hold the same files with the same bytes.
+
+    They contain record files; only ours have checksums, in separate files.
+    """
     names = sorted(name for name in os.listdir(left) if not name.endswith(".crc"))
     assert names == sorted(name for name in os.listdir(right) if not name.endswith(".crc"))
     assert any(name.endswith(".rec") for name in names)

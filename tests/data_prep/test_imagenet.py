@@ -30,7 +30,7 @@ def val_image(number):
 
 
 def expected():
-    """{relative path: bytes} of the folders that every form must give."""
+    """Return {relative path: bytes} of the folders that every form must give."""
     files = {}
     for wnid, count in zip(WNIDS, TRAIN_IMAGES, strict=True):
         for number in range(count):
@@ -166,7 +166,7 @@ def run(*arguments):
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    """Without --jobs, no worker processes: they would take most of the time of these tests."""
+    """Avoid worker processes, which would take most of the time of these tests."""
     monkeypatch.setattr(imagenet, "usable_cores", lambda: 0)
 
 

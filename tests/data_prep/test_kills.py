@@ -61,7 +61,7 @@ def test_killed_at_20_random_moments(tmp_path, make):
     for attempt in range(20):
         if make is not im2rec:
             shutil.rmtree(out)
-        elif attempt % 2:  # every other time there is no old set
+        elif attempt % 2:  # every second time without an old set
             for ending in ("rec", "idx", "crc"):
                 (out / f"a.{ending}").unlink()
         child = subprocess.Popen(command, **settings)

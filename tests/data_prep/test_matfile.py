@@ -41,7 +41,7 @@ def test_a_file_of_scipys(name):
         ((FIXTURES / "meta.mat").read_bytes()[:700], "synsets", "the file is cut short"),
     ],
 )
-def test_what_cannot_be_read(data, name, reason):
+def test_unreadable_files_are_refused(data, name, reason):
     with pytest.raises(ValueError, match=reason):
         read_structs(data, name)
 

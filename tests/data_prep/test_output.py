@@ -154,7 +154,7 @@ def test_new_files_replace_old_ones_unless_something_fails(tmp_path, error):
     assert read_files(tmp_path) == ["new", "new"]
 
 
-def test_what_a_killed_process_had_written_is_removed(tmp_path, repository):
+def test_leftovers_of_a_killed_process_are_removed(tmp_path, repository):
     code = (
         "import os, sys; from data_prep.output import new_files\n"
         "with new_files(*sys.argv[1:]) as files: os.kill(os.getpid(), 9)"

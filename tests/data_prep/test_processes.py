@@ -82,7 +82,7 @@ def test_workers_end_when_the_caller_stops_early():
 
 
 def test_a_script_needs_no_main_guard(tmp_path):
-    """Nor does one that comes from standard input, as in a shell's here-document."""
+    """Neither does a script from standard input, as in a shell's here-document."""
     code = (
         "from data_prep import processes\n"
         "from tests.data_prep.process_tasks import prepare\n"

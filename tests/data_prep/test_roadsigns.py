@@ -90,9 +90,7 @@ def test_any_number_of_processes_draws_the_same_bytes(small: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_larger_set_contains_the_smaller_and_another_seed_does_not(
-    small: Path, tmp_path: Path
-) -> None:
+def test_larger_set_contains_the_smaller_one(small: Path, tmp_path: Path) -> None:
     larger = roadsigns.ensure(tmp_path / "larger", 36, 12, 3, jobs=1, quiet=True)
     images = {k: v for k, v in contents(small).items() if k.endswith(".jpg")}
     assert images.items() <= contents(larger).items()
@@ -102,7 +100,7 @@ def test_a_larger_set_contains_the_smaller_and_another_seed_does_not(
 
 @pytest.mark.slow
 def test_one_command_draws_and_packs_once(small: Path, tmp_path: Path) -> None:
-    """Also where several ask at once; numbers that are left out are those of the set."""
+    """Several commands may run at once; omitted numbers are those of the existing set."""
     out = shutil.copytree(small, tmp_path / "set")
     asked = command(out, "--records", "--tfrecord")
     several = [subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
@@ -129,7 +127,7 @@ def test_a_second_run_finds_the_set_complete(small: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in small.rglob("*")} == before
 
 
-def test_other_numbers_are_refused_and_the_remedy_named(small: Path) -> None:
+def test_different_numbers_are_refused(small: Path) -> None:
     before = contents(small)
     result = run(small, "--train", 24, "--val", 12, "--seed", 4)
     assert result.returncode == 2
@@ -162,7 +160,7 @@ def wait_for(condition, what: str, seconds: float = 60) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(small: Path, tmp_path: Path) -> None:
+def test_killed_run_continues_to_the_same_bytes(small: Path, tmp_path: Path) -> None:
     out, work = tmp_path / "set", tmp_path / "set.part"
     process = subprocess.Popen(command(out, *SMALL, "--jobs", 2), cwd=ROOT, stderr=subprocess.PIPE)
     wait_for(lambda: len(list(work.glob("*/*/*.jpg"))) >= 5, "the first images")

@@ -21,7 +21,7 @@ VAL = len(shapes.TRUTH)
 
 
 def make_image(number: int) -> bytes:
-    """A JPEG that no other number gives."""
+    """Return a JPEG that is different for each number."""
     pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     out = io.BytesIO()
     Image.fromarray(pixels).resize((120, 90)).save(out, "JPEG", quality=90)

@@ -47,7 +47,7 @@ def make_root(root, train=10, val=4):
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    """Without --jobs, no worker processes: they would take most of the time of these tests."""
+    """Avoid worker processes, which would take most of the time of these tests."""
     monkeypatch.setattr(tfrecord, "usable_cores", lambda: 0)
 
 
@@ -71,7 +71,7 @@ def read(out, split):
     return found
 
 
-def test_every_image_is_there_once_with_all_its_features(root, shards):
+def test_every_image_occurs_once_with_all_features(root, shards):
     for split, count in (("train", 30), ("val", 12)):
         examples = [e for shard in read(shards, split) for e in shard]
         assert len(examples) == count
@@ -162,7 +162,7 @@ def test_slides_schema_holds_raw_pixels(tmp_path):
     assert sorted(e["label"][0] for e in examples) == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
 
 
-def test_indexes_made_anew(shards, capsys):
+def test_indexes_are_rewritten(shards, capsys):
     before = contents(shards)
     for index in (shards / "index").iterdir():
         index.unlink()
@@ -171,7 +171,7 @@ def test_indexes_made_anew(shards, capsys):
     assert "indexes of 42 records" in capsys.readouterr().out
 
 
-def test_a_second_call_does_nothing_and_other_settings_replace_the_set(tmp_path, capsys):
+def test_second_call_does_nothing_unless_settings_differ(tmp_path, capsys):
     root = make_root(tmp_path / "set", train=3, val=3)
     tfrecord.main([str(root)])
     first = (root / "tfrecord" / "train-00000-of-00004").stat().st_ino

@@ -41,7 +41,7 @@ def make_image(seed, mode="RGB", form="JPEG", size=(48, 40), **settings):
 
 @pytest.fixture(scope="session")
 def clean_set(tmp_path_factory):
-    """A small set as files, records and shards, with which nothing is wrong."""
+    """A small set without problems as files, records and shards."""
     root = tmp_path_factory.mktemp("clean") / "set"
     seed = 0
     for split, count in (("train", 5), ("val", 3)):
@@ -60,20 +60,20 @@ def clean_set(tmp_path_factory):
 
 @pytest.fixture
 def root(clean_set, tmp_path, monkeypatch):
-    """A copy of it to spoil."""
+    """A copy of it to damage."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
     return shutil.copytree(clean_set, tmp_path / "set")
 
 
 def files_only(root):
-    """Without the records and shards, which would differ from spoilt files."""
+    """A copy without records and shards, which would differ from damaged files."""
     shutil.rmtree(root / "records")
     shutil.rmtree(root / "tfrecord")
     return root
 
 
 def found(*paths, jobs=0):
-    """{(kind, where, offset)}, and the report; nothing is raised, whatever is there."""
+    """Return {(kind, where, offset)} and the report; verify never raises."""
     report = verify.verify(list(paths), jobs=jobs, quiet=True)
     return {(p.kind, p.where, p.offset) for p in report.problems}, report
 
@@ -130,7 +130,7 @@ def test_images(name, data, kinds):
 
 
 def test_damage_inside_an_image_is_reported():
-    """The second half of the data is gone, but the end marker is there."""
+    """The second half of the data is missing, but the end marker is there."""
     data = make_image(1, size=(300, 200), quality=95)
     kinds = [kind for kind, _ in check_image(data[: len(data) // 2] + b"\xff\xd9", "x.jpg")]
     # Without libjpeg-turbo's own words, Pillow takes this for a whole image.
@@ -243,7 +243,7 @@ def test_damaged_records_are_found_and_the_rest_is_read(root):
 
 @pytest.fixture
 def alone(root):
-    """A record file with nothing to compare it with but its checksums."""
+    """A record file that can only be compared with its checksums."""
     files_alone = root / "alone"
     files_alone.mkdir()
     for path in (root / "records").glob("train.*"):
@@ -253,7 +253,7 @@ def alone(root):
 
 @pytest.mark.slow
 def test_any_changed_byte_of_a_record_file_is_found(alone):
-    """Most of them lie in pixels, and decode to another image."""
+    """Most of the bytes are pixels, and decode to a different image."""
     whole = alone.read_bytes()
     rng = random.Random(0)
     passed = []
@@ -267,7 +267,7 @@ def test_any_changed_byte_of_a_record_file_is_found(alone):
 
 
 def flip_a_pixel(rec, number=3):
-    """Another colour of one record's image: it decodes without a word. Returns its offset."""
+    """Change a colour in one record's image, which still decodes; return its offset."""
     offset = Reader(rec).offsets.tolist()[number]
     data = bytearray(rec.read_bytes())
     at = data.index(b"\xff\xda", offset) + 30
@@ -276,7 +276,7 @@ def flip_a_pixel(rec, number=3):
     return offset
 
 
-def test_a_changed_picture_is_named_with_key_and_offset(alone):
+def test_changed_image_is_named_with_key_and_offset(alone):
     offset = flip_a_pixel(alone)
     problems, report = found(alone)
     (where,) = (where for kind, where, _ in problems if kind == "checksum")
@@ -299,7 +299,7 @@ def test_without_checksums_a_second_form_is_compared(root, alone, tmp_path):
         assert ("forms", str(place / "train.rec"), None) in problems and not report.good
         (text,) = (p.text for p in report.problems if p.kind == "forms")
         assert f"1 images that are not there; the first is {place / 'train.rec'}, key " in text
-    other = tmp_path / "other" / "train" / "apple"  # another data set is no form of this one
+    other = tmp_path / "other" / "train" / "apple"  # a different data set is not a form of this one
     other.mkdir(parents=True)
     (other / "x.jpg").write_bytes(make_image(999))
     assert "forms" not in {kind for kind, _, _ in found(tmp_path / "other", elsewhere)[0]}
@@ -320,7 +320,7 @@ def test_undetectable_damage_is_reported_as_such(root, alone, capsys):
 
 
 def test_checksums_of_another_record_file(root, alone):
-    """Another program has packed anew, and left the checksums of before."""
+    """A different program packed the records again and left the old checksums."""
     checksums = alone.with_suffix(".crc")
     shutil.copy(root / "records" / "val.crc", checksums)
     problems, report = found(alone)
@@ -473,7 +473,7 @@ def test_examples_that_training_cannot_use(tmp_path, example, kind):
 
 
 @pytest.mark.slow
-def test_it_finishes_on_any_damage(root):
+def test_verify_finishes_on_any_damage(root):
     """Random damage to every file of a set: always a report."""
     rng = random.Random(0)
     paths = sorted(p for p in root.rglob("*") if p.is_file())

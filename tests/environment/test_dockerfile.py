@@ -19,7 +19,7 @@ PIP = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt", "/etc/resolv.conf"
 
 
 def instructions(dockerfile: Path) -> list[tuple[str, str]]:
-    """(WORD, the rest) of each instruction, continued lines joined."""
+    """Return (WORD, the rest) of each instruction, with continued lines joined."""
     text = re.sub(r"^\s*#.*\n", "", dockerfile.read_text(), flags=re.M).replace("\\\n", "")
     lines = (line.partition(" ") for line in text.splitlines() if line.strip())
     return [(word, rest.strip()) for word, _, rest in lines]
@@ -69,7 +69,7 @@ def test_an_edit_does_not_reinstall_the_environment(repository: Path, tmp_path: 
 
 
 class Chroot:
-    """A system in a folder, in which the instructions of a Dockerfile are carried out."""
+    """A system in a folder, in which the instructions of a Dockerfile are executed."""
 
     def __init__(self, root: Path, repository: Path) -> None:
         self.root, self.repository = root, repository
@@ -77,7 +77,7 @@ class Chroot:
         self.env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
     def run(self, command: str, log: Path, user: str = "0:0") -> None:
-        """As a RUN line, with this machine's way to its package index; `log` gets the output."""
+        """Run a RUN line with this machine's package index; `log` gets the output."""
         for path in filter(os.path.exists, PIP):  # a package just installed may have its own
             to = self.root / path.lstrip("/")
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ class Chroot:
 @pytest.mark.acceptance
 @pytest.mark.needs("debootstrap")
 def test_every_run_line_runs_in_a_plain_debian(repository: Path, tmp_path: Path) -> None:
-    """And the workbook runs in what comes of it, also as another user."""
+    """The workbook then runs in the result, also as a different user."""
     root, log = tmp_path / "root", tmp_path / "log"
     subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True,
                    stdout=subprocess.DEVNULL, timeout=1200)  # fmt: skip

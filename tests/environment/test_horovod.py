@@ -46,7 +46,7 @@ def horovod_wheel(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
 
 
 def source_tree(wheel: ModuleType, folder: Path) -> Path:
-    """The edited files as Horovod 0.28.1 has them, so far as the edits see them."""
+    """The edited files as in Horovod 0.28.1, reduced to the parts that the edits touch."""
     lines: dict[Path, list[str]] = {}
     for edit in wheel.EDITS:
         lines.setdefault(folder / edit.file, ["# first line"]).append(f"    {edit.old}")
@@ -79,10 +79,8 @@ def test_changed_source_is_refused_by_name(horovod_wheel: ModuleType, tmp_path: 
             horovod_wheel.apply_edits(tree)
 
 
-def test_a_build_for_gpus_wants_a_tensorflow_that_it_links_with(
-    repository: Path, tmp_path: Path
-) -> None:
-    """Said before anything is downloaded or compiled."""
+def test_gpu_build_needs_a_tensorflow_it_links_with(repository: Path, tmp_path: Path) -> None:
+    """The error comes before anything is downloaded or compiled."""
     site = tmp_path / "site" / "tensorflow-2.21.0.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("jupyterlab")]
 
 
 def free_port() -> int:
-    """A port that nothing listens on, from below those that the kernel hands out by itself."""
+    """Return a port that nothing listens on, below those that the kernel assigns."""
     while True:
         port = random.randint(20_000, 30_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ def answers(port: int) -> bool:
 
 
 def status(address: str) -> int:
-    """The HTTP status that an address answers with."""
+    """Return the HTTP status of an address."""
     try:
         with urllib.request.urlopen(address, timeout=60) as answer:
             return int(answer.status)
@@ -51,7 +51,7 @@ def status(address: str) -> int:
 def lab(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
-    """A running lab: its process, its port, and what it had printed when it was ready."""
+    """A running lab: its process, its port, and its output when it was ready."""
     folder = tmp_path_factory.mktemp("lab")
     port, log = free_port(), folder / "log"
     # the recipe of `make lab` without its first line, the set-up
@@ -75,7 +75,7 @@ def lab(
         process.wait(timeout=60)
 
 
-def test_lab_listens_here_only_and_wants_its_token(
+def test_lab_listens_locally_and_needs_its_token(
     lab: tuple[subprocess.Popen[bytes], int, str],
 ) -> None:
     process, port, said = lab
@@ -95,8 +95,8 @@ def test_lab_listens_here_only_and_wants_its_token(
     assert status(f"{here}/api/contents?token={token[1]}") == 200
 
 
-def test_nothing_covers_the_first_page(lab: tuple[subprocess.Popen[bytes], int, str]) -> None:
-    """JupyterLab asks at its first start whether it may fetch news, over the notebook."""
+def test_first_page_is_not_covered(lab: tuple[subprocess.Popen[bytes], int, str]) -> None:
+    """On its first start, JupyterLab would ask over the notebook whether it may fetch news."""
     token = re.search(r"\?token=(\w+)", lab[2])
     assert token is not None
     with urllib.request.urlopen(f"http://localhost:{lab[1]}/lab?token={token[1]}") as answer:

@@ -35,7 +35,7 @@ def test_every_target_sets_up_first_and_uses_what_was_set_up(repository: Path, t
     assert ".venv/bin/" in " ".join(others)
 
 
-def test_the_active_conda_environment_serves_if_it_is_the_projects(repository: Path) -> None:
+def test_active_conda_environment_is_used_if_it_is_the_projects(repository: Path) -> None:
     conda = {"CONDA_DEFAULT_ENV": "rn50", "CONDA_PREFIX": "/opt/conda/envs/rn50"}
     said = commands(repository, "horovod", **conda)
     assert said == "python3 scripts/setup.py --venv /opt/conda/envs/rn50 --retry\n"

@@ -59,7 +59,7 @@ def test_every_version_is_exact_and_named_once(repository: Path, file: str) -> N
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_pins_lie_in_the_ranges_of_the_package(repository: Path, file: str) -> None:
+def test_pins_are_within_the_ranges_of_the_package(repository: Path, file: str) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     pins = {
         canonicalize_name(r.name): str(r.specifier).removeprefix("==")

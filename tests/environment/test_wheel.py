@@ -1,4 +1,4 @@
-"""The wheel, in an environment that has not seen the checkout: it draws its pictures and trains."""
+"""The wheel in an environment without the checkout: it draws its images and trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WITHOUT = ("build", "data", "runs", "answers", ".*", "*.egg-info", "__pycache__"
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
-def test_the_wheel_trains_on_pictures_that_it_draws(tmp_path: Path) -> None:
+def test_wheel_trains_on_images_that_it_draws(tmp_path: Path) -> None:
     def run(*words: str | Path) -> str:
         done = subprocess.run(list(map(str, words)), cwd=tmp_path, env=env, text=True,
                               capture_output=True)  # fmt: skip

@@ -40,7 +40,7 @@ class RecordIO:
     seed = known.REC + b"\n--\n" + known.IDX
 
     def check(self, folder: Path, data: bytes) -> str:
-        """Read everything; returns what happened, raises at what must not."""
+        """Read everything; return the outcome, and raise if it is not allowed."""
         rec, _, idx = data.rpartition(b"\n--\n")
         (folder / "a.rec").write_bytes(rec)
         (folder / "a.idx").write_bytes(idx)
@@ -101,7 +101,7 @@ class TFRecord:
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:
-    """One to three changes: flips, other bytes, pieces doubled, moved, cut or put in."""
+    """Make one to three changes: flip, replace, double, move, cut or insert bytes."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not out:
@@ -144,7 +144,7 @@ def main() -> None:
         start = time.monotonic()
 
         def one(data: bytes) -> None:
-            # of CPU time: a busy machine is no hang
+            # of CPU time: a busy machine does not count as a hang
             signal.setitimer(signal.ITIMER_PROF, 10)
             try:
                 counts[target.check(folder, data)] += 1

@@ -79,7 +79,7 @@ class Host:
         return found
 
     def received(self) -> int:
-        """The bytes that have come by its cable."""
+        """Return the bytes received over its cable."""
         argv = self.inside(["cat", "/proc/net/dev"])
         table = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
         return int(table[table.index("eth0:") :].split()[1])
@@ -89,12 +89,12 @@ class Host:
         command(*self.inside(["ip", "link", "set", "eth0", "down"]))
 
     def slow_down(self, rate: str) -> None:
-        """Let its cable carry no more than this, such as 5mbit, of what it sends."""
+        """Limit the rate at which it sends, such as 5mbit."""
         limit = ["tbf", "rate", rate, "burst", "32kbit", "latency", "1s"]
         command(*self.inside(["tc", "qdisc", "add", "dev", "eth0", "root", *limit]))
 
     def end(self) -> None:
-        """End all that runs here; the kernel closes its connections."""
+        """End all processes on it; the kernel closes its connections."""
         if self.process.poll() is None:
             psutil.Process(self.pid).kill()  # the kernel ends the others with the first
         self.process.wait(PATIENCE)
@@ -126,7 +126,7 @@ class Switch:
 
 @contextlib.contextmanager
 def two_hosts(shared: Path) -> Iterator[dict[str, Host]]:
-    """h1 and h2, which reach each other by ssh; `shared` is a folder for their files."""
+    """Start h1 and h2, which reach each other by ssh; `shared` is a folder for their files."""
     key = shared / "key"
     command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
     names = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())

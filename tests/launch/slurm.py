@@ -18,8 +18,10 @@ def free_port() -> str:
 
 
 def configure(home: Path, controller: str, nodes: dict[str, str], gpus: int) -> Path:
-    """Write slurm.conf for nodes at these addresses, each with GPUs that Slurm believes in; returns
-    its path. The controller is one of the nodes."""
+    """Write slurm.conf for nodes at these addresses with fake GPUs; return its path.
+
+    The controller is one of the nodes.
+    """
     (home / "state").mkdir()
     for i in range(gpus):
         (home / f"gpu{i}").touch()

@@ -69,7 +69,7 @@ def losses(report: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("launcher", WAYS)
-def test_two_hosts_train_what_one_does(
+def test_two_hosts_train_like_one(
     launcher: str, hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     for where in ("localhost:4", "h1:2,h2:2"):
@@ -83,7 +83,7 @@ def test_two_hosts_train_what_one_does(
 
 
 @pytest.mark.needs("torch")
-def test_torchrun_meets_as_it_was_told(
+def test_torchrun_uses_the_given_rendezvous(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     """Run on each host the command that `rn50 run` printed for it."""
@@ -104,7 +104,7 @@ def test_torchrun_meets_as_it_was_told(
 
 
 class Run:
-    """A `rn50 run` on h1, with two workers there and two on h2, that goes on until it is ended."""
+    """A `rn50 run` with two workers each on h1 and h2, which continues until it is ended."""
 
     def __init__(self, host: Host, photos: Photos, folder: Path, *flags: str) -> None:
         self.output, self.progress = folder / "output", folder / "run" / "progress.jsonl"
@@ -132,10 +132,10 @@ class Run:
 
 @pytest.mark.needs("horovod")
 @pytest.mark.parametrize("how", [Host.end, Host.unplug])
-def test_a_host_that_is_gone_fails_the_run(
+def test_lost_host_fails_the_run(
     how: Callable[[Host], None], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    """It crashes, so that the kernel closes its connections, or its cable is pulled."""
+    """The host crashes, so that the kernel closes its connections, or its cable is pulled."""
     run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun", "--comm-timeout", "10")
     how(hosts["h2"])
     assert run.process.wait(PATIENCE) == 1, run.text()
@@ -146,7 +146,7 @@ def test_a_host_that_is_gone_fails_the_run(
 
 
 @pytest.mark.needs("horovod", "slow_link")
-def test_a_slow_link_slows_the_run_and_no_more(
+def test_slow_link_only_slows_the_run(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
     run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun")
@@ -161,7 +161,7 @@ def test_a_slow_link_slows_the_run_and_no_more(
 def cluster(
     hosts: dict[str, Host], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., str]]:
-    """Slurm on both hosts, each with two GPUs that it believes in; what asks it, from h1."""
+    """Slurm on both hosts, each with two fake GPUs, and a way to query it from h1."""
     home = tmp_path_factory.mktemp("slurm")
     file = configure(home, "h1", ADDRESSES, gpus=2)
     env = environment() | {"SLURM_CONF": str(file)}
@@ -185,10 +185,10 @@ def cluster(
 
 @pytest.mark.acceptance
 @pytest.mark.needs("slurm", "torch")
-def test_a_job_on_two_nodes_of_slurm_s_trains_what_one_host_does(
+def test_slurm_job_on_two_nodes_trains_like_one_host(
     cluster: Callable[..., str], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    """`rn50 run --print slurm`, given to sbatch: rank and size come from srun."""
+    """Pass `rn50 run --print slurm` to sbatch: rank and size come from srun."""
     argv = argv_of(photos, *SAME, "--comm", "ddp")
     one = finish([*argv, "--report", "one.json", "--hosts", "localhost:4"], tmp_path)
     assert one.returncode == 0, one.stderr

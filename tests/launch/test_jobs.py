@@ -95,7 +95,7 @@ def test_a_batch_script_requests_what_the_run_needs(rn50: Rn50) -> None:
         ("slurm", ("--load-epoch", "3"), "--load-epoch needs --model-prefix"),
     ],
 )
-def test_what_an_engine_cannot_run_is_refused(
+def test_unsupported_flags_of_an_engine_are_refused(
     rn50: Rn50, engine: str, flags: tuple[str, ...], says: str
 ) -> None:
     assert says in rn50("run", *flags, "--print", engine).error
@@ -145,7 +145,7 @@ def test_the_command_of_a_job_trains_and_resumes(
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A Slurm of one node with 8 GPUs that it believes in; the environment that reaches it."""
+    """A Slurm of one node with 8 fake GPUs; the environment that reaches it."""
     home, host = tmp_path_factory.mktemp("slurm"), socket.gethostname().partition(".")[0]
     env = in_environment(SLURM_CONF=str(configure(home, host, {host: "127.0.0.1"}, gpus=8)))
     running = [
@@ -176,8 +176,10 @@ def test_slurm_would_take_the_script(rn50: Rn50, slurm: dict[str, str], tmp_path
 def test_a_slurm_job_that_gets_sigterm_is_requeued_and_resumes(
     rn50: Rn50, slurm: dict[str, str], photos: Photos, tmp_path: Path
 ) -> None:
-    """The signal that Slurm sends before the end of a job, sent by hand: the workers write a
-    checkpoint, the job is queued again, and resumes."""
+    """Send the signal by hand that Slurm sends before the end of a job.
+
+    The workers write a checkpoint, the job is queued again, and resumes.
+    """
     folder, script = tmp_path / "run", tmp_path / "job.sh"
     flags = (*small(photos, folder), "-e", "100000", "--disp-batches", "1", "--no-val")
     script.write_text(printed(rn50, "slurm", *flags))

@@ -53,9 +53,7 @@ def test_a_child_finds_the_library_from_anywhere(tmp_path: Path) -> None:
 # --- folders --------------------------------------------------------------------------------------
 
 
-def test_every_run_gets_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_run_gets_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(time, "strftime", lambda form, when: "20261121T070000Z")
     names = [launch.new_run("run").name for _ in range(3)]
@@ -91,7 +89,7 @@ def wait_for(what: Callable[[], Any], otherwise: Callable[[], str]) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("seconds", [0.0, 0.2])
-def test_ctrl_c_while_the_worker_loads_is_no_traceback(tmp_path: Path, seconds: float) -> None:
+def test_ctrl_c_during_loading_prints_no_traceback(tmp_path: Path, seconds: float) -> None:
     output = tmp_path / "output"
     with open(output, "wb") as file:
         run = subprocess.Popen(
@@ -163,9 +161,11 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
         ("raise ValueError('bad luck')", 1, "ValueError: bad luck"),
     ],
 )
-def test_a_worker_ends_without_taking_the_interpreter_apart(ends, status, said) -> None:
-    """Registered functions still run and all output arrives; nothing is torn down, as
-    that aborts the process where a thread of the group still holds a Python object."""
+def test_worker_exits_without_interpreter_teardown(ends, status, said) -> None:
+    """Registered functions still run and all output arrives.
+
+    A teardown would abort the process if a thread of the group still holds a Python object.
+    """
     program = f"""
 import atexit, sys
 from rn50lib.preemption import end_with

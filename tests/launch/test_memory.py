@@ -35,7 +35,7 @@ def test_parts_of_a_small_network_by_hand(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_sixteen_bits_halve_the_activations_and_nothing_else(dtype: str) -> None:
+def test_sixteen_bits_halve_the_activations_only(dtype: str) -> None:
     found = memory.predict(HAND, 32, 2, dtype)
     assert found.weights == 4 * (PARAMETERS + RUNNING) + 2 * CONVS
     assert found.gradients == found.momentum == 4 * PARAMETERS
@@ -89,8 +89,8 @@ for net, size in ((tiny(), 32), (resnet(18, 10), 64), (resnet(50), 64)):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_autograd_keeps_what_is_predicted() -> None:
-    """PyTorch's own account of the tensors that it saved for the backward pass, byte by byte."""
+def test_autograd_stores_the_predicted_activations() -> None:
+    """Compare with PyTorch's list of the tensors saved for the backward pass, byte by byte."""
     done = subprocess.run(
         [sys.executable, "-c", SAVED], capture_output=True, text=True, env=clean_environment()
     )

@@ -55,7 +55,7 @@ def once(launcher: str) -> list:
 
 
 def test_the_classic_mpirun_line() -> None:
-    """The flags of the slides that still mean something."""
+    """The flags of the slides that still have an effect are used."""
     argv = launch.mpirun(full(n=2, comm="horovod", launcher="mpirun"), ["worker", "--flag"])
     text = " ".join(argv)
     assert text.startswith("mpirun -np 2 -H localhost:2 -bind-to none -map-by slot -mca pml ob1")
@@ -64,7 +64,7 @@ def test_the_classic_mpirun_line() -> None:
 
 
 def test_horovodrun_does_not_read_the_flags_of_its_workers() -> None:
-    """It would take `--network tiny` for its own --network-interface."""
+    """It would read `--network tiny` as its own --network-interface."""
     done = full(n=2, comm="horovod", launcher="horovodrun")
     argv = launch.launcher_command(done, [sys.executable, "-c", "import sys; print(sys.argv)",
                                           "--network", "a b", "--config"])  # fmt: skip
@@ -93,7 +93,7 @@ def test_torchrun_on_several_hosts_is_(rn50: Callable, photos: Photos) -> None:
         ([5], 3, [[5], [5], [5]]),
     ],
 )
-def test_every_worker_gets_cores_of_its_own(cores: list, size: int, wanted: list) -> None:
+def test_every_worker_gets_its_own_cores(cores: list, size: int, wanted: list) -> None:
     assert [launch_env.own_cores(cores, r, size) for r in range(size)] == wanted
 
 
@@ -127,7 +127,7 @@ def test_impossible_groups_are_refused(
     assert words in rn50("run", "--data-root", photos.root, *flags).error
 
 
-def test_horovod_that_is_missing_is_told(
+def test_missing_horovod_is_reported(
     rn50: Callable, photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "horovod_serves", lambda backend: False)
@@ -164,7 +164,7 @@ STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_N
          LaunchEnv("torchrun", 0, 16, 0, 8)),
     ],
 )  # fmt: skip
-def test_who_a_worker_is_comes_from_what_started_it(env: dict, wanted: Any) -> None:
+def test_rank_comes_from_the_launcher(env: dict, wanted: Any) -> None:
     assert LaunchEnv.detect(env) == wanted
 
 
@@ -193,10 +193,8 @@ def test_the_tasks_of_a_step_meet_at_one_port() -> None:
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("starter", ["torchrun", "srun"])
-def test_workers_take_their_number_from_what_started_them(
-    starter: str, photos: Photos, tmp_path: Path
-) -> None:
-    """The learning rate is that of two workers: 0.4 x 2 x 8 / 256 once the warm-up is over."""
+def test_world_size_comes_from_the_launcher(starter: str, photos: Photos, tmp_path: Path) -> None:
+    """The learning rate is that of two workers: 0.4 x 2 x 8 / 256 after the warm-up."""
     flags = ("--data-root", str(photos.root), *TINY, "-e", "2", "--warmup-epochs", "1", "--lr",
              "0.4", "--no-val", "--disp-batches", "1", "--run-dir", "run")  # fmt: skip
     worker = [*launch.program("train"), *flags]
@@ -236,7 +234,7 @@ def test_workers_take_their_number_from_what_started_them(
         (STEP, ("--backend", "tensorflow"), "--backend tensorflow: srun has started 4 workers"),
     ],
 )  # fmt: skip
-def test_a_worker_that_is_told_something_else(
+def test_contradicting_rank_is_refused(
     rn50: Callable, photos: Photos, env: dict, flags: tuple[str, ...], words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -247,8 +245,8 @@ def test_a_worker_that_is_told_something_else(
 
 @pytest.mark.slow
 @pytest.mark.needs("horovod")
-def test_a_lone_worker_is_not_two(rn50: Callable, photos: Photos) -> None:
-    """Nothing started a second one: it would train at a rate that is for two."""
+def test_single_worker_with_n_2_is_refused(rn50: Callable, photos: Photos) -> None:
+    """No second worker was started: it would train at the learning rate of two."""
     error = rn50("train", "--data-root", photos.root, *TINY, "-n", "2", "--comm", "horovod").error
     assert "horovod has connected 1 worker(s)" in error and "rn50 run -n 2" in error
 
@@ -276,8 +274,11 @@ def finish(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def test_two_workers_train_and_one_scores_the_same(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
-    """19 validation images on two workers with batches of 4: the last rows are padding. One process
-    that scores the checkpoint finds the same accuracy, as the running statistics were averaged."""
+    """19 validation images on two workers with batches of 4 need padding.
+
+    One process that scores the checkpoint finds the same accuracy, because the running statistics
+    are averaged.
+    """
     flags = ("-e", "2", "--report", "r.json", "--model-prefix", "m", "--lr", "0.4")
     done = finish(argv_of(photos, launcher, *flags), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -404,7 +405,7 @@ def test_no_worker_outlives_the_run(number: int, launcher: str, start: Callable[
 
 @pytest.mark.parametrize("gone", ["process", "folder"])
 def test_a_worker_that_starts_too_late_ends(gone: str, tmp_path: Path) -> None:
-    """Its `rn50 run` was killed, or has given up, before the worker could register."""
+    """Its `rn50 run` was killed or gave up before the worker could register."""
     with subprocess.Popen(["true"]) as ended:
         pass
     pid = ended.pid if gone == "process" else os.getpid()
@@ -504,7 +505,7 @@ WITH_TENSORFLOW = pytest.param(
     ("launcher", "backend"),
     [pytest.param(*p.values, "torch", marks=p.marks) for p in once("mpirun")] + [WITH_TENSORFLOW],
 )
-def test_a_run_that_is_asked_to_end_resumes_bit_for_bit(
+def test_sigterm_run_resumes_bit_for_bit(
     launcher: str, backend: str, start: Callable[..., Run], photos: Photos, tmp_path: Path
 ) -> None:
     """SIGTERM comes in the middle of an epoch."""
@@ -543,7 +544,7 @@ def test_a_run_that_is_asked_to_end_resumes_bit_for_bit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", once("torchrun"))
-def test_a_run_that_failed_restarts_from_the_newest_checkpoint_that_verifies(
+def test_failed_run_restarts_from_the_newest_intact_checkpoint(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
     """Rank 1 is killed in the third epoch, after the newest checkpoint was damaged."""

@@ -40,7 +40,7 @@ Run = Callable[..., Ended]
 
 
 def translate(line: str) -> str:
-    """A line of the reference as one of ours, by the table."""
+    """Translate a line of the reference with the table."""
     for rule in TOLD["translation"]:
         for dtype, gpus in itertools.product(("FP16", "FP32"), "148"):
             there, here = (
@@ -55,7 +55,7 @@ def translate(line: str) -> str:
 
 
 def ours(told: dict[str, Any], **fill: str) -> list[str]:
-    """Return the words of our command behind `rn50`, with the blanks filled in."""
+    """Return the words of our command after `rn50`, with the blanks filled in."""
     line = translate(told["there"])
     for name, value in {"path to imagenet": IMAGENET, **fill, **told.get("fill", {})}.items():
         line = line.replace(f"<{name}>", value)
@@ -82,7 +82,7 @@ def lines(kind: str, quick: int | None = None) -> list:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def test_every_line_of_the_document_is_there() -> None:
+def test_every_line_of_the_document_is_listed() -> None:
     """Counted by hand: 3 for the container, 4 of im2rec, 6 scripts and 2 runs, 2 lists of flags, 2
     for scoring, 5 benchmarks; and 4 scripts for benchmarks."""
     counts = {kind: len(found) for kind, found in TOLD.items() if isinstance(found, list)}
@@ -133,7 +133,7 @@ def arithmetic(shown: Ended) -> list[tuple[int, int, int, float | None]]:
 
 
 @pytest.mark.parametrize("told", [*lines("run"), *lines("score")])
-def test_a_run_is_what_it_should_be(rn50: Run, told: dict) -> None:
+def test_run_has_the_expected_configuration(rn50: Run, told: dict) -> None:
     """On any machine: the values that are passed, and what a dry run prints."""
     verb, *words = ours(told, **{"model prefix": "model", "epoch": "90"})
     parser = parsers.config_parser(verb)
@@ -155,7 +155,7 @@ def test_a_run_is_what_it_should_be(rn50: Run, told: dict) -> None:
 
 
 @pytest.mark.parametrize("told", lines("benchmark"))
-def test_a_benchmark_is_the_sweep_that_it_should_be(rn50: Run, told: dict) -> None:
+def test_benchmark_has_the_expected_sweep(rn50: Run, told: dict) -> None:
     own, given = benchmark.parse(ours(told)[1:])
     assert given == meant(told)
     assert (own.workers, own.batches, own.warmup) == (told["n"], told["b"], told["warmup"])
@@ -178,7 +178,7 @@ def test_the_flags_of_the_reference_are_listed(rn50: Run, told: dict) -> None:
 FLAGS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "train_flags.toml").read_text())
 
 
-def test_each_flag_of_the_reference_is_known_or_answered() -> None:
+def test_each_reference_flag_is_accepted_or_answered() -> None:
     known = parsers.config_parser("train")._option_string_actions
     counts = {}
     for release, found in FLAGS.items():
@@ -193,7 +193,7 @@ def test_each_flag_of_the_reference_is_known_or_answered() -> None:
     assert {"--executable", "--timeout", "--mode"} <= set(TABLE)  # of benchmark.py
 
 
-def test_the_long_names_of_benchmark_py_are_names_here() -> None:
+def test_long_names_of_benchmark_py_are_accepted() -> None:
     there = ["--ngpus", "1,4", "--batch-sizes", "32,64", "--epochs", "3", "--benchmark-iters", "9"]
     here = ["-n", "1,4", "-b", "32,64", "-e", "3", "-i", "9"]
     last = ["--warmup", "1", "--output", "a.json"]
@@ -210,7 +210,7 @@ def data(roadsigns_small: SmallDataset) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("told", lines("im2rec"))
-def test_im2rec_leaves_its_files(
+def test_im2rec_writes_its_files(
     photos: Photos, tmp_path: Path, told: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -241,7 +241,7 @@ def trained(run_cli: Callable, data: dict, records: Path, told: dict) -> tuple[P
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("told", lines("run", quick=99))
-def test_a_run_leaves_its_report_and_its_model(
+def test_run_writes_its_report_and_model(
     run_cli: Callable, data: dict, roadsigns_small: SmallDataset, tmp_path: Path, told: dict
 ) -> None:
     name, prefix = trained(run_cli, data, roadsigns_small.records, told)
@@ -262,7 +262,7 @@ def check_report(file: Path, workers: int) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("told", lines("score", quick=1))
-def test_a_score_reads_the_model_that_a_run_left(
+def test_score_reads_the_model_of_a_run(
     run_cli: Callable, data: dict, roadsigns_small: SmallDataset, tmp_path: Path, told: dict
 ) -> None:
     (by,) = (run for run in TOLD["run"] if run["there"] == told["trained_by"])
@@ -280,7 +280,7 @@ def test_a_score_reads_the_model_that_a_run_left(
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("told", lines("benchmark", quick=0))
-def test_a_benchmark_leaves_its_file(
+def test_benchmark_writes_its_file(
     run_cli: Callable, data: dict, roadsigns_small: SmallDataset, tmp_path: Path, told: dict
 ) -> None:
     words = ours(told, **{"path to imagenet": str(roadsigns_small.records)})

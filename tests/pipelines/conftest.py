@@ -1,4 +1,4 @@
-"""Pictures that more than one loader is tested with, as files, RecordIO and TFRecord."""
+"""Images for the tests of several loaders, as files, RecordIO and TFRecord."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pack(root: Path) -> Path:
 
 
 def by_pillow(data: bytes, size: int, resize: int) -> np.ndarray:
-    """A validation image by Pillow alone, without decoding it at a part of its size."""
+    """Return a validation image by Pillow alone, without reduced decoding."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     left, top, width, height = recipe.center_crop_box(*image.size, size, resize)
     box = (left, top, left + width, top + height)
@@ -37,7 +37,7 @@ def by_pillow(data: bytes, size: int, resize: int) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 pictures in which any other crop, or a mirror image, shows."""
+    """12 images that reveal a wrong crop or mirroring."""
     root = tmp_path_factory.mktemp("textured")
     across, down = np.meshgrid(np.linspace(0, 1, 200), np.linspace(0, 1, 150))
     for split in ("train", "val"):
@@ -51,8 +51,7 @@ def textured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Odd(NamedTuple):
-    """An odd file: its name, the colour that it shows, and how it is saved from a red one; or its
-    bytes."""
+    """An odd file: its name, its colour, and how it is saved from a red image, or its bytes."""
 
     name: str
     colour: tuple[int, int, int]
@@ -74,7 +73,7 @@ ODD = (
     Odd("png_inside.JPEG", RED, "RGB", {"format": "PNG"}),
     Odd("progressive.jpg", RED, "RGB", {"progressive": True}),
     Odd("thin.jpg", RED, "RGB", {"size": (2, 300)}),
-    # of 16 bits the upper 8 are the picture, as in OpenCV and DALI
+    # of 16 bits the upper 8 are used, as in OpenCV and DALI
     Odd("grey_16.png", (64, 64, 64), "", {}, png(16, 0, (0x4000,))),
     Odd("grey_16_dark.png", (0, 0, 0), "", {}, png(16, 0, (200,))),
     Odd("grey_16_alpha.png", (64, 64, 64), "", {}, png(16, 4, (0x40FF, 0x8000))),
@@ -89,7 +88,7 @@ ODD = (
 
 @pytest.fixture(scope="session")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twins of the odd files of ImageNet, and some more: all of them decode. Each is a class."""
+    """Copies of ImageNet's odd files and some more, one per class; all of them decode."""
     root = tmp_path_factory.mktemp("odd")
     for split in ("train", "val"):
         for number, (name, _, mode, options, data) in enumerate(ODD):

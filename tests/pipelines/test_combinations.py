@@ -30,7 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_it_trains_and_validates(
+def test_every_combination_trains_and_validates(
     root: Path, tmp_path: Path, run_cli: Callable[..., Any],
     backend: str, loader: str, data_format: str, workers: str,
 ) -> None:  # fmt: skip
@@ -49,7 +49,7 @@ def test_it_trains_and_validates(
     assert report["env"]["data"]["val"].endswith(f"(19 images, {data_format})")
 
 
-def test_the_page_of_commands_has_a_row_for_each(repository: Path) -> None:
+def test_commands_page_has_a_row_for_each_loader(repository: Path) -> None:
     text = (repository / "docs" / "commands.md").read_text()
     rows = re.findall(r"^\| `--loader (\w+)` \|(.*)\|$", text, re.MULTILINE)
     assert {loader for loader, _ in rows} == {*config.LOADERS}

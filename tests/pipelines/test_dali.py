@@ -36,12 +36,12 @@ def read(source: Source, split: str = "train", **fields: Any) -> list[Batch]:
     return test_loaders.read("dali", source, split, **fields)
 
 
-# --- pictures -------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_validation_images_are_plain_pillow_s(textured: Path, engine: bool) -> None:
-    """With the decoder that decodes what is needed, and with the one for a GPU's JPEG engine."""
+def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
+    """Test the decoder that decodes only what is needed, and the one for a GPU's JPEG engine."""
     from rn50lib.data.dali import Dali
 
     for size, resize in ((32, 37), (40, 50), (64, 150)):
@@ -54,8 +54,11 @@ def test_validation_images_are_plain_pillow_s(textured: Path, engine: bool) -> N
 
 
 def crops(images: np.ndarray) -> np.ndarray:
-    """(left, top, right, bottom) of each crop as shares of its picture, by the `textured` pictures'
-    own colours: red rises from left to right, green downwards. Mirrored: left > right."""
+    """Return (left, top, right, bottom) of each crop as fractions of its image.
+
+    The colours of the `textured` images encode the position: red rises from left to right, green
+    downwards. Mirrored crops have left > right.
+    """
     ends = []
     for values in (images.mean(axis=1)[..., 0] / 255, images.mean(axis=2)[..., 1] / 255):
         slope = (values[:, -2] - values[:, 1]) / (values.shape[1] - 3)
@@ -65,8 +68,8 @@ def crops(images: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_crops_are_drawn_by_the_recipe_s_numbers(textured: Path, engine: bool) -> None:
-    """DALI's own default is 8 % of the area; the recipe says 5."""
+def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
+    """DALI's default smallest crop is 8 % of the area; the recipe's is 5 %."""
     from rn50lib.data.dali import Dali
 
     source = open_source(textured, "train", "recordio")
@@ -87,7 +90,7 @@ def test_crops_are_drawn_by_the_recipe_s_numbers(textured: Path, engine: bool) -
     assert (height > 0).all()  # none is upside down
 
 
-def test_other_augmentation_comes_from_the_recipe_too(textured: Path) -> None:
+def test_other_augmentation_follows_the_recipe(textured: Path) -> None:
     source = open_source(textured, "train", "recordio")
     left, top, right, bottom = crops(pixels(read(source, recipe="roadsigns"))).T
     assert (np.abs(right - left) * (bottom - top)).min() > 0.3  # not 5 %, but 35
@@ -103,10 +106,10 @@ def test_other_augmentation_comes_from_the_recipe_too(textured: Path) -> None:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_epochs_in_turn_are_those_that_stand_alone(
+def test_consecutive_epochs_match_single_epochs(
     textured: Path, data_format: str, split: str
 ) -> None:
-    """A run has graphs built ahead; one that resumes at an epoch does not."""
+    """A run builds graphs ahead; a run that resumes at an epoch does not."""
     source = open_source(textured, split, data_format)
     experiment = full(loader="dali", batch_size=4, num_epochs=3, data_nthreads=2)
     for rank, size in ((0, 1), (1, 2)):
@@ -144,7 +147,7 @@ def packed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("raise ImportError('no libcudart')", "DALI does not import here (no libcudart): `make"),
     ],
 )
-def test_where_dali_is_missing_one_line_says_so(
+def test_missing_dali_is_one_line(
     photos: Photos, run_cli: Callable[..., Any], repository: Path, tmp_path: Path,
     inside: str | None, problem: str,
 ) -> None:  # fmt: skip
@@ -192,8 +195,8 @@ def test_raw_pixels_are_refused(photos: Photos, tmp_path: Path) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.needs("dali2")
-def test_all_of_this_with_the_current_dali(tmp_path: Path, repository: Path) -> None:
-    """The same tests in a process that finds the other package first."""
+def test_dali_tests_pass_with_the_current_dali(tmp_path: Path, repository: Path) -> None:
+    """Run the same tests in a process that finds the other package first."""
     folder = Path(os.environ["RN50_DALI2"])
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "__init__.py").write_text(f"__path__ = [{str(folder / 'nvidia')!r}]\n")

@@ -13,16 +13,16 @@ from rn50lib.data import decode as images
 
 
 def photograph(width: int, height: int, seed: int = 0) -> bytes:
-    """A JPEG with soft shapes, edges and grain, as a camera's has."""
+    """Return a JPEG with soft shapes, edges and grain, like a photo."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (height // 40 + 2, width // 40 + 2, 3), dtype=np.uint8)
-    picture = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
     for _ in range(12):
         x, y = rng.integers(0, width), rng.integers(0, height)
         w, h = rng.integers(10, width // 3, 2)
-        picture.paste(tuple(int(c) for c in rng.integers(0, 256, 3)), (x, y, x + w, y + h))
-    picture = picture.filter(ImageFilter.GaussianBlur(0.7))
-    noisy = np.asarray(picture, np.float32) + rng.normal(0, 4, (height, width, 1))
+        image.paste(tuple(int(c) for c in rng.integers(0, 256, 3)), (x, y, x + w, y + h))
+    image = image.filter(ImageFilter.GaussianBlur(0.7))
+    noisy = np.asarray(image, np.float32) + rng.normal(0, 4, (height, width, 1))
     buffer = io.BytesIO()
     Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
@@ -36,7 +36,7 @@ def plain(data: bytes, box: recipe.Box, size: int) -> np.ndarray:
 
 
 def ours(data: bytes, box: recipe.Box, size: int) -> np.ndarray:
-    return images.crop(images.open_image(data, "picture"), box, size, "picture")
+    return images.crop(images.open_image(data, "image"), box, size, "image")
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
@@ -45,7 +45,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 
 @pytest.mark.parametrize("size", [64, 224])
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (1600, 1200)])
-def test_training_crops_look_as_pillow_s_do(width: int, height: int, size: int) -> None:
+def test_training_crops_match_pillow(width: int, height: int, size: int) -> None:
     data = photograph(width, height)
     for seed in range(8):
         box, _ = recipe.augment(seed, width, height)
@@ -54,7 +54,7 @@ def test_training_crops_look_as_pillow_s_do(width: int, height: int, size: int) 
 
 @pytest.mark.parametrize(("width", "height"), [(512, 512), (640, 512), (512, 768)])
 def test_validation_is_resize_then_centre_crop(width: int, height: int) -> None:
-    """As the reference does it: the shorter side to 256, then 224 x 224 from the middle."""
+    """The reference resizes the shorter side to 256, then crops 224 x 224 from the middle."""
     data = photograph(width, height)
     whole = Image.open(io.BytesIO(data)).convert("RGB")
     half = whole.resize((width // 2, height // 2), Image.Resampling.BILINEAR)
@@ -76,18 +76,18 @@ def test_the_validation_crop_is_centred_to_a_pixel(size: int) -> None:
 
 
 def test_a_small_crop_of_a_large_image_is_not_blurred() -> None:
-    """Decoding at a reduced size stops where the crop would be enlarged."""
+    """Reduced decoding is not used if the crop would have to be enlarged."""
     data = photograph(1600, 1200)
     box = (400, 300, 120, 90)
     assert difference(ours(data, box, 64), plain(data, box, 64)) <= 3
 
 
 def test_a_reduced_decode_does_not_shift_the_crop() -> None:
-    """At an eighth 257 pixels become 33, the last of which is one wide: the scale is not 33:257."""
+    """At an eighth, 257 pixels become 33, the last of which covers one: the scale is not 33:257."""
     ramp = np.tile(np.linspace(0, 255, 257).astype(np.uint8), (257, 1))
-    for picture in (ramp, ramp.T):
+    for image in (ramp, ramp.T):
         buffer = io.BytesIO()
-        Image.fromarray(picture).convert("RGB").save(buffer, "JPEG", quality=95)
+        Image.fromarray(image).convert("RGB").save(buffer, "JPEG", quality=95)
         for box in ((0, 0, 256, 256), (0, 0, 257, 257)):
             made, wanted = (f(buffer.getvalue(), box, 32) for f in (ours, plain))
             assert np.abs(made.astype(int) - wanted).max() <= 3

@@ -22,7 +22,7 @@ from PIL import Image
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import example_pieces, format_index, write_records
-from rn50lib import hooks as overrides
+from rn50lib import hooks
 from rn50lib.data import Batch, open_pipeline, sampler
 from rn50lib.data.source import Source, open_source
 from rn50lib.data.tfrecord import index_path
@@ -87,7 +87,7 @@ def packed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @every_loader
 @every_format
 def test_ranks_share_the_images(packed: Path, loader: str, data_format: str) -> None:
-    """Training: none twice. Validation: each once. The number of steps is the same on all ranks."""
+    """Training sees no image twice, validation each once; all ranks take equally many steps."""
     for split, (size, batch) in itertools.product(("train", "val"), ((2, 5), (5, 2))):
         source = open_source(packed, split, data_format)
         ranks = [
@@ -110,8 +110,8 @@ def test_ranks_share_the_images(packed: Path, loader: str, data_format: str) -> 
 
 
 @every_ordered
-def test_the_order_is_the_promised_one(packed: Path, loader: str, data_format: str) -> None:
-    """Step s takes order[s x G : (s + 1) x G], and rank r the rows from r x B of it."""
+def test_order_follows_seed_and_epoch(packed: Path, loader: str, data_format: str) -> None:
+    """Step s takes order[s x G : (s + 1) x G], and rank r its rows from r x B on."""
     source = open_source(packed, "train", data_format)
     images = [Image.open(io.BytesIO(source.read(i))).resize((4, 4)) for i in range(TRAIN)]
     shown = numbers(np.stack([np.asarray(image) for image in images]))
@@ -135,9 +135,7 @@ def test_an_epoch_continues_from_any_step(textured: Path, loader: str, data_form
 
 @every_loader
 @every_format
-def test_a_part_of_the_data_stays_the_same_part(
-    packed: Path, loader: str, data_format: str
-) -> None:
+def test_num_examples_selects_the_same_images(packed: Path, loader: str, data_format: str) -> None:
     source = open_source(packed, "train", data_format)
     parts = [read(loader, source, epoch=e, num_examples=24) for e in (0, 1)]
     shown = [numbers(pixels(part)) for part in parts]
@@ -184,7 +182,7 @@ def hashes(pipelines: list[Any]) -> list[str]:
 def test_seed_and_epoch_give_the_same_batches_in_any_process(
     textured: Path, repository: Path, loader: str
 ) -> None:
-    """With a different number of threads or workers, too."""
+    """The number of threads or workers does not matter."""
     code = f"if __name__ == '__main__':\n{ANOTHER_PROCESS}".replace("\n", "\n    ")
     done = subprocess.run(
         [sys.executable, "-c", code, loader, str(textured)],
@@ -240,7 +238,7 @@ def store(root: Path, data_format: str, images: list[bytes]) -> list[str]:
 def test_a_bad_image_is_named(
     tmp_path: Path, loader: str, data_format: str, bad: str, problem: str
 ) -> None:
-    """DALI does not say which image of a stream failed; the remedy does."""
+    """DALI does not say which image of a stream failed; the remedy finds it."""
     images = []
     for i in range(4):
         write_photo(tmp_path / f"{i}.jpg", i, 300, 300)
@@ -263,7 +261,7 @@ def test_a_bad_image_is_named(
 def test_a_changed_byte_stops_training(
     packed: Path, tmp_path: Path, loader: str, data_format: str
 ) -> None:
-    """Also with DALI, which itself looks at no checksum and trains on the changed image."""
+    """This includes DALI, which ignores checksums and would train on the changed image."""
     root = Path(shutil.copytree(packed, tmp_path / "set"))
     assert len(labels(read(loader, open_source(root, "train", data_format)))) == TRAIN
     name = "records/train.rec" if data_format == "recordio" else "tfrecord/train-00001-of-00003"
@@ -294,7 +292,7 @@ def test_a_batch_larger_than_the_data_is_refused(packed: Path, loader: str) -> N
     "loader", [pytest.param(name, marks=MARKS[name]) for name in ("tensorflow", "dali")]
 )
 def test_fast_resampling_lets_fine_patterns_through(tmp_path: Path, loader: str) -> None:
-    """Stripes of one pixel are grey from afar. Without antialiasing some of them stay stripes."""
+    """One-pixel stripes become grey with antialiasing; without it, some of them stay stripes."""
     stripes = np.zeros((60, 60, 3), np.uint8)
     stripes[:, ::2] = 255
     for split in ("train", "val"):
@@ -325,8 +323,8 @@ def shard(order, rank, size, batch):
 @pytest.fixture
 def learner(tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "mine.py").write_text(MINE)
-    yield lambda seam, name: overrides.install((f"{seam}={tmp_path / 'mine.py'}:{name}",))
-    overrides.install(())
+    yield lambda seam, name: hooks.install((f"{seam}={tmp_path / 'mine.py'}:{name}",))
+    hooks.install(())
 
 
 @every_loader

@@ -1,6 +1,6 @@
-"""The same file and the same crop through every loader: the same picture, and the same predictions.
+"""The same file and crop through every loader: the same pixels, and the same predictions.
 
-Truth is Pillow, antialiased, from the image decoded whole.
+The truth is Pillow with antialiasing, from the whole decoded image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOADERS = {
 
 
 def validation(source: Source, loader: str, **fields: Any) -> np.ndarray:
-    """All validation images as one loader gives them, in their order."""
+    """Return all validation images of one loader, in order."""
     experiment = full(**LOADERS[loader], num_classes=len(source.classes), **fields)
     pipeline = open_pipeline(experiment, source, "val", 0, 1)
     try:
@@ -41,7 +41,7 @@ def validation(source: Source, loader: str, **fields: Any) -> np.ndarray:
 
 
 def photograph(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Noise on every scale, as photographs have detail on every scale."""
+    """Return noise on every scale, like the detail of photos."""
     total = np.full((height, width, 3), 128.0)
     for scale, strength in ((1, 8), (2, 8), (4, 10), (16, 25), (64, 40)):
         small = rng.normal(size=(height // scale + 2, width // scale + 2, 3)).astype(np.float32)
@@ -52,7 +52,7 @@ def photograph(rng: np.random.Generator, width: int, height: int) -> Image.Image
 
 
 @pytest.mark.slow
-def test_every_loader_shows_pillow_s_picture(tmp_path: Path) -> None:
+def test_every_loader_matches_pillow(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for split, i in itertools.product(("train", "val"), range(3)):
         path = tmp_path / split / "a" / f"{i}.jpg"
@@ -65,15 +65,17 @@ def test_every_loader_shows_pillow_s_picture(tmp_path: Path) -> None:
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(3)])
         for loader in LOADERS:
             made = validation(source, loader, image_shape=size, val_resize=resize)
-            apart = np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3))
-            assert apart.max() <= 3, (loader, size, apart)
+            difference = np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3))
+            assert difference.max() <= 3, (loader, size, difference)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["native, torch", "native, tensorflow"])
-def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
-    """Decoded in a hurry, which the crop's own size hides: a mean of 1 to 2 of 255. Where a part of
-    the size is decoded, PyTorch's crop goes to the nearest pixel of that."""
+def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
+    """Fast decoding changes pixels by a mean of 1 to 2 of 255.
+
+    If PyTorch's loader decodes at reduced size, its crop is rounded to the pixels of that size.
+    """
     rng = np.random.default_rng(0)
     path = tmp_path / "train" / "a"
     path.mkdir(parents=True)
@@ -98,15 +100,17 @@ def test_training_crops_are_pillow_s(tmp_path: Path, loader: str) -> None:
                 part = next(p for p in (4, 2, 1) if min(w, h) >= p * size or p == 1)
                 box = tuple(round(side / part) * part for side in box)
             wanted = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
-            apart = np.abs(pixels - (wanted[:, ::-1] if mirror else wanted)).mean()
-            assert apart <= 3, (size, number, apart)
-            assert apart > 0.5  # else it was not decoded in a hurry
+            difference = np.abs(pixels - (wanted[:, ::-1] if mirror else wanted)).mean()
+            assert difference <= 3, (size, number, difference)
+            assert difference > 0.5  # else it was not decoded in a hurry
 
 
 @pytest.mark.acceptance
 def test_predictions_of_one_checkpoint_agree(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
-    """The built-in data's 1,200 validation images, through each loader, by a network that has
-    learned them: pairs agree on 99 %, and top-1 is within half a point."""
+    """A trained network predicts the built-in data's 1,200 validation images through each loader.
+
+    Pairs agree on 99 %, and top-1 is within half a point.
+    """
     from data_prep import im2rec, roadsigns
     from rn50.predict import trained_as
     from rn50lib import checkpoint

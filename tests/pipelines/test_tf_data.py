@@ -1,4 +1,4 @@
-"""tf.data: the batches of PyTorch's loader (tested against Pillow), raw pixels, and its stages."""
+"""The tf.data loader: batches equal to PyTorch's loader, raw pixels, and its stages."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ def read(source: Source, split: str = "train", **fields: Any) -> list[Batch]:
 
 
 def different(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The mean difference of pixels, image by image."""
+    """Return the mean difference of pixels, image by image."""
     return np.abs(a.astype(float) - b.astype(float)).mean(axis=(1, 2, 3))
 
 
-# --- the same pictures as PyTorch's loader --------------------------------------------------------
+# --- the same images as  PyTorch's loader --------------------------------------------------------
 
 TURNED = {"rotate": 25.0, "flip_up_down": True, "seed": 3}
 
 
 def limit(options: dict[str, Any]) -> float:
-    """Two decoders differ by 1 or 2; along the edge of a turned image, TensorFlow mixes the last
-    pixels with the black next to it and Pillow does not. Anything else differs by tens."""
+    """Return the tolerance: two decoders differ by 1 or 2.
+
+    Along the edge of a rotated image, TensorFlow mixes the last pixels with the black next to it
+    and Pillow does not. Any other error differs by tens.
+    """
     return 5 if options else 3
 
 
 @pytest.mark.parametrize("data_format", ["files", "recordio"])
 @pytest.mark.parametrize("options", [{}, TURNED])
-def test_batches_are_those_of_the_torch_loader(
+def test_batches_match_the_torch_loader(
     textured: Path, data_format: str, options: dict[str, Any]
 ) -> None:
     for split, rank in (("train", 1), ("val", 0)):
@@ -56,10 +59,8 @@ def test_batches_are_those_of_the_torch_loader(
 
 
 @pytest.mark.parametrize("options", [{}, TURNED])
-def test_a_stream_crops_each_record_as_the_torch_loader_does(
-    textured: Path, options: dict[str, Any]
-) -> None:
-    """Which record is which is found by looking: each has exactly one twin."""
+def test_stream_crops_match_the_torch_loader(textured: Path, options: dict[str, Any]) -> None:
+    """Records are matched by content: each has exactly one twin."""
     for split in ("train", "val"):
         source = open_source(textured, split, "tfrecord")
         pictures = Pictures(source, split == "train", full(**options))
@@ -72,7 +73,7 @@ def test_a_stream_crops_each_record_as_the_torch_loader_does(
 
 
 def test_raw_pixels_train_too(photos: Photos, tmp_path: Path) -> None:
-    """The slides' examples: they hold a square of every picture, and a label from 0 on."""
+    """The slides' examples contain a square of every image, and a label from 0."""
     from data_prep import tfrecord
 
     tfrecord.convert(photos.root, tmp_path / "raw", schema="slides", size=50, jobs=0, quiet=True)
@@ -86,7 +87,7 @@ def test_raw_pixels_train_too(photos: Photos, tmp_path: Path) -> None:
 
 
 def test_only_reading_shard_after_shard_changes_the_order_of_a_stream(textured: Path) -> None:
-    """Every other stage changes nothing but the speed; of files, each changes nothing at all."""
+    """Every other stage only changes the speed; for files, every stage does."""
     from rn50lib.data.sampler import Plan
     from rn50lib.data.tfdata import Stages, TfData
 

@@ -53,8 +53,8 @@ def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
     assert np.array_equal(one, together.reshape(one.shape))
 
 
-def test_a_training_image_is_its_crop_mirrored_or_not(textured: Path) -> None:
-    """By plain Pillow, from the file: decode, crop, resize, mirror."""
+def test_training_image_is_the_crop_or_its_mirror_image(textured: Path) -> None:
+    """The truth is plain Pillow: decode the file, crop, resize, mirror."""
     source = open_source(textured, "train", "files")
     made = by_position(read(source, batch_size=4, epoch=3, seed=2))
     mirrored = 0
@@ -71,8 +71,8 @@ def test_a_training_image_is_its_crop_mirrored_or_not(textured: Path) -> None:
     assert 0 < mirrored < 12
 
 
-def test_training_images_are_turned_as_asked(textured: Path) -> None:
-    """The slides' augmentation, on top of the same crops; validation images stay as they are."""
+def test_training_images_are_rotated_and_flipped(textured: Path) -> None:
+    """The slides' augmentation is applied to the same crops; validation images do not change."""
     for split in ("train", "val"):
         source = open_source(textured, split, "files")
         level = by_position(read(source, split, batch_size=4))
@@ -101,7 +101,7 @@ def test_training_images_are_turned_as_asked(textured: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path) -> None:
+def test_bad_file_in_a_worker_is_named_and_ends_all_workers(tmp_path: Path) -> None:
     for split, i in itertools.product(("train", "val"), range(8)):
         write_photo(tmp_path / split / "a" / f"{i}.jpg", i)
     (tmp_path / "train" / "a" / "7.jpg").write_bytes(b"This is not a photo. " * 60)
@@ -111,8 +111,8 @@ def test_a_bad_file_is_named_through_workers_and_no_worker_stays(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_held_stays_as_it_was(textured: Path) -> None:
-    """Through later epochs and one that was broken off, also where only a view is held."""
+def test_held_batch_is_not_overwritten(textured: Path) -> None:
+    """A batch, or a view of it, survives later epochs and an interrupted one."""
     source = open_source(textured, "train", "files")
     fields: dict[str, Any] = {"batch_size": 1, "image_shape": 64, "num_classes": 2}
     wanted = [[b.images.numpy().copy() for b in read(source, epoch=e, **fields)] for e in range(3)]
@@ -144,7 +144,7 @@ def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
 
 
 def workers() -> list[psutil.Process]:
-    """The loaders' workers below this process; they are the children of a fork server."""
+    """Return the loaders' workers below this process; they are children of a fork server."""
     below = [c for child in psutil.Process().children() for c in child.children()]
     return [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
@@ -173,7 +173,7 @@ def frame_of(data: bytes) -> int:
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
 @pytest.mark.parametrize("way", [{}, {"progressive": True}, {"restart_marker_rows": 1}])
 @pytest.mark.parametrize("train", [True, False])
-def test_rows_above_the_bottom_are_the_whole_image_s(
+def test_partial_decode_matches_the_whole_image(
     photos: Photos, train: bool, ratio: int, subsampling: str, way: dict[str, Any]
 ) -> None:
     import simplejpeg
@@ -193,7 +193,7 @@ def test_rows_above_the_bottom_are_the_whole_image_s(
             assert len(rows) < 20  # the promise is not kept by decoding everything
 
 
-def test_damage_is_seen_where_the_crop_reaches_it(pictures: TorchPictures) -> None:
+def test_damage_inside_the_crop_is_detected(pictures: TorchPictures) -> None:
     data = bytearray(jpeg(400, 300, quality=90))
     whole = pictures.decode(bytes(data), frame_of(data), 300, 1).copy()
     at = len(data) * 6 // 10
@@ -215,7 +215,7 @@ def test_a_header_that_claims_a_huge_image_is_refused(photos: Photos) -> None:
 # --- synthetic ------------------------------------------------------------------------------------
 
 
-def test_synthetic_images_are_the_same_again_and_again() -> None:
+def test_synthetic_images_are_reproducible() -> None:
     made = open_pipeline(full(loader="synthetic", benchmark_iters=3), None, "train", 0, 1)
     batches = list(made.epoch(0))
     assert len(made) == len(batches) == 3 and made.examples == 12

@@ -1,4 +1,4 @@
-"""What the tests of the record files share."""
+"""Fixtures for the tests of the record files."""
 
 import os
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch):
-    """Syncing is what these tests would spend most of their time on."""
+    """Skip fsync, which would take most of the time of these tests."""
     monkeypatch.setattr(os, "fsync", lambda _: None)

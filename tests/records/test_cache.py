@@ -22,7 +22,7 @@ SHARDS = 3
 
 
 def write(root: Path, form: str, labels: list[int]) -> None:
-    """A train split, each image the text of its label."""
+    """Write a train split whose images are the text of their labels."""
     if form == "recordio":
         (root / "records").mkdir(exist_ok=True)
         with Writer(root / "records" / "train") as writer:
@@ -82,7 +82,7 @@ def test_labels_are_cached_until_a_file_changes(tmp_path: Path, form: str) -> No
 
 
 @pytest.mark.parametrize("form", ["recordio", "tfrecord"])
-def test_a_folder_that_is_only_read_has_its_note_in_the_cache(tmp_path: Path, form: str) -> None:
+def test_read_only_folder_uses_the_cache_folder(tmp_path: Path, form: str) -> None:
     root = tmp_path / "set"
     root.mkdir()
     write(root, form, [3, 1, 2])
@@ -110,7 +110,7 @@ print(disk_cache(Path(sys.argv[1] + ".note"), [Path(sys.argv[1])], compute)["a"]
 """
 
 
-def test_one_rank_computes_for_all(tmp_path: Path) -> None:
+def test_one_rank_computes_the_cache_for_all(tmp_path: Path) -> None:
     file, log = tmp_path / "file", tmp_path / "log"
     file.write_bytes(b"x")
     ranks = [
@@ -123,12 +123,12 @@ def test_one_rank_computes_for_all(tmp_path: Path) -> None:
 
 
 def from_disk() -> int:
-    """Bytes that the kernel has fetched from a disk for this process."""
+    """Return the bytes that the kernel has read from a disk for this process."""
     return int(Path("/proc/self/io").read_text().split("read_bytes: ")[1].split()[0])
 
 
 def test_reading_at_random_reads_little_more_than_the_records(tmp_path: Path) -> None:
-    """By the kernel's count, of a file that is not in memory. Readahead takes four times that."""
+    """The kernel counts the bytes of a file not in memory; readahead would take four times that."""
     root = tmp_path / "set"
     (root / "records").mkdir(parents=True)
     image = os.urandom(100_000)

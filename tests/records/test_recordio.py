@@ -27,7 +27,7 @@ def known_rec(tmp_path):
 
 
 def write(prefix, count, size=100, seed=0):
-    """Records with keys 0, 7, 14, …, label number % 5; returns their images."""
+    """Write records with keys 0, 7, 14, …, label number % 5; return their images."""
     rng = np.random.default_rng(seed)
     images = [rng.bytes(size + i) for i in range(count)]
     with Writer(prefix) as writer:
@@ -36,7 +36,7 @@ def write(prefix, count, size=100, seed=0):
     return images
 
 
-def test_writer_writes_what_mxnet_writes(tmp_path):
+def test_writer_matches_mxnet(tmp_path):
     with Writer(tmp_path / "a") as writer:
         for key, label, image in known.RECORDS:
             writer.write(key, pack_header(label, key, image))
@@ -46,7 +46,7 @@ def test_writer_writes_what_mxnet_writes(tmp_path):
 
 
 def frame_by_the_rule(payload: bytes) -> bytes:
-    """The format's description, read word by word."""
+    """Frame a record exactly as the format's description says."""
     parts, start = [], 0
     for at in range(0, len(payload) // 4 * 4, 4):
         if payload[at : at + 4] == known.MAGIC:
@@ -72,7 +72,7 @@ payloads = st.lists(
 
 
 @given(payloads)
-def test_framing_follows_the_rule_and_comes_back(payload):
+def test_framing_follows_the_format_and_round_trips(payload):
     framed = frame(payload)
     assert framed == frame_by_the_rule(payload)
     span = locate(framed, 0, len(framed))
@@ -80,7 +80,7 @@ def test_framing_follows_the_rule_and_comes_back(payload):
     assert join(framed, span) == payload
 
 
-def test_reader_reads_what_mxnet_wrote(known_rec):
+def test_reader_reads_mxnets_files(known_rec):
     reader = Reader(known_rec)
     assert len(reader) == 5
     assert reader.keys.tolist() == [key for key, _, _ in known.RECORDS]
@@ -118,7 +118,7 @@ def test_labels(tmp_path):
 
 
 @pytest.mark.parametrize("label", [(1.0, 2.0), 0.5, -1.0, float("nan"), float("inf")])
-def test_label_that_is_no_class_is_named(tmp_path, label):
+def test_invalid_label_is_named(tmp_path, label):
     with Writer(tmp_path / "a") as writer:
         writer.write(4, pack_header(1, 4, b"image"))
         writer.write(8, pack_header(label, 8, b"image"))
@@ -137,7 +137,7 @@ def test_file_changed_before_a_worker_opens_it(tmp_path):
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
-def test_damage_is_told_with_its_place_and_costs_no_other_record(tmp_path):
+def test_damage_is_reported_with_offset_and_other_records_are_read(tmp_path):
     write(tmp_path / "a", 50)
     data = bytearray((tmp_path / "a.rec").read_bytes())
     offset = int(Reader(tmp_path / "a.rec").offsets[37])
@@ -181,11 +181,11 @@ def test_broken_index(tmp_path, text):
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_random_damage_is_told_or_harmless(tmp_path_factory, data):
-    """Any change of the bytes: a record comes back right, or is refused with an offset.
+def test_random_damage_is_reported_or_harmless(tmp_path_factory, data):
+    """After any change of bytes, a record is either correct or refused with an offset.
 
     The format has no checksum, so a change inside the payload of a record can only be seen in the
-    image itself; it must not touch any other record.
+    image itself; it must not affect any other record.
     """
     folder = tmp_path_factory.mktemp("damage")
     damaged = bytearray(known.REC)
@@ -236,7 +236,7 @@ def changed(path, offset):
 
 @pytest.mark.parametrize("position", range(len(known.RECORDS)))
 def test_a_changed_record_is_refused(tmp_path, position):
-    """Also one in several parts, one with several labels, and one whose label was changed."""
+    """This includes records in several parts, with several labels, and with a changed label."""
     with Writer(tmp_path / "a") as writer:
         for key, label, image in known.RECORDS:
             writer.write(key, pack_header(label, key, image))
@@ -268,7 +268,7 @@ def test_without_checksums_or_with_those_of_another_file(tmp_path):
 # -- writing -------------------------------------------------------------------------------------
 
 
-def test_a_key_comes_once(tmp_path):
+def test_duplicate_keys_are_refused(tmp_path):
     with pytest.raises(UserError, match="the key 5 comes twice"), Writer(tmp_path / "a") as writer:
         writer.write(5, pack_header(0, 5, b"x"))
         writer.write(5, pack_header(0, 5, b"y"))
@@ -276,7 +276,7 @@ def test_a_key_comes_once(tmp_path):
 
 
 def test_records_beyond_4_gib_are_read(tmp_path):
-    """A sparse file: nine records of 500 MB of zeros, and a small one behind them."""
+    """A sparse file contains nine records of 500 MB of zeros and a small one after them."""
     with open(tmp_path / "a.rec", "wb") as rec, open(tmp_path / "a.idx", "w") as idx:
         for key in range(10):
             size = 500_000_000 if key < 9 else 32

@@ -11,7 +11,7 @@ batches = st.integers(1, 9)
 
 
 @given(st.integers(0, 500), st.integers(0, 2**32), st.integers(0, 90))
-def test_an_epochs_order_is_a_permutation_and_comes_again(examples, seed, epoch):
+def test_epoch_order_is_a_reproducible_permutation(examples, seed, epoch):
     order = epoch_order(examples, seed, epoch)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(examples))
@@ -23,8 +23,8 @@ def test_orders_of_epochs_and_seeds_differ():
     assert len(orders) == 100
 
 
-def test_each_image_is_anywhere_equally_often():
-    """A biased shuffle is seen here: 4,000 epochs of 5 images, 800 expected, σ = 25."""
+def test_every_position_is_equally_likely():
+    """This detects a biased shuffle: 4,000 epochs of 5 images, 800 expected, σ = 25."""
     counts = np.zeros((5, 5))
     for epoch in range(4000):
         counts[np.arange(5), epoch_order(5, 1, epoch)] += 1
@@ -32,14 +32,14 @@ def test_each_image_is_anywhere_equally_often():
 
 
 def test_the_order_never_changes():
-    """A resumed run must go on in the order in which another version of NumPy began."""
+    """A resumed run must continue in the same order under a different version of NumPy."""
     assert epoch_order(10, 0, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
     assert epoch_order(10, 1, 2).tolist() == [5, 6, 9, 3, 2, 1, 0, 8, 4, 7]
     assert image_seed(1, 2, 3) == 7510213797696614745
 
 
 @given(st.integers(0, 300), sizes, batches)
-def test_shards_are_the_global_batches_cut_by_rank(examples, size, batch):
+def test_shards_are_slices_of_the_global_batches(examples, size, batch):
     order = epoch_order(examples, 3, 4)
     shards = [shard(order, rank, size, batch) for rank in range(size)]
     steps = examples // (size * batch)
@@ -93,7 +93,7 @@ def test_image_seeds():
 
 
 def test_the_mixer_is_splitmix64():
-    """The first output of SplitMix64 from state 0, as its authors' reference program prints it."""
+    """The value is the first output from state 0 of the authors' reference program."""
     from rn50lib.data.sampler import _mix
 
     assert _mix(0) == 0xE220A8397B1DCDAF

@@ -17,7 +17,7 @@ from tests.support import CLASSES, TINY, Photos
 
 @pytest.fixture(scope="module")
 def packed(photos: Photos, tmp_path_factory):
-    """The photos in shards: 3 for training, 2 for validation; and their raw pixels likewise."""
+    """The photos in shards, 3 for training and 2 for validation, and the same as raw pixels."""
     root = tmp_path_factory.mktemp("shards")
     counts = {"train": 3, "val": 2}
     for name, options in (("field", {}), ("slides", {"schema": "slides", "size": 40})):
@@ -30,7 +30,7 @@ def packed(photos: Photos, tmp_path_factory):
 
 @pytest.fixture
 def shards(packed, tmp_path):
-    """A copy of the field's shards that a test may damage."""
+    """A copy of the shards in the usual schema that a test may damage."""
     shutil.copytree(packed / "field", tmp_path / "tfrecord")
     return tmp_path / "tfrecord"
 
@@ -48,7 +48,7 @@ def test_shards_hold_the_same_images_with_the_same_labels(photos, packed, split)
     assert contents(source) == contents(files)
 
 
-def test_where_shards_are_found(photos, packed, shards):
+def test_shards_are_found_in_usual_places(photos, packed, shards):
     assert open_source(shards, "train").format == "tfrecord"  # the folder itself
     assert open_source(shards.parent, "train").path == shards  # or the one above
     assert classes_of(shards.parent) == classes_of(shards) == CLASSES
@@ -97,7 +97,7 @@ def test_a_missing_shard(shards):
     assert "train-00001-of-00003 is missing" in refused(shards)
 
 
-def test_damage_is_told_with_file_and_offset(shards):
+def test_damage_is_reported_with_file_and_offset(shards):
     path = shards / "train-00001-of-00003"
     lines = (shards / "index" / f"{path.name}.idx").read_text().splitlines()
     offset, size = map(int, lines[4].split())
@@ -137,13 +137,13 @@ def example(label, synset=None):
         ({}, "no features at all"),
     ],
 )
-def test_examples_of_another_kind(tmp_path, bad, problem):
+def test_unsupported_examples_are_refused(tmp_path, bad, problem):
     path = write_shard(tmp_path / "s", bad)
     message = refused(tmp_path / "s")
     assert message.startswith(f"{path}: record 0 at offset 0: ") and problem in message
 
 
-def test_raw_pixels_that_do_not_fit_their_size(tmp_path):
+def test_raw_pixels_of_wrong_size_are_refused(tmp_path):
     raw = {"img_raw": b"\0" * 11, "label": 0.0, "height": 2, "width": 2}
     write_shard(tmp_path / "s", raw)
     with pytest.raises(UserError, match="img_raw has 11 bytes, but height x width x 3 is 2 x 2"):
@@ -164,7 +164,7 @@ def test_label_maps_that_differ(tmp_path):
 
 
 def test_other_writers_order_their_features_differently(tmp_path):
-    """A map has no order on the wire: the image may stand before the label, as TensorFlow may."""
+    """The order of a map is not defined: TensorFlow may write the image before the label."""
     forward = serialize_example({"image/encoded": b"i" * 3000})
     backward = serialize_example({"image/class/label": 3})
     inner = forward[3:] + backward[2:]  # the entries of both, image first
@@ -182,7 +182,7 @@ def test_other_writers_order_their_features_differently(tmp_path):
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_the_built_in_data_trains_from_shards(roadsigns_small, tmp_path, rn50, monkeypatch):
-    """They are made where they are asked for, and only then."""
+    """The shards are only made on request."""
     shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
     monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
     folder = tmp_path / "data" / "roadsigns" / "tfrecord"

@@ -132,7 +132,7 @@ def test_a_class_folder_may_be_empty(root):
         (lambda path: path.with_suffix(".webp").write_bytes(b""), "not one of .jpeg, .jpg, .png"),
     ],
 )
-def test_what_is_left_out_of_a_class_folder_is_told_with_the_reason(root, make, why):
+def test_skipped_files_are_reported_with_the_reason(root, make, why):
     make(root / "train" / "apple" / "a.jpg")
     (remark,) = open_source(root, "train", "files").remarks
     assert remark.startswith(f"note: left out: {root}/train/apple/a.") and remark.endswith(why)
@@ -180,7 +180,7 @@ def test_record_files_with_different_labels_are_refused(tmp_path):
         assert "2 is only in train" in message and "0 is only in val" in message
 
 
-def test_labels_that_no_record_has_are_noted(tmp_path):
+def test_unused_labels_are_noted(tmp_path):
     write_labels(tmp_path, train=[0, 500, 0], val=[0, 500])
     (remark,) = open_source(tmp_path, "train").remarks
     assert remark.startswith("note: ") and "499 of the 501 classes" in remark

@@ -51,7 +51,7 @@ def test_reading(shard, with_index):
         reader.read(3)
 
 
-def test_every_changed_byte_is_seen(shard):
+def test_every_changed_byte_is_detected(shard):
     for at in range(len(SHARD)):
         damaged = bytearray(SHARD)
         damaged[at] ^= 0x10
@@ -71,7 +71,7 @@ def test_every_changed_byte_is_seen(shard):
 
 
 @pytest.mark.parametrize("text", ["", "0 19\nx 16\n35 37\n", "0\t19\t3\n"])
-def test_index_that_cannot_be_read(shard, text):
+def test_unreadable_index_is_refused(shard, text):
     shard.index.write_text(text)
     with pytest.raises(RecordError, match=f"^{shard.index}: the index ") as caught:
         len(TFRecordReader(shard.path, shard.index))
@@ -107,7 +107,7 @@ features = st.dictionaries(st.text(max_size=20), kinds, max_size=5)
 
 
 @pytest.mark.parametrize(("example", "hexed"), KNOWN)
-def test_examples_are_those_of_tensorflow(example, hexed):
+def test_examples_match_tensorflows(example, hexed):
     assert serialize_example(example).hex() == hexed
 
 
@@ -126,7 +126,7 @@ def test_tensorflow_reads_the_same_and_we_read_tensorflows(example):
     assert parse_example(theirs.SerializeToString()) == got
 
 
-def test_numbers_one_by_one_are_read_too():
+def test_unpacked_numbers_are_read():
     """Old writers do not pack lists: every number is a separate field."""
     body = bytes.fromhex("080108ac02")
     feature = bytes([0x1A, len(body)]) + body
@@ -142,7 +142,7 @@ labelled = st.fixed_dictionaries(
 
 
 def side_by_side(records):
-    """The label of each record; -1 if it is left to `parse_example`."""
+    """Return the label of each record; -1 if it is left to `parse_example`."""
     ends = np.cumsum([0, *map(len, records)])
     data = np.frombuffer(b"".join(records), np.uint8)
     return find_numbers(data, ends[:-1], ends[1:], LABEL).tolist()
@@ -150,7 +150,7 @@ def side_by_side(records):
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(labelled, features), min_size=1, max_size=5))
-def test_many_at_once_are_read_as_one_by_one_or_left_to_it(examples):
+def test_fast_parser_matches_the_slow_one_or_defers_to_it(examples):
     records = [serialize_example(example) for example in examples]
     for record, label in zip(records, side_by_side(records), strict=True):
         if label >= 0:
@@ -159,6 +159,6 @@ def test_many_at_once_are_read_as_one_by_one_or_left_to_it(examples):
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.binary(max_size=300)), min_size=1))
-def test_the_usual_ones_are_all_read_at_once(pairs):
+def test_fast_parser_handles_the_usual_examples(pairs):
     records = [serialize_example({"a": b, "x": b"y" * 200, LABEL: a}) for a, b in pairs]
     assert side_by_side(records) == [a for a, _ in pairs]

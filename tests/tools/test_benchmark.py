@@ -134,7 +134,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.mark.slow
 def test_a_killed_worker_leaves_null_and_the_rest_continues(started, tmp_path: Path) -> None:
-    """It is killed after its first epochs: their report exists, but must not be used."""
+    """It is killed after its first epochs; their report exists, but must not be used."""
     (tmp_path / "out.json").write_text('{"metric_keys": ["train.total_ips"]}')
     process = started("-n", "1,999", "-b", "100,1", "--comm", "ddp")
     (worker,) = psutil.Process(process.pid).children()

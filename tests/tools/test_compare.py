@@ -49,7 +49,7 @@ def line(text: str, *begin: str) -> list[str]:
     return next(w for w in map(str.split, text.splitlines()) if w[: len(begin)] == list(begin))
 
 
-def test_benchmarks_are_divided_where_workers_and_batch_agree(rn50: Rn50, files: Path) -> None:
+def test_benchmarks_are_divided_if_workers_and_batch_match(rn50: Rn50, files: Path) -> None:
     text = rn50("compare", "old.json", "new.json").out
     assert line(text, "1", "64") == ["1", "64", "100.0", "150.0", "1.50"]
     assert line(text, "1", "128") == ["1", "128", "120.0", "-", "-"]
@@ -85,8 +85,8 @@ def test_published_figures_come_with_their_source(rn50: Rn50, files: Path) -> No
     assert line(inference, "1", "208") == ["1", "208", "3,832.0", "-", "-"]
 
 
-def test_a_rate_of_zero_was_not_measured(rn50: Rn50, files: Path) -> None:
-    """Programs that did not measure write 0.0, which must not be divided by."""
+def test_zero_rate_counts_as_not_measured(rn50: Rn50, files: Path) -> None:
+    """Programs that did not measure write 0.0, which must not be a divisor."""
     told = json.loads((files / "a.json").read_text())
     told["metrics"]["train.total_ips"] = [0.0, 0.0, 0.0]
     (files / "zero.json").write_text(json.dumps(told))
@@ -99,7 +99,7 @@ def test_a_rate_of_zero_was_not_measured(rn50: Rn50, files: Path) -> None:
 @pytest.mark.parametrize(
     "args, words",
     [
-        (("old.json",), ("two to compare", "--published DGX-1/mixed")),
+        (("old.json",), ("nothing to compare with", "--published DGX-1/mixed")),
         (("old.json", "none.json"), ("none.json", "cannot be read")),
         (("old.json", "other.json"), ("other.json", "neither a report", "rn50 benchmark")),
         (("old.json", "list.json"), ("list.json", "neither a report")),

@@ -54,13 +54,13 @@ def test_rate_of_two_parts_together(loader, compute, formula, expected) -> None:
         (Rates(FREE, 180, 200, 180), COMPUTE, 10, (0, 0.9, 0.1)),
     ],
 )  # fmt: skip
-def test_the_part_that_bounds_a_run(rates: Rates, part: str, gain: float, shares: Any) -> None:
+def test_bottleneck_of_a_run(rates: Rates, part: str, gain: float, shares: Any) -> None:
     bound = model.find_bound(rates)
     assert bound.part == part and bound.gain == pytest.approx(gain, rel=1e-4)
     assert list(bound.shares.values()) == pytest.approx(shares, abs=1e-4)
 
 
-def test_the_verdict_recommends_what_gains() -> None:
+def test_verdict_recommends_the_largest_gain() -> None:
     rates = Rates(1000, 1442.6, 1442.6, 990, SLOWER)
     bound = model.find_bound(rates)
     dali = model.Change("--loader dali", model.lesson(INPUT, "torch"), 1400)
@@ -84,7 +84,7 @@ def test_candidates_follow_from_the_bound_and_the_machine() -> None:
 
 
 def test_the_edges_of_an_epoch_are_left_out(tmp_path: Path) -> None:
-    """Batches that were made ahead come too fast, and so do the last ones."""
+    """Batches prepared in advance arrive too fast, and so do the last ones."""
     seconds = {2: 0.1, 4: 0.2, 6: 1.2, 8: 2.2, 10: 2.3, 12: 2.4}
     lines = [
         {"phase": "train", "epoch": epoch, "step": step, "steps": 12, "seconds": 10 * epoch + at}
@@ -122,7 +122,7 @@ def test_bad_input(rn50: Callable[..., Ended], flags: list[str], words: str) -> 
 def test_a_fast_device_in_front_of_a_loader(
     run_cli: Callable, tmp_path: Path, photos: Photos
 ) -> None:
-    """The verb on real runs: files, figure and sentence agree."""
+    """Run the verb for real: file, figure and sentence agree."""
     ended = run_cli(
         *("diagnose", *TINY, "--data-root", photos.records, "--step", "paced:100000"),
         *("--change", "--loader synthetic", "--seconds", "0.3"),
@@ -161,7 +161,7 @@ def diagnosed(run_cli: Callable, tmp_path: Path, *flags: str | os.PathLike) -> d
         ("--image-shape 224 --step paced:10263.2", INPUT, "05"),  # eight V100s
     ],
 )
-def test_what_bounds_resnet50(
+def test_bottleneck_of_resnet50(
     run_cli: Callable, tmp_path: Path, roadsigns_small: Any, flags: str, part: str, lesson: str
 ) -> None:
     data = ("--data-root", roadsigns_small.records, "-b", "8")
@@ -172,7 +172,7 @@ def test_what_bounds_resnet50(
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_diagnosis_that_is_ended_leaves_nothing_running(
+def test_interrupted_diagnosis_leaves_no_process(
     tmp_path: Path, photos: Photos, number: signal.Signals
 ) -> None:
     env = clean_environment(RN50_RUNS=str(tmp_path / "runs"))

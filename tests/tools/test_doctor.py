@@ -60,7 +60,7 @@ def test_everything_on_this_machine(run_cli) -> None:
         ("raise ImportError('libcudart.so.13: cannot open')", "libcudart.so.13"),
     ],
 )
-def test_a_pytorch_that_does_not_import(run_cli, tmp_path: Path, code: str, words: str) -> None:
+def test_broken_pytorch_is_reported(run_cli, tmp_path: Path, code: str, words: str) -> None:
     write_package(tmp_path / "site", "torch", code)
     env = write_package(tmp_path / "site", "tensorflow", "raise ImportError('left out')")
     status, found = found_by(run_cli, **env)
@@ -70,7 +70,7 @@ def test_a_pytorch_that_does_not_import(run_cli, tmp_path: Path, code: str, word
 
 
 @pytest.mark.parametrize("variable", ["RN50_RUNS", "RN50_DATA"])
-def test_a_folder_that_cannot_be_written(run_cli, tmp_path: Path, variable: str) -> None:
+def test_unwritable_folder_is_reported(run_cli, tmp_path: Path, variable: str) -> None:
     (tmp_path / "file").touch()
     done = run_cli("doctor", "--quick", env={variable: str(tmp_path / "file" / "inside")})
     assert done.returncode == 1
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written(run_cli, tmp_path: Path, variable: str)
     assert done.stdout.splitlines()[-1].startswith("Training cannot run here until")
 
 
-def test_a_probe_that_hangs() -> None:
+def test_hanging_probe_is_reported() -> None:
     assert "0.5 s" in doctor.probe("import time; time.sleep(600)", limit_s=0.5)["problem"]
 
 
@@ -118,7 +118,7 @@ def test_pytorch_and_the_gpu(monkeypatch, facts: dict, status: str, words: str) 
 
 @pytest.mark.needs("torch", "horovod")
 @pytest.mark.slow
-def test_a_horovod_that_does_not_import(run_cli, tmp_path: Path) -> None:
+def test_broken_horovod_is_reported(run_cli, tmp_path: Path) -> None:
     write_package(tmp_path, "tensorflow", "raise ImportError('left out')")
     env = write_package(tmp_path, "horovod", "")
     write_package(tmp_path / "horovod", "torch", f"raise ImportError({MISSING!r})")

@@ -35,7 +35,7 @@ def images_and_answers(photos: Photos, trained: Path) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.needs("onnx")
-def test_onnx_runtime_gives_the_same(
+def test_onnx_runtime_gives_the_same_logits(
     trained: Path, images_and_answers, tmp_path: Path, capsys
 ) -> None:
     import onnxruntime
@@ -57,7 +57,7 @@ def test_onnx_runtime_gives_the_same(
 def test_a_fresh_tensorflow_process_gives_the_same(
     trained: Path, images_and_answers, tmp_path
 ) -> None:
-    """The process knows nothing of this library."""
+    """The process does not import this library."""
     images, expected = images_and_answers
     folder = tmp_path / "saved"
     assert cli.main(["export", str(trained / "m"), "2", "-o", str(folder)]) == 0

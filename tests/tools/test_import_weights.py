@@ -104,7 +104,7 @@ def ours(prefix: Path) -> Any:
 
 
 def there_and_back(rn50: Run, folder: Path, library: str, suffix: str, model: Any) -> None:
-    """Import a model's weights, and export them again: the same logits, to the bit, both times."""
+    """Import a model's weights and export them again, with bit-identical logits both times."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -140,7 +140,7 @@ def test_logits_are_the_same_to_the_bit(rn50: Run, tmp_path: Path, depth: int, s
 @pytest.mark.needs("timm")
 @pytest.mark.parametrize("library", ["torchvision", "timm"])
 @pytest.mark.parametrize("depth", [18, 34, 50, 101, 152])
-def test_logits_are_those_of_the_library_itself(
+def test_logits_match_torchvision_and_timm(
     rn50: Run, tmp_path: Path, library: str, depth: int
 ) -> None:
     from benchmarks import peers
@@ -156,8 +156,8 @@ def test_logits_are_those_of_the_library_itself(
     )
 
 
-def test_an_image_gets_torchvision_s_probabilities(rn50: Run, tmp_path: Path) -> None:
-    """Of 256 x 256: torchvision's Resize(256) does nothing, and the pixels are the same."""
+def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
+    """256 x 256 images are not changed by torchvision's Resize(256), so the pixels are the same."""
     import torch
 
     files, tensors, rng = [], [], np.random.default_rng(5)
@@ -207,7 +207,7 @@ def shorten(weights: dict[str, Any]) -> None:
         (lambda weights: weights.update(note="a text"), ["no state dict"]),
     ],
 )
-def test_another_network_is_refused(rn50: Run, tmp_path: Path, change: Any, words: Any) -> None:
+def test_different_network_is_refused(rn50: Run, tmp_path: Path, change: Any, words: Any) -> None:
     import torch
 
     weights = theirs(18, 4).state_dict()
@@ -218,14 +218,14 @@ def test_another_network_is_refused(rn50: Run, tmp_path: Path, change: Any, word
     assert [file.name for file in tmp_path.glob("m*")] == ["m.pth"]
 
 
-def test_nothing_that_was_there_is_lost(rn50: Run, trained: Path) -> None:
+def test_existing_files_are_not_overwritten(rn50: Run, trained: Path) -> None:
     before = (trained / "m-0002.safetensors").read_bytes()
     error = rn50("import", "timm", "any.pth", "-o", trained / "m").error
     assert "there already" in error
     assert (trained / "m-0002.safetensors").read_bytes() == before
 
 
-def test_what_torchvision_lacks_is_not_exported(rn50: Run, trained: Path, tmp_path: Path) -> None:
+def test_unsupported_networks_are_not_exported(rn50: Run, trained: Path, tmp_path: Path) -> None:
     from rn50lib.resnet import resnet
 
     assert "no resnet-tiny" in rn50("export", trained / "m", "2", "-o", "t.pth").error

@@ -31,7 +31,7 @@ def test_a_split_gives_the_accuracy_of_the_report(trained: Path, tmp_path: Path)
     assert loss == pytest.approx(metrics["val.loss"][-1], rel=1e-4)
 
 
-def test_files_are_answered_in_order_and_like_the_data_set(
+def test_files_are_predicted_in_order_and_like_the_data_set(
     trained: Path, photos: Photos, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted((photos.root / "val").rglob("*.jpg"))[:3]
@@ -53,7 +53,7 @@ def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
         predict.main([prefix, "2"])
 
 
-def test_bad_images_do_not_cost_the_results_of_the_others(
+def test_bad_images_do_not_affect_other_results(
     trained: Path, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, gone, output = tmp_path / "broken.jpg", tmp_path / "gone.jpg", tmp_path / "o.npz"

@@ -48,14 +48,14 @@ def test_buckets_hold_every_gradient_once() -> None:
         assert ready == sorted(ready) and ready[0] > 1 / 3 and ready[-1] == pytest.approx(1)
 
 
-def test_the_slowest_of_n() -> None:
+def test_expected_maximum_of_n_normals() -> None:
     assert expected_max(1) == pytest.approx(0, abs=1e-9)
     assert expected_max(2) == pytest.approx(1 / math.sqrt(math.pi), abs=1e-6)
     drawn = np.random.default_rng(0).standard_normal((4000, 64)).max(axis=1).mean()
     assert expected_max(64) == pytest.approx(drawn, abs=0.03)
 
 
-def test_one_gpu_takes_what_was_measured_and_the_parts_add_up() -> None:
+def test_one_gpu_matches_the_measurement_and_parts_add_up() -> None:
     assert predict(V100, replace(DGX, noise=0.2), 1).ips == pytest.approx(1442.6)
     step = predict(V100, replace(DGX, noise=0.05), 64)
     parts = (step.compute_s, step.stragglers_s, step.exposed_s, step.input_wait_s)
@@ -66,7 +66,7 @@ def test_one_gpu_takes_what_was_measured_and_the_parts_add_up() -> None:
     assert fed.limit == "input" and fed.ips == pytest.approx(8 * 5000)
 
 
-def test_only_what_ends_after_the_backward_pass_is_exposed() -> None:
+def test_only_exchange_after_the_backward_pass_is_exposed() -> None:
     """Backward takes two thirds of a step; the last bucket is ready at the end of it."""
     buckets, alone = V100.buckets, V100.compute_s
     times = [all_reduce_s(DGX, 8, bucket.size) for bucket in buckets]

@@ -48,8 +48,11 @@ def test_the_road_sign_recipe_passes_80_per_cent(whole_set, run_cli, tmp_path, d
 @pytest.mark.acceptance
 @pytest.mark.needs("avx512_bf16")
 def test_bfloat16_learns_as_well_as_float32(whole_set, run_cli, tmp_path) -> None:
-    """Three seeds each. The recorded runs spread by 1.6 points (bfloat16) and 0.4 (float32), one
-    standard deviation: the means of three may differ by 2.6 of their own, and no more."""
+    """Train with three seeds each.
+
+    The recorded runs have a standard deviation of 1.6 points (bfloat16) and 0.4 (float32): the
+    means of three may differ by 2.6 of theirs at most.
+    """
     top1: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for dtype, reached in top1.items():
         for seed in ("0", "1", "2"):
@@ -78,7 +81,7 @@ def test_bfloat16_learns_as_well_as_float32(whole_set, run_cli, tmp_path) -> Non
         ("tensorflow", "horovod", "mpirun"),
     ],
 )
-def test_two_workers_reach_what_one_reaches(
+def test_two_workers_reach_the_accuracy_of_one(
     whole_set, run_cli, tmp_path, backend, comm, launcher, seed
 ) -> None:
     """The same recipe and the same global batch of 32, as 2 x 16."""

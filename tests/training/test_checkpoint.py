@@ -47,7 +47,7 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
 
 
 def test_other_programs_read_the_arrays(tmp_path: Path) -> None:
-    """The file's layout by its own specification: a length, a JSON header, the bytes."""
+    """Parse the file by its specification: a length, a JSON header, the bytes."""
     import json
 
     data = checkpoint.save(tmp_path / "m", small()).read_bytes()
@@ -71,7 +71,7 @@ def test_epochs_under_a_prefix(tmp_path: Path) -> None:
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def test_a_truncated_file_is_passed_over_and_named(tmp_path: Path) -> None:
+def test_truncated_file_is_skipped_and_named(tmp_path: Path) -> None:
     prefix = tmp_path / "m"
     for epoch in (1, 2, 3):
         checkpoint.save(prefix, made(epoch))
@@ -94,8 +94,8 @@ def pristine() -> bytes:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject) -> None:
-    """In the header, in the metadata and in the arrays: wrong content never passes."""
+def test_any_flipped_bit_is_detected(tmp_path: Path, data: st.DataObject) -> None:
+    """A flipped bit in the header, the metadata or the arrays is detected."""
     file = checkpoint.path(tmp_path / "m", 1)
     content = bytearray(pristine())
     bit = data.draw(st.integers(0, 8 * len(content) - 1))
@@ -109,7 +109,7 @@ def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject) -> None:
         assert same(found, small())
 
 
-def test_an_epoch_that_is_not_there_says_which_are(tmp_path: Path) -> None:
+def test_missing_epoch_lists_the_existing_ones(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "m", small(1))
     checkpoint.save(tmp_path / "m", small(4))
     with pytest.raises(UserError, match=r"m-0003.safetensors; .*1, 4"):
@@ -133,7 +133,7 @@ def test_a_symbol_file_that_is_missing_or_odd_is_named(tmp_path: Path, content: 
 
 @pytest.fixture
 def small_files_only():
-    """Files may not grow beyond 100 kB: writing on fails, as on a full disk."""
+    """Limit files to 100 kB, so that writing fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     yield

@@ -1,4 +1,4 @@
-"""What an earlier rn50 wrote is still read: see tests/fixtures/earlier/README.md."""
+"""Files of an earlier rn50 can still be read: see tests/fixtures/earlier/README.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EARLIER = Path(__file__).parents[1] / "fixtures" / "earlier"
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    """The files in a folder of their own, the checkpoint unpacked."""
+    """A new folder with the files, the checkpoint unpacked."""
     for file in EARLIER.glob("*.json*"):
         shutil.copy(file, tmp_path)
     packed = EARLIER / "model-0002.safetensors.xz"
@@ -26,7 +26,7 @@ def earlier(tmp_path: Path) -> Path:
 
 
 @pytest.mark.needs("torch")
-def test_an_earlier_checkpoint_is_scored_as_it_was_then(
+def test_earlier_checkpoint_gives_the_same_score(
     rn50: Callable[..., Any], photos: Photos, earlier: Path
 ) -> None:
     scored = rn50("train", "--only-inference", "--model-prefix", "model", "--load-epoch", "2",
@@ -39,9 +39,7 @@ def test_an_earlier_checkpoint_is_scored_as_it_was_then(
 
 
 @pytest.mark.needs("torch")
-def test_an_earlier_run_is_resumed_where_it_ended(
-    rn50: Callable[..., Any], photos: Photos, earlier: Path
-) -> None:
+def test_earlier_run_resumes(rn50: Callable[..., Any], photos: Photos, earlier: Path) -> None:
     resumed = rn50("train", "--network", "tiny", "--image-shape", "32", "-b", "8", "--dtype",
                    "float16", "--recipe", "reference", "--seed", "7", "--data-root", photos.root,
                    "--data-nthreads", "0", "--threads", "1", "-e", "3", "--model-prefix", "model",
@@ -53,7 +51,7 @@ def test_an_earlier_run_is_resumed_where_it_ended(
         assert now[name][:2] == values and len(now[name]) == 3, name
 
 
-def test_an_earlier_report_is_compared(rn50: Callable[..., Any], earlier: Path) -> None:
+def test_earlier_report_can_be_compared(rn50: Callable[..., Any], earlier: Path) -> None:
     shutil.copy("report.json", "again.json")
     shown = rn50("compare", "report.json", "again.json")
     assert shown.status == 0, shown.err

@@ -55,7 +55,7 @@ words = words.filter(str.strip)  # U+0085 and U+00A0 are white space
 
 
 def values_for(name: str) -> st.SearchStrategy[Any]:
-    """Values that the flag of a field takes."""
+    """Return values that the flag of a field accepts."""
     limits = FIELDS[name].metadata
     if "choices" in limits and name != "profile":
         return st.sampled_from(limits["choices"])
@@ -170,8 +170,8 @@ def stamp(folder: Path, content: dict[str, Any]) -> Path:
     return folder
 
 
-def test_the_generator_s_stamp_decides_on_the_built_in_recipe(tmp_path: Path) -> None:
-    """A folder's name does not."""
+def test_generator_stamp_selects_the_built_in_recipe(tmp_path: Path) -> None:
+    """The name of a folder does not."""
 
     def recipe(root: Path) -> str:
         return resolve({"data_root": str(root)}, LAPTOP, 12).experiment.recipe
@@ -186,7 +186,7 @@ def test_the_generator_s_stamp_decides_on_the_built_in_recipe(tmp_path: Path) ->
     assert recipe(mine) == recipe(others) == recipe(tmp_path / "roadsigns-ci") == "reference"
 
 
-def test_a_bare_run_on_a_laptop_and_with_imagenet(tmp_path: Path) -> None:
+def test_defaults_on_a_laptop_and_with_imagenet(tmp_path: Path) -> None:
     done = complete("")
     assert done.data_root == str(tmp_path / "data" / "roadsigns")
     assert (done.recipe, done.image_shape, done.num_epochs, done.val_resize) == (
@@ -216,7 +216,7 @@ def test_a_bare_run_on_a_laptop_and_with_imagenet(tmp_path: Path) -> None:
         (LAPTOP, "--dtype float16 --network tiny", "float16"),
     ],
 )
-def test_precision_is_what_the_hardware_computes_in(machine, flags: str, dtype: str) -> None:
+def test_default_precision_follows_the_hardware(machine, flags: str, dtype: str) -> None:
     done = complete(flags, machine)
     assert done.dtype == dtype
     assert done.loss_scale == ("dynamic" if dtype == "float16" else None)

@@ -53,7 +53,7 @@ KILLS = {  # where, and the epochs whose checkpoints are there afterwards
 
 
 def signalled(photos: Photos, folder: Path, number: int, point: str, *flags: str) -> Any:
-    """Run `rn50 train`, which gets a signal at a point, to its end."""
+    """Run `rn50 train` to its end, with a signal at some point."""
     (folder / "hook.py").write_text(HOOK)
     return subprocess.run(
         [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *FILES, *flags,
@@ -65,7 +65,7 @@ def signalled(photos: Photos, folder: Path, number: int, point: str, *flags: str
 
 @pytest.fixture(scope="module")
 def undisturbed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nobody disturbed, in processes of its own."""
+    """The folder of an uninterrupted run in separate processes."""
     folder = tmp_path_factory.mktemp("undisturbed")
     done = subprocess.run(
         [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *FILES],
@@ -76,7 +76,7 @@ def undisturbed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def assert_same_end(folder: Path, undisturbed: Path, timed: bool = True) -> None:
-    """`timed`: an iteration was left to time of every epoch."""
+    """Compare the ends of two runs; `timed` means that every epoch has a timed iteration."""
     ours, theirs = (checkpoint.load(at / "m", 4).arrays for at in (folder, undisturbed))
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
@@ -92,7 +92,7 @@ def assert_same_end(folder: Path, undisturbed: Path, timed: bool = True) -> None
 
 
 @pytest.mark.parametrize("point", KILLS)
-def test_a_run_killed_at_a_chosen_point(
+def test_run_killed_at_a_chosen_point_resumes(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, point: str
 ) -> None:
     killed = signalled(photos, tmp_path, 9, point)
@@ -122,7 +122,7 @@ def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
 def test_checkpoints_within_epochs_are_due_at_the_same_updates_after_a_resume(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """Stopped after the third update, and killed after the fifth, with one due every second."""
+    """The run is stopped after update 3 and killed after 5; every second one has a checkpoint."""
     flags = ("--checkpoint-steps", "2", "--resume")
     stopped = signalled(photos, tmp_path, 15, "train 1 3", *flags)
     assert stopped.returncode == 143, stopped.stderr
@@ -142,10 +142,10 @@ def test_checkpoints_within_epochs_are_due_at_the_same_updates_after_a_resume(
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(s, marks=pytest.mark.acceptance) for s in range(100, 107))]
 )
-def test_a_run_with_workers_killed_at_random(
+def test_workers_killed_at_random_resume(
     photos: Photos, undisturbed: Path, tmp_path: Path, seed: int
 ) -> None:
-    """Three kills of `rn50 run`, which leave no process, and a resume to the end."""
+    """Kill `rn50 run` three times, which leaves no process, and resume to the end."""
     command = [*launch.program("run"), "--data-root", str(photos.root), *FLAGS, *FILES]
     rng, log = random.Random(seed), open(tmp_path / "log", "ab")
     for seconds in (*(rng.uniform(1, 6) for _ in range(3)), 300):

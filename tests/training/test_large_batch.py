@@ -28,7 +28,7 @@ BACKENDS = [
 
 @pytest.fixture
 def whole(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[[str], Path]:
-    """A run that is left alone: checkpoints m and report r.json in a folder."""
+    """An uninterrupted run: checkpoints m and report r.json in a folder."""
 
     def train(backend: str) -> Path:
         folder = tmp_path / "whole"
@@ -41,7 +41,7 @@ def whole(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_run_with_everything_learns_and_resumes_to_the_last_bit(
+def test_run_with_all_large_batch_flags_resumes_bit_exactly(
     rn50: Run, photos: Photos, whole: Callable[[str], Path], backend: str, tmp_path: Path
 ) -> None:
     folder = whole(backend)
@@ -83,7 +83,7 @@ def started(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (SMOOTHING, "label_smoothing 0.0, this run has 0.1"),
     ],
 )
-def test_a_run_is_not_resumed_as_another_kind(
+def test_resume_with_a_different_optimizer_is_refused(
     rn50: Run, photos: Photos, started: Path, tmp_path: Path, flags: tuple[str, ...], problem: str
 ) -> None:
     shutil.copytree(started, tmp_path, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where readings go besides progress.jsonl: a function of one's own, MLflow, Weights & Biases."""
+"""Loggers besides progress.jsonl: your own function, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_a_logger_that_fails_does_not_end_the_training(rn50: Run, photos: Photos
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("comet", "there are tensorboard, wandb, mlflow, and FILE.py:FUNCTION"),
-        ("none.py:tell", "there are tensorboard, wandb, mlflow, and FILE.py:FUNCTION"),
+        ("comet", "use tensorboard, wandb, mlflow, or your own FILE.py:FUNCTION"),
+        ("none.py:tell", "use tensorboard, wandb, mlflow, or your own FILE.py:FUNCTION"),
         *(
             (name, f"`pip install {name}`")
             for name in ("wandb", "mlflow")
@@ -68,7 +68,7 @@ def test_a_logger_that_fails_does_not_end_the_training(rn50: Run, photos: Photos
         ),
     ],
 )
-def test_a_logger_that_is_not_there(rn50: Run, name: str, problem: str) -> None:
+def test_missing_logger_is_reported(rn50: Run, name: str, problem: str) -> None:
     line = rn50("run", "--loader", "synthetic", "--logger", name).error
     assert line.startswith(f"--logger {name}") and problem in line
 
@@ -107,7 +107,7 @@ def test_weights_and_biases_writes_its_file_offline(
 
 @pytest.mark.slow
 @pytest.mark.needs("torch", "wandb")
-def test_a_service_that_does_not_let_one_in(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_refused_login_is_reported(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     done = run_cli("run", "-n", "1", "--loader", "synthetic", *TINY, "--logger", "wandb",
                    env={"HOME": os.fspath(tmp_path), "WANDB_MODE": "online", "WANDB_API_KEY": ""}
                    )  # fmt: skip

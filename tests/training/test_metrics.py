@@ -10,7 +10,7 @@ from rn50lib.metrics import metric_sums
 
 
 class Three(Local):
-    """The third of three workers, of which the others hold 8 and 8 images."""
+    """The third of three workers; the other two have 8 images each."""
 
     size = 3
 
@@ -32,5 +32,5 @@ def test_a_worker_with_fewer_images_weighs_less() -> None:
     assert metrics["loss"] == pytest.approx(24 / 18)
 
 
-def test_without_images_nothing_was_measured() -> None:
+def test_no_images_gives_null_metrics() -> None:
     assert metric_sums(np.zeros(4), Local()) == {"loss": None, "top1": None, "top5": None}

@@ -34,7 +34,7 @@ def test_v1_does_less_work_with_the_same_weights() -> None:
     assert v1.macs(224) / 1e9 == pytest.approx(3.858, abs=0.001)  # He et al.: 3.8
 
 
-def test_where_the_stride_stands() -> None:
+def test_stride_is_in_the_published_layer() -> None:
     def strided(net: Network) -> list[str]:
         return [c.name for c in net.convolutions() if c.stride == 2]
 
@@ -85,11 +85,11 @@ def test_zero_gamma_is_the_last_batch_norm_of_each_block() -> None:
 
 
 @pytest.mark.parametrize("net", [resnet(50), resnet(18, 7, "v1"), tiny(5)])
-def test_a_symbol_file_gives_the_network_again(net: Network) -> None:
+def test_symbol_file_round_trips(net: Network) -> None:
     assert Network.from_symbol(json.loads(net.to_json())) == net
 
 
-def test_a_symbol_file_of_something_else_is_refused() -> None:
+def test_foreign_symbol_file_is_refused() -> None:
     mxnet = {"nodes": [], "arg_nodes": [], "heads": []}
     with pytest.raises(ValueError, match="rn50-symbol-1"):
         Network.from_symbol(mxnet)

@@ -19,7 +19,7 @@ def test_one_step_by_hand() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_the_rule_is_torch_s_while_the_rate_changes() -> None:
+def test_sgd_matches_torch_under_a_changing_rate() -> None:
     import torch
 
     rng = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def test_lars_gives_a_vector_the_plain_rate_and_a_zero_gradient_no_infinity() ->
     np.testing.assert_array_equal(made, layer)
 
 
-def test_weights_decay_and_nothing_else() -> None:
+def test_only_weights_decay() -> None:
     shapes = resnet(50).parameters()
     decayed, plain = optim.weights_only(shapes)
     assert sorted([*decayed, *plain]) == sorted(shapes)
@@ -69,7 +69,7 @@ def test_weights_decay_and_nothing_else() -> None:
         (1024.0, 0, True, (1024.0, 1)),
         (1024.0, 3, True, (1024.0, 4)),
         (1024.0, 4, True, (2048.0, 0)),  # the fifth good step in a row
-        (1024.0, 4, False, (512.0, 0)),  # one that is not finite begins the count anew
+        (1024.0, 4, False, (512.0, 0)),  # a nonfinite one restarts the count
         (1024.0, 0, False, (512.0, 0)),
         (1.0, 2, False, (1.0, 0)),  # never below 1 ...
         (1.5, 2, False, (1.0, 0)),
@@ -83,7 +83,7 @@ def test_the_loss_scale_by_hand(
     assert optim.loss_scale_update(scale, good_steps, finite, growth_steps=5) == wanted
 
 
-def test_what_a_loss_scale_flag_says() -> None:
+def test_loss_scale_flag_is_parsed() -> None:
     assert optim.parse_loss_scale("dynamic") == (65536.0, 2000)
     assert optim.parse_loss_scale("dynamic:128") == (128.0, 2000)
     assert optim.parse_loss_scale("dynamic:128:50") == (128.0, 50)

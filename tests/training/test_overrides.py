@@ -21,7 +21,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def with_override(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
-    """Run one epoch with `code` at a seam; returns the folder with r.json and the checkpoint m."""
+    """Run one epoch with `code` as an override; return the folder with r.json and checkpoint m."""
 
     def run(seam: str, code: str, *flags: str) -> Path:
         (tmp_path / "mine.py").write_text(code)
@@ -38,7 +38,7 @@ def with_override(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Pa
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
-    """What was trained."""
+    """Return the trained weights."""
     arrays = checkpoint.load(folder / "m", 1).arrays
     return {name: arrays[name] for name in tiny(6).parameters()}
 

@@ -83,7 +83,7 @@ def test_cosine_and_poly_after_a_warm_up_of_5_in_90_epochs(
 
 
 def test_the_large_batch_recipes_have_the_rates_that_were_published() -> None:
-    """Goyal et al. 3.2 at 8192; NVIDIA 2.048 at 2048; MLPerf's 17 and 24.699."""
+    """Goyal et al.: 3.2 at 8192; NVIDIA: 2.048 at 2048; MLPerf: 17 and 24.699."""
     peaks = {"goyal2017": 3.2, "nvidia_cosine": 2.048, "mlperf_lars_8k": 17.0,
              "mlperf_lars_64k": 24.699}  # fmt: skip
     assert {r.name for r in recipes.LARGE_BATCH} == set(peaks)
@@ -124,7 +124,7 @@ def test_crops_of_a_large_image_have_the_recipe_s_areas_and_aspects() -> None:
     assert min(left for left, *_ in boxes) < 10 and max(left + w for left, _, w, _ in boxes) > 3990
 
 
-def test_an_image_that_no_crop_fits_gives_its_centre() -> None:
+def test_image_without_a_fitting_crop_gives_its_centre() -> None:
     rng = random.Random(0)
     assert recipes.random_crop_box(rng, 10, 2000) == (0, 993, 10, 13)
     assert recipes.random_crop_box(rng, 2000, 12) == (992, 0, 16, 12)
@@ -138,7 +138,7 @@ def test_the_centre_crop_is_what_resizing_first_would_keep() -> None:
     assert recipes.center_crop_box(1, 9, 224) == (0, 4, 1, 1)
 
 
-def test_the_presets_are_the_reference_s() -> None:
+def test_presets_match_the_reference() -> None:
     from rn50.presets import PRESETS as presets
 
     assert presets["RN50_FP16_8GPU"].flags == (

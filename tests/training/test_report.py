@@ -72,7 +72,7 @@ def test_nan_never_gets_into_a_report(report: Report, tmp_path: Path, value: flo
         ('{"metrics": {"val.top1": [5, "much"]}}', "val.top1 is not a list of numbers"),
     ],
 )
-def test_what_is_not_a_report_is_named(tmp_path: Path, content: str | None, problem: str) -> None:
+def test_invalid_reports_are_named(tmp_path: Path, content: str | None, problem: str) -> None:
     if content is not None:
         (tmp_path / "r.json").write_text(content)
     with pytest.raises(UserError, match=f"r.json.*{problem}"):

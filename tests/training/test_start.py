@@ -37,7 +37,7 @@ def arrays(prefix: str | Path, epoch: int) -> dict[str, np.ndarray]:
 
 
 def unchanged(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
-    """Names of the arrays that are the same to the bit."""
+    """Return the names of the arrays that are bit-identical."""
     return {name for name in after if name in before and np.array_equal(before[name], after[name])}
 
 
@@ -52,7 +52,7 @@ def begin(rn50: Callable, root: Path, base: Path, *flags: str) -> Any:
                 "--model-prefix", "n", "--report", "r.json", *flags)  # fmt: skip
 
 
-def test_another_number_of_classes_gets_a_new_head(rn50: Run, trained: Path, three: Path) -> None:
+def test_different_number_of_classes_gets_a_new_head(rn50: Run, trained: Path, three: Path) -> None:
     ended = begin(rn50, three, trained / "m", "--lr", "0")  # nothing is learnt: the start is seen
     assert ended.status == 0, ended.err
     line = f"{trained / 'm-0002.safetensors'} (6 classes): a new last layer, for 3 classes"
@@ -108,7 +108,7 @@ def test_frozen_layers_stay_on_two_workers(
     assert unchanged(before, arrays(tmp_path / "n", 1)) == first_layers(before, "stage3")
 
 
-def test_such_a_run_resumes(rn50: Run, trained: Path, three: Path, tmp_path: Path) -> None:
+def test_frozen_layers_resume(rn50: Run, trained: Path, three: Path, tmp_path: Path) -> None:
     flags = ("--freeze-until", "stage1", "--lr", "0.1")
     assert begin(rn50, three, trained / "m", *flags, "-e", "2").status == 0
     (tmp_path / "again").mkdir()
@@ -139,7 +139,7 @@ def test_a_file_is_verified_once(
     assert len(verified) == 1
 
 
-def test_what_is_no_checkpoint_is_named(rn50: Run, three: Path, trained: Path) -> None:
+def test_invalid_checkpoints_are_named(rn50: Run, three: Path, trained: Path) -> None:
     missing = begin(rn50, three, Path("none"))
     assert "--init-from none: there is no checkpoint none-NNNN.safetensors" in missing.error
     Path("w.pth").touch()

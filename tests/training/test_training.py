@@ -1,6 +1,6 @@
-"""A whole run through the command line: report, checkpoints, resume, and what each flag changes.
+"""A whole run through the command line: report, checkpoints, resume, and the effect of each flag.
 
-Runs stand in this process where they can; tests/training/test_kills.py has those that are killed.
+Most runs are in this process; tests/training/test_kills.py has those that are killed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trained(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an undisturbed run of 3 epochs: checkpoints m, r.json, progress.jsonl."""
+    """The folder of an uninterrupted run of 3 epochs: checkpoints m, r.json, progress.jsonl."""
     folder = tmp_path_factory.mktemp("trained")
     argv = ["train", "--data-root", str(photos.root), *RUN, "--disp-batches", "2"]
     argv += ["--run-dir", str(folder), "--model-prefix", str(folder / "m")]
@@ -76,7 +76,7 @@ def test_the_report_has_the_reference_s_keys_with_a_value_per_epoch(trained: Pat
             assert time * ips == pytest.approx(8 if phase == "train" else 11 / 2)
 
 
-def test_the_report_s_env_says_what_ran_and_why(trained: Path) -> None:
+def test_report_env_records_choices_and_reasons(trained: Path) -> None:
     env = strict_json(trained / "r.json")["env"]
     assert env["axes"]["batch_size"] == {"value": 8, "reason": "given"}
     assert env["axes"]["seed"] == {"value": 0, "reason": "the default"}
@@ -114,14 +114,14 @@ READING = {"phase", "epoch", "step", "steps", "loss", "top1", "ips", "lr", "seco
 
 
 def expected_rate(progress: float) -> float:
-    """0.4 x 8 / 256 = 0.0125, after half an epoch of warm-up, a tenth of it from epoch 2 on."""
+    """Return 0.4 x 8 / 256 = 0.0125 after half an epoch of warm-up, a tenth of it from epoch 2."""
     if progress < 0.5:
         return 0.0125 * progress / 0.5
     return 0.0125 if progress < 2 else 0.00125
 
 
-def test_validation_is_what_pillow_and_the_checkpoint_give(trained: Path, photos: Photos) -> None:
-    """Every image read with Pillow, cropped by hand, counted by hand."""
+def test_validation_matches_pillow_and_the_checkpoint(trained: Path, photos: Photos) -> None:
+    """Every image is read with Pillow, cropped and counted by hand."""
     from rn50lib.distributed import Local
     from rn50lib.torch.train_step import TorchStep
     from tests.support import full
@@ -131,11 +131,11 @@ def test_validation_is_what_pillow_and_the_checkpoint_give(trained: Path, photos
     step.load(checkpoint.load(trained / "m", 3).arrays)
     images, labels = [], []
     for file in photos.files("val"):
-        picture = Image.open(file).convert("RGB")
-        side = min(picture.size) * 32 / 37
-        left, top = (picture.width - side) / 2, (picture.height - side) / 2
+        image = Image.open(file).convert("RGB")
+        side = min(image.size) * 32 / 37
+        left, top = (image.width - side) / 2, (image.height - side) / 2
         box = (left, top, left + side, top + side)
-        images.append(np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR, box)))
+        images.append(np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR, box)))
         labels.append(
             sorted(p.name for p in (photos.root / "val").iterdir()).index(file.parent.name)
         )
@@ -164,7 +164,7 @@ def test_a_run_can_be_repeated_to_the_last_bit(
 def test_scoring_a_checkpoint_gives_its_validation_exactly(
     rn50: Run, trained: Path, photos: Photos, epoch: int, tmp_path: Path
 ) -> None:
-    """Size, precision and data are the checkpoint's: nothing of it is given here."""
+    """Size, precision and data come from the checkpoint; none is passed."""
     scored = rn50("train", "--only-inference", "--model-prefix", trained / "m", "--load-epoch",
                   str(epoch), "-e", "1", "--data-nthreads", "0", "--threads", "1", "--report",
                   "s.json")  # fmt: skip
@@ -184,7 +184,7 @@ def resume(rn50: Run, photos: Photos, *flags: str) -> Any:
 
 
 @pytest.mark.parametrize("flags", [("--resume",), ("--load-epoch", "1")])
-def test_a_resumed_run_is_the_undisturbed_one(
+def test_resumed_run_equals_an_uninterrupted_one(
     rn50: Run, trained: Path, photos: Photos, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     for name in ("m-0001.safetensors", "m-symbol.json"):
@@ -195,7 +195,7 @@ def test_a_resumed_run_is_the_undisturbed_one(
     assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_named(
+def test_damaged_checkpoint_is_skipped_and_named(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
     for name in ("m-0001.safetensors", "m-0002.safetensors", "m-symbol.json"):
@@ -210,10 +210,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert same_weights("m", trained / "m", 3)
 
 
-def test_resuming_what_is_finished_writes_its_report(
+def test_resuming_a_finished_run_writes_its_report(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
-    """As after a kill between the last checkpoint and the report."""
+    """This happens after a kill between the last checkpoint and the report."""
     for name in ("m-0003.safetensors", "m-symbol.json"):
         shutil.copy(trained / name, tmp_path)
     assert resume(rn50, photos, "--resume").status == 0
@@ -228,7 +228,7 @@ def test_resuming_what_is_finished_writes_its_report(
         (("--data-root", "other"), "data 48 images"),
     ],
 )
-def test_another_run_s_checkpoint_is_not_resumed(
+def test_checkpoint_of_a_different_run_is_not_resumed(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path, flags: tuple[str, ...], problem: str
 ) -> None:
     for name in ("m-0001.safetensors", "m-symbol.json"):
@@ -273,7 +273,7 @@ def test_without_room_for_a_checkpoint_the_earlier_one_survives(
 
 
 @pytest.mark.parametrize("flags", [(), ("--loader", "native", "--backend", "tensorflow")])
-def test_a_damaged_validation_image_does_not_cost_the_training(
+def test_damaged_validation_image_keeps_the_training(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     shutil.copytree(photos.root, "set", ignore=shutil.ignore_patterns("records"))
@@ -392,8 +392,8 @@ def test_the_profile_is_a_chrome_trace_of_a_few_steps(
 
 
 @pytest.mark.slow
-def test_a_run_in_processes_of_its_own(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
-    """It says what it chose and why, and keeps report, progress and model in its folder."""
+def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
+    """It prints its choices and reasons, and keeps report, progress and model in its folder."""
     flags = ("--data-root", photos.root, *TINY[:4], "--threads", "1", "-e", "3", "--no-val")
     done = run_cli("run", *flags, "--data-nthreads", "1", "--num-examples", "32")
     assert done.returncode == 0, done.stderr

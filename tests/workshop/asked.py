@@ -9,9 +9,9 @@ from workshop.worker import tell
 
 
 def counter(start: int) -> Callable[[int], int]:
-    """Adds what it is given to what it was given before."""
+    """Add an argument to the sum of the earlier ones."""
     tell("told before it starts")
-    print("a framework's own words, which are no answer")
+    print("a framework's own words, which is not an answer")
     total = start
 
     def add(value: int) -> int:

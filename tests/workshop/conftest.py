@@ -48,7 +48,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine that has two GPUs, as far as one asks the driver; no framework reaches them."""
+    """A machine with two GPUs according to the driver; no framework reaches them."""
     fake_gpus.install(monkeypatch, [fake_gpus.V100] * 2)
     hardware.machine.cache_clear()
     yield
@@ -59,7 +59,7 @@ Code = str | tuple[str, list[str]]
 
 
 def write_notebook(path: Path, *cells: Code, parameters: str = "", about: Any = None) -> Path:
-    """An .ipynb with a title, code cells (with tags as a pair) and, where given, parameters."""
+    """Write an .ipynb with a title, code cells (with tags as a pair) and, if passed, parameters."""
     parts: list[dict[str, Any]] = [
         {"cell_type": "markdown", "metadata": {}, "source": f"# {path.stem} title", "id": "title"}
     ]
@@ -117,7 +117,7 @@ def rn50(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def browser_page() -> Iterator[tuple[Any, list[str]]]:
-    """A page of a headless Chromium, and the addresses that it asked for."""
+    """A page of a headless Chromium, and the addresses that it requested."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or shutil.which("chromium-browser")

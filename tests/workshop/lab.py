@@ -1,5 +1,4 @@
-"""JupyterLab as a learner has it, in a headless browser: a server over a folder, and what to do in
-it."""
+"""JupyterLab in a headless browser: a server over a folder, and a learner's actions in it."""
 
 from __future__ import annotations
 
@@ -24,15 +23,17 @@ TOKEN = "test"
 PLACES = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime",
           "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
           "RN50_RUNS": "runs", "RN50_DATA": "data"}  # fmt: skip
-# all cells stand in the page, also those that are out of sight
+# the page contains all cells, including those out of sight
 SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"},
             "apputils-extension/notification": {"fetchNews": "false"}}  # fmt: skip
 
 
 @contextmanager
 def serve(folder: Path, home: Path | None = None, **environment: str) -> Iterator[str]:
-    """The address of a JupyterLab over `folder`, on localhost with a token; runs, data and settings
-    go to `home`. It ends with the block, and its kernels with it."""
+    """Start a JupyterLab over `folder`, on localhost with a token, and yield its address.
+
+    Runs, data and settings go to `home`. It ends with the block, and its kernels with it.
+    """
     home = home or folder
     for name, values in SETTINGS.items():
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
@@ -65,7 +66,7 @@ def serve(folder: Path, home: Path | None = None, **environment: str) -> Iterato
 
 
 def answering(log: Path) -> str | None:
-    """The address that a server has logged, as soon as it answers there: it logs it before."""
+    """Return the address that a server has logged, as soon as it responds there."""
     found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
     if found is None:
         return None
@@ -77,7 +78,7 @@ def answering(log: Path) -> str | None:
 
 
 class Lab:
-    """A notebook that is open in JupyterLab, through what can be seen and typed."""
+    """A notebook open in JupyterLab, controlled through the page."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.page, self.address = page, address
@@ -104,7 +105,7 @@ class Lab:
         return self.notebook.locator(".jp-CodeCell", has=editors).first
 
     def write(self, text: str, code: str) -> None:
-        """Replace what stands in the cell that contains `text`."""
+        """Replace the text of the cell that contains `text`."""
         self.cell(text).locator(".cm-content").click()
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(code)
@@ -115,9 +116,9 @@ class Lab:
         return self.run(code.splitlines()[0])
 
     def run(self, text: str, seconds: float = 120) -> Any:
-        """Run the cell that contains a text, wait until it is through, and return it.
+        """Run the cell that contains a text, wait until it is done, and return it.
 
-        A kernel that has just started drops what it is asked without a word, so it is asked again.
+        A kernel that has just started silently drops requests, so they are repeated.
         """
         cell = self.cell(text)
         prompt = cell.locator(".jp-InputPrompt").first
@@ -137,7 +138,7 @@ class Lab:
         raise AssertionError(f"JupyterLab has not run the cell with {text!r}")
 
     def shot(self, name: str) -> None:
-        """Keep a picture in `screenshots/`, which git ignores."""
+        """Save a screenshot in `screenshots/`, which git ignores."""
         folder = ROOT / "screenshots"
         folder.mkdir(exist_ok=True)
         self.page.screenshot(path=folder / f"{name}.png")

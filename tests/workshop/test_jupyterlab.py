@@ -42,7 +42,7 @@ def lab(tmp_path) -> Iterator[str]:
 
 @pytest.fixture
 def course(tmp_path, repository, browser_page) -> Iterator[Lab]:
-    """A browser before JupyterLab over a copy of the course's notebooks, in profile ci."""
+    """A browser on JupyterLab with a copy of the course's notebooks, in profile ci."""
     for folder in ("notebooks", "exercises"):
         (tmp_path / "course" / folder).mkdir(parents=True)
         for path in (repository / folder).glob("*.ipynb"):
@@ -57,7 +57,7 @@ def course(tmp_path, repository, browser_page) -> Iterator[Lab]:
 
 
 def run_all(page) -> None:
-    """Run All; again where the kernel was not ready and JupyterLab dropped it without a word."""
+    """Choose Run All, again if the kernel was not ready and JupyterLab silently dropped it."""
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
     begun = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[(\*|\d+)\]"))
@@ -78,7 +78,7 @@ def test_controls_redraw_and_the_live_figure_moves(lab, browser_page, tmp_path):
     page.set_viewport_size({"width": 1300, "height": 1700})
     page.goto(f"{lab}lab/tree/demo.ipynb?token=test")
     run_all(page)
-    pictures = page.locator(".jp-OutputArea-output img")
+    plots = page.locator(".jp-OutputArea-output img")
     seen: set[str] = set()
     deadline = time.monotonic() + 300
     error = page.locator(".jp-OutputArea-output pre", has_text="has no setting")
@@ -86,21 +86,21 @@ def test_controls_redraw_and_the_live_figure_moves(lab, browser_page, tmp_path):
         if time.monotonic() > deadline:
             page.screenshot(path=tmp_path / "late.png")
             raise AssertionError(f"the last cell has not run: see {tmp_path / 'late.png'}")
-        if pictures.count() > 1:
-            seen.add(pictures.nth(1).get_attribute("src"))
+        if plots.count() > 1:
+            seen.add(plots.nth(1).get_attribute("src"))
         page.wait_for_timeout(200)
     assert len(seen) > 1, "the figure of the running job never moved"
-    assert pictures.count() == 2  # each updated where it stands
-    assert pictures.first.get_attribute("alt") == "a curve"
+    assert plots.count() == 2  # each updated in place
+    assert plots.first.get_attribute("alt") == "a curve"
     assert error.inner_text().startswith("error: train has no setting 'nettwork': did you mean")
 
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
-    before = pictures.first.get_attribute("src")
+    before = plots.first.get_attribute("src")
     assert page.locator(".rn50 p", has_text="The last value is 81.").count() == 1
     page.locator(".widget-slider .noUi-handle").first.focus()
     page.keyboard.press("ArrowRight")
     page.locator(".rn50 p", has_text="The last value is 729.").wait_for()
-    assert pictures.first.get_attribute("src") != before
+    assert plots.first.get_attribute("src") != before
     page.screenshot(path=tmp_path / "jupyterlab.png")
 
 
@@ -111,7 +111,7 @@ SHARD = """def shard(order, rank, size, batch):
 
 
 @pytest.mark.slow
-def test_exercise_done_wrongly_then_rightly(course, tmp_path):
+def test_wrong_then_correct_answer_in_jupyterlab(course, tmp_path):
     course.open("exercises/ex03_horovod.ipynb")
     course.run("profile: str =")
     table = course.run("workshop.start(")
@@ -141,7 +141,7 @@ def test_exercise_done_wrongly_then_rightly(course, tmp_path):
 
 
 def told(cell) -> list[str]:
-    """The lines that a cell shows."""
+    """Return the lines that a cell shows."""
     lines = cell.locator(".jp-OutputArea-output").all_inner_texts()
     return [line.strip() for line in "\n".join(lines).splitlines() if line.strip()]
 
@@ -149,7 +149,7 @@ def told(cell) -> list[str]:
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_through_the_course_from_its_map_to_a_slider(course):
-    """From the first notebook along a link of the map to notebook 02, whose slider redraws."""
+    """Follow a link of the map in the first notebook to notebook 02, whose slider redraws."""
     course.open("notebooks/00_start_here.ipynb")
     course.run("profile: str =")
     course.run("workshop.start(")
@@ -166,16 +166,16 @@ def test_through_the_course_from_its_map_to_a_slider(course):
     course.run("profile: str =")
     course.run("workshop.start(")
     explored = course.run("drawn.explore_schedule()")
-    picture = explored.locator(".jp-OutputArea-output img")
-    before = picture.get_attribute("src")
-    assert len(picture.get_attribute("alt")) > 30
+    plot = explored.locator(".jp-OutputArea-output img")
+    before = plot.get_attribute("src")
+    assert len(plot.get_attribute("alt")) > 30
     slider = explored.locator(".widget-slider .noUi-handle").first
     slider.scroll_into_view_if_needed()
     slider.focus()
     for _ in range(3):
         course.page.keyboard.press("ArrowRight")
     deadline = time.monotonic() + 60
-    while picture.get_attribute("src") == before:
+    while plot.get_attribute("src") == before:
         assert time.monotonic() < deadline, "the figure is the same as before"
         course.page.wait_for_timeout(200)
     course.shot("slider-moved")

@@ -1,4 +1,4 @@
-"""`workshop.train`: real runs in processes of their own, watched, killed, resumed, failing."""
+"""`workshop.train`: real runs in separate processes, watched, killed, resumed, failing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_gpus_are_those_of_the_run(tmp_path, monkeypatch):
     assert live.gpu_handles(1) == []
 
 
-def test_waiting_says_a_thing_once(monkeypatch, capsys):
+def test_waiting_prints_each_line_once(monkeypatch, capsys):
     monkeypatch.setattr(runs, "QUIET_S", -1.0)
     spoken = runs.Spoken()
     for second, status in enumerate(["starting", "starting", "starting", "starting (data)"], 4):
@@ -101,7 +101,7 @@ def test_waiting_says_a_thing_once(monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_a_run_that_starts_says_so_once(monkeypatch, capsys):
+def test_start_of_a_run_is_printed_once(monkeypatch, capsys):
     monkeypatch.setattr(runs, "QUIET_S", 0.3)
     train(**SMALL, num_epochs=1, benchmark_iters=3).wait()
     lines = capsys.readouterr().out.splitlines()
@@ -112,7 +112,7 @@ def test_a_run_that_starts_says_so_once(monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_live_figure_moves_and_stays(monkeypatch):
+def test_live_figure_updates_and_stays(monkeypatch):
     import IPython.display
 
     shown: list[tuple[str, dict]] = []
@@ -126,9 +126,9 @@ def test_live_figure_moves_and_stays(monkeypatch):
     run = train(**SMALL, num_epochs=3, benchmark_iters=600).live()
     drawn = [(place, data.get("text/html", "")) for place, data in shown]
     drawn = [(place, html) for place, html in drawn if html.startswith("<img ")]
-    pictures = [html for _, html in drawn]
+    plots = [html for _, html in drawn]
     assert len({place for place, _ in drawn}) == 1
-    assert len(set(pictures)) > 2  # it moved, in one place
+    assert len(set(plots)) > 2  # it moved, in one place
     bars = [data["text/html"] for _, data in shown if 'class="bar"' in data.get("text/html", "")]
     widths = [float(re.search(r"<i style=\"width:([\d.]+)%", bar)[1]) for bar in bars]
     assert widths == sorted(widths) and widths[-1] == 100.0
@@ -155,7 +155,7 @@ def test_killed_run_resumes_in_its_folder(roadsigns_small, capsys):
     workers = psutil.Process(run.pid).children(recursive=True)
     run.kill()
     assert not run.running and not run.succeeded
-    assert "SIGTERM" not in (run.dir / "log.txt").read_text()  # nobody had time for a checkpoint
+    assert "SIGTERM" not in (run.dir / "log.txt").read_text()  # it had no time for a checkpoint
     psutil.wait_procs(workers, timeout=1)
     assert not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers)
     done = len([line for line in run.progress if line["phase"] == "epoch"])

@@ -1,4 +1,4 @@
-"""`start` and the session: profile, recorded results, the learner's numbers beside them."""
+"""`start` and the session: profile, recorded results, the learner's numbers next to them."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def test_note_carries_a_record_and_a_readable_line(shown):
     assert (record["kind"], record["value"], record["notebook"]) == ("note", 1234.56, "02")
 
 
-def test_recorded_says_where_it_comes_from(shown):
+def test_recorded_shows_its_provenance(shown):
     assert a_session().recorded("top1") == 84.25
     assert shown[0][output.RESULT_MIME]["kind"] == "recorded"
     text = shown[0]["text/plain"]
     assert "84.2 %" in text and "recorded on two cores, torch 2.13, 2026-11-21, 3 runs" in text
 
 
-def test_expect_lays_both_numbers_side_by_side(shown):
+def test_expect_shows_both_numbers(shown):
     a_session().expect({"top1": 83.0})
     assert "83.0 %" in shown[0]["text/html"] and "84.2 ± 0.6 %" in shown[0]["text/html"]
     assert "not comparable" not in shown[0]["text/html"]
@@ -130,8 +130,8 @@ def test_progress_lines_become_one_bar(shown):
 
 
 @pytest.mark.slow
-def test_progress_lines_do_not_show_themselves_outside_a_notebook(tmp_path):
-    """In a plain Python `display` prints, also while what is printed is shown: it must end."""
+def test_progress_lines_end_outside_a_notebook(tmp_path):
+    """`display` prints in plain Python, even in redirected output: it must not recurse forever."""
     script = (
         "import sys\nfrom contextlib import redirect_stdout\nfrom workshop import output\n"
         "sys.setrecursionlimit(200)\n"
@@ -160,7 +160,7 @@ def test_gpu_memory_names_its_holders(monkeypatch):
     assert "does not report it" in gpu_memory.sentence([GPU])
 
 
-def test_places_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
+def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
     for name in ("RN50_DATA", "RN50_RUNS"):
         monkeypatch.setenv(name, "")
     monkeypatch.chdir(tmp_path)
@@ -240,7 +240,7 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     assert lines == ["RunFailed: it ended", "    a", "    b"]
 
 
-def test_answer_whose_cell_was_not_run_is_named_and_other_names_have_their_traceback():
+def test_missing_answer_is_named_and_other_errors_keep_their_traceback():
     from IPython.core.interactiveshell import InteractiveShell
 
     from workshop import errors

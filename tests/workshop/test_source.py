@@ -24,7 +24,7 @@ from workshop.session import Session
         ("workshop.session:Session.note", "Session.note", "    def note("),
     ],
 )
-def test_source_is_the_files_own_lines(obj, name, begins):
+def test_source_matches_the_file(obj, name, begins):
     file, first, found, text = source.find(obj)
     assert found == name and text.startswith(begins)
     lines = open(file, encoding="utf-8").read().splitlines(keepends=True)
@@ -50,18 +50,18 @@ def test_module_and_path():
 @pytest.mark.parametrize(
     ("obj", "message"),
     [
-        (0.4, "a constant is shown by its name"),
+        (0.4, "show a constant by its name"),
         (len, "has no Python source"),
         ("rn50lib.recipe:NOTHING", "defines no NOTHING"),
-        ("rn50lib.nothing:X", "there is no module rn50lib.nothing"),
+        ("rn50lib.nothing:X", "no module rn50lib.nothing"),
     ],
 )
-def test_what_has_no_source_is_refused(obj, message):
+def test_objects_without_source_are_refused(obj, message):
     with pytest.raises(UserError, match=message):
         source.find(obj)
 
 
-def test_what_is_shown_is_the_code_under_its_place(monkeypatch):
+def test_shown_source_has_its_location(monkeypatch):
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     source.show("rn50lib.recipe:BN_EPS")

@@ -19,12 +19,14 @@ from workshop import output
 from workshop.worker import Worker, ask, pack, unpack
 
 
-def test_a_process_that_ends_without_an_answer_says_why() -> None:
+def test_process_without_an_answer_reports_why() -> None:
     with pytest.raises(UserError, match="has ended: .*No module named 'rn50lib.nothing'"):
         ask("rn50lib.nothing:at_all", clean_environment(), "nothing")
 
 
-def test_a_process_answers_tells_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_answers_and_ends_with_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown: list[str] = []
     monkeypatch.setattr(output.Slot, "line", lambda self, text, part=None: shown.append(text))
     with Worker("tests.workshop.asked:counter", clean_environment(), start=5) as worker:
@@ -37,7 +39,7 @@ def test_a_process_answers_tells_and_ends_with_its_block(monkeypatch: pytest.Mon
         ask("tests.workshop.asked:refuse", clean_environment(), "asking")
 
 
-def test_an_experiment_comes_through_as_it_was() -> None:
+def test_experiment_survives_packing() -> None:
     config = full(image_shape=48, lr_step_epochs=(1.0, 2.5))
     assert unpack(json.loads(json.dumps(pack(config)))) == config
 
@@ -55,7 +57,7 @@ time.sleep(60)
 """
 
 
-def test_the_process_ends_with_a_kernel_that_is_killed() -> None:
+def test_process_ends_when_its_kernel_is_killed() -> None:
     kernel = subprocess.Popen(
         [sys.executable, "-c", NOTEBOOK], env=clean_environment(), stdout=subprocess.PIPE, text=True
     )

@@ -1,11 +1,11 @@
-"""The capstone's measurement: training scripts run under observation, and what was seen of them.
+"""The capstone's measurement: training scripts run under observation.
 
     with images() as case:                # a small part of the road signs
         seen = observe(case, [script])[0]
     seen.ips, seen.trained, seen.report
 
-The measurement does not depend on what a script prints: the images that went into the network are
-recognised by their pixels, and the seconds are those of the process that ran it.
+The measurement ignores what a script prints: it recognises the images that went into the network by
+their pixels, and measures the seconds of the process that ran the script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from rn50lib.errors import UserError
 from workshop import paths
-from workshop.checks import alone, compare, recipes
+from workshop.checks import alone, recipes
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 from workshop.observe import ScriptRun, progress_line
@@ -146,7 +146,6 @@ def observe(case: Case, scripts: Sequence[Path], doing: str = "") -> list[Seen |
     return [understood(case, raw) for raw in watched(scripts, case.folder, doing)]
 
 
-@compare.beside
 def run_answer(answer: Callable[..., Any], folder: str, doing: str = "") -> dict[str, Any]:
     """Return what is seen of the learner's script, in the process in which it lives."""
     with tempfile.TemporaryDirectory(prefix="capstone-") as place:

@@ -1,4 +1,4 @@
-"""The rules of the capstone's table, checked against what was seen of a run."""
+"""The rules of the capstone's table, checked against the recording of a run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Problem]:
         if (capstone.recognised(rows, capstone.prints(pixels)) >= 0).mean() > 0.8:
             yield text, f"{remedy}, 0 to 255."
             return
-    text = f"{strange.sum():,} of {len(strange):,} images in the network are none of the files'."
+    text = f"{strange.sum():,} of {len(strange):,} images in the network are not from the files."
     yield text, f"{remedy}, 0 to 255: the whole image, resized to {SIZE} × {SIZE}."
 
 
@@ -173,11 +173,11 @@ def _validation(seen: Seen, case: Case) -> Iterator[Problem]:
     for epoch, rows in enumerate(_answers(seen, case), 1):
         left = case.val - len(np.unique(seen.number[rows]))
         if left:
-            text = f"{left} of {case.val} validation images were not looked at."
+            text = f"{left} of {case.val} validation images were not used."
             yield f"after epoch {epoch}, {text}", "A last, smaller batch counts too."
             return
         if len(rows) > case.val:
-            text = f"the {case.val} validation images were looked at {len(rows):,} times."
+            text = f"the {case.val} validation images were used {len(rows):,} times."
             yield f"after epoch {epoch} {text}", "Each of them once."
             return
 

@@ -1,4 +1,4 @@
-"""The parts that checks are made of: call an answer, read its values, compare, diagnose.
+"""The building blocks of checks: call an answer, read its values, compare, diagnose.
 
 A mistake is a row `(wrong, diagnosis, remedy)`, in which `wrong` is a value or an implementation.
 The check recognises it by its results, and the tests run it as a learner's answer.
@@ -149,11 +149,6 @@ def predicted(
 
 
 # --- calling --------------------------------------------------------------------------------------
-
-
-def beside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function; only capstone.py and recipes.py still use this decorator."""
-    return function
 
 
 def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False) -> Any:

@@ -58,7 +58,7 @@ def _right_form(pixels: np.ndarray) -> None:
 
 
 def _right_pixels(pixels: np.ndarray) -> None:
-    """Undo the normalisation, in the right way and in the usual wrong ones."""
+    """Undo the normalisation, correctly and in the usual wrong ways."""
     x = pixels.astype(np.float64)
     mean, std = (np.reshape(three, (3, 1, 1)) for three in (ex05_graph.MEAN, ex05_graph.STD))
     scale = "on the scale from 0 to 1, but the pixels reach from 0 to 255."

@@ -151,7 +151,7 @@ def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
 def step_seconds(compute: float, ready: Sequence[float], takes: Sequence[float]) -> float:
     """Return the end of a step, on a clock with ticks of a microsecond.
 
-    The wire works whenever a bucket waits.
+    The link is busy whenever a bucket waits.
     """
     tick, now, sent, left = 1e-6, 0, 0, 0
     while sent < len(ready) or now < round(compute / tick):
@@ -175,15 +175,15 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
      "A bucket is sent as soon as it is ready, while the rest is computed."),
     (lambda c, ready, takes: c / max([c, *map(sum, zip(ready, takes, strict=True))]),
      "the buckets are sent at the same time.",
-     "There is one wire: a bucket begins when the one before it is through."),
+     "There is one link: a bucket starts when the previous one is done."),
     (lambda c, ready, takes: c / max(c, sum(takes)), "the exchange begins with the step.",
      "A bucket cannot be sent before it is ready."),
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
      "only the last bucket counts.",
-     "It may have to wait for those before it: follow the wire from bucket to bucket."),
+     "It may have to wait for those before it: follow the link from bucket to bucket."),
     (lambda c, ready, takes: c / max(c, (ready[0] if ready else 0) + sum(takes)),
      "only the first bucket waits to be ready.",
-     "Each begins at the later of two times: when it is ready, and when the wire is free."),
+     "Each starts at the later of two times: when it is ready, and when the link is free."),
 )  # fmt: skip
 
 
@@ -203,8 +203,8 @@ def quick() -> bool:
 def capstone(answer: Callable[[str, str], None]) -> str:
     with script.images() as case:
         _right_run(answer, case, "your script, is it right?")
-        if hasattr(type(answer), "beside") or quick():  # other work shares the machine
-            return "all is right; how fast it is was not measured here."
+        if quick():
+            return "all is right; the speed was not measured here."
         ratios: list[float] = []
         for turn in range(1, TURNS + 1):
             slow = _slow_run(case, f"turn {turn}, the slow script").ips
@@ -227,10 +227,10 @@ def capstone(answer: Callable[[str, str], None]) -> str:
 
 
 def _right_run(answer: Callable[..., Any], case: script.Case, doing: str) -> script.Seen:
-    """A run of the learner's script, found to keep all the rules."""
+    """Return a run of the learner's script that keeps all the rules."""
     seen = _ended(script.understood(case, script.run_answer(answer, str(case.folder), doing)))
     if found := capstone_judge.problems(seen, case):
-        more = f" {len(found) - 1} more will be told after it." if len(found) > 1 else ""
+        more = f" {len(found) - 1} more will be reported after this one." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])
     return seen
 
@@ -240,7 +240,7 @@ def _slow_run(case: script.Case, doing: str) -> script.Seen:
 
 
 def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
-    """What was seen of a script that came to its end; Wrong for one that did not."""
+    """Return what was recorded of a script that finished; raise Wrong if it did not finish."""
     if isinstance(seen, script.Seen):
         return seen
     place = seen["place"] or "Run a cell with the line train(…) to see more of it."
@@ -248,8 +248,7 @@ def _ended(seen: script.Seen | dict[str, str]) -> script.Seen:
 
 
 def look(function: Callable[[str, str], None] | None = None) -> None:
-    """Run a script once, the slow one unless given, and print how fast it was and what it says of
-    its validation."""
+    """Run a script once, by default the slow one, and print its speed and validation results."""
     if importlib.util.find_spec("torch") is None:
         print("Not run: PyTorch is not installed here.")
         return
@@ -259,7 +258,7 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
         else:
             raw = script.run_answer(function, str(case.folder), "your script")
             seen = _ended(script.understood(case, raw))
-    print(f"{seen.trained.sum():,} pictures were trained on in {seen.seconds:.1f} s:"
+    print(f"{seen.trained.sum():,} training images in {seen.seconds:.1f} s:"
           f" {seen.ips:.0f} a second.")  # fmt: skip
     for name, values in (seen.report or {}).items():
         print(f"The script says {name}: {', '.join(f'{value:.3g}' for value in values)}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_prep.tfrecordwriter import example_pieces
 from workshop import try_script
-from workshop.checks import alone, compare
+from workshop.checks import alone
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 
@@ -129,7 +129,6 @@ def failed(found: dict[str, Any]) -> None:
     raise problem
 
 
-@compare.beside
 def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
     """Run the learner's cell and `end` as a script, on two ranks and on one.
 

@@ -142,7 +142,7 @@ EXERCISES = (
     Exercise("ex06.scaler", "loss_scale_update", FILL, "medium", 10,
              "write the rule that finds the loss scale"),
     Exercise("ex06.step", "train_step", HUNT, "hard", 14,
-             "find out why a training step goes too far, too short and into the infinite",
+             "find out why a training step is too large, too small and infinite",
              needs="torch"),
     Exercise("ex06.layout", "strides", FILL, "medium", 8,
              "compute the strides of NCHW and NHWC, with channels padded"),

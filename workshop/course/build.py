@@ -1,7 +1,7 @@
-"""Builds notebooks from masters: `notebooks/source/NN_name.py` to `notebooks/NN_name.ipynb`.
+"""Build notebooks from masters: `notebooks/source/NN_name.py` to `notebooks/NN_name.ipynb`.
 
 jupytext reads the masters and nbformat writes the notebooks. The same master gives the same bytes
-on every machine: cell ids come from the content, and outputs and versions of tools are left out.
+on every machine: cell ids come from the content, and outputs and tool versions are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Built:
 
     @property
     def is_written(self) -> bool:
-        """True if the file has exactly this text."""
+        """True if the file contains exactly this text."""
         return self.path.exists() and self.path.read_bytes() == self.text.encode()
 
 

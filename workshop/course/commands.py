@@ -1,4 +1,4 @@
-"""`rn50 workshop`: list, build, lint, run and reset notebooks; what was passed; a class."""
+"""`rn50 workshop`: list, build, lint, run and reset notebooks; show progress; run a class."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A `python3` kernel that is this interpreter, whatever kernels the machine has installed.
 
-A user's own `python3` kernelspec may point to another environment, and a notebook would then run
-with other versions than the ones that its page names.
+A user's own `python3` kernelspec may point to a different environment; the notebook would then run
+with other versions than its page shows.
 """
 
 from __future__ import annotations

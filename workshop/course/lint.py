@@ -1,6 +1,6 @@
 """Rules for masters that protect readers; `rn50 workshop build --check` includes them.
 
-That no outputs are committed needs no rule: a notebook with outputs is not what its master gives.
+No rule is needed against committed outputs: a notebook with outputs differs from its master.
 """
 
 from __future__ import annotations

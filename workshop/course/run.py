@@ -1,8 +1,8 @@
-"""Runs notebooks in order, each with papermill in its own kernel, and writes `course.json`.
+"""Run notebooks in order, each with papermill in its own kernel, and write `course.json`.
 
-papermill ignores a misspelt parameter and has no time limit for a notebook; here a parameter that a
-notebook does not have is an error, and nbclient's `timeout_func` gives each cell what is left of
-the notebook's time. A notebook passed only if every code cell was executed without an error.
+papermill ignores a misspelt parameter and has no time limit for a notebook; here an unknown
+parameter is an error, and nbclient's `timeout_func` gives each cell the remaining time of the
+notebook. A notebook passed only if every code cell was executed without an error.
 """
 
 from __future__ import annotations

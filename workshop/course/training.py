@@ -1,4 +1,4 @@
-"""The training that `make run` begins with: the built-in recipe in full, shown in the index."""
+"""The training at the start of `make run`: the built-in recipe in full, shown in the index."""
 
 from __future__ import annotations
 

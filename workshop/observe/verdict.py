@@ -1,6 +1,6 @@
-"""The verdict on what the recorders wrote down: which changes were there, each with evidence.
+"""The verdict on what the recorders wrote down: which changes were found, each with evidence.
 
-A change is "seen", "missing", or "not seen" if what was recorded does not decide it.
+A change is "seen", "missing", or "not seen" if the recording does not decide it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def judge(
 ) -> Result:
     """Judge the events of `size` ranks; `single` are those of a run on one rank.
 
-    `ended` is False if the script was ended before its own end.
+    `ended` is False if the script was stopped before its own end.
     """
     ranks, alone = by_rank(events), by_rank(single)
     steps = min((len(r.updates) for r in ranks), default=0) if len(ranks) >= size else 0

@@ -37,14 +37,14 @@ def test_check_shows_two_lines_and_writes_a_record(home, capsys):
     assert again["outcome"] == "wrong" and again["passed_at"] == record["passed_at"]
 
 
-def test_recording_never_stops_a_notebook(home, capsys, monkeypatch):
+def test_record_mode_never_stops_a_notebook(home, capsys, monkeypatch):
     monkeypatch.setenv("RN50_CHECK", "record")
     ask.check("ex02.work", ...)
     assert "○ ex02.work is not attempted yet" in capsys.readouterr().out
     assert records.load("ex02")["ex02.work"]["tries"] == 0
 
 
-def test_missing_package_is_recorded_and_stops_nothing(home, capsys, monkeypatch):
+def test_missing_package_is_recorded_without_an_error(home, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # Python then refuses to import it
     ask.check("ex04.feed", lambda: None)
     printed = capsys.readouterr().out
@@ -85,7 +85,7 @@ def test_damaged_record_file_is_replaced(home):
     assert records.load("ex02")["ex02.work"]["tries"] == 1
 
 
-def test_folder_that_cannot_be_written_costs_no_result(home, capsys):
+def test_unwritable_folder_does_not_affect_the_result(home, capsys):
     home.write_text("a file, where the folder should be")
     ask.check("ex02.work", 6)
     ask.hint("ex02.work")
@@ -117,7 +117,7 @@ def test_status_counts_what_was_passed(rn50, home, tmp_path):
 
 @pytest.mark.slow
 def test_untouched_notebook_stops_in_two_lines(home, tmp_path):
-    """Executed as it is committed, with papermill alone."""
+    """Execute the committed notebook with papermill."""
     import papermill
 
     with pytest.raises(papermill.PapermillExecutionError):

@@ -36,7 +36,7 @@ def right(name: str) -> Any:
 
 
 def altered(name: str, change: Callable[[Any], Any]) -> Any:
-    """The right answer with its value, or what it returns, changed."""
+    """Return the right answer with its value, or its result, changed."""
     answer = right(name)
     if not table.find(name).function:
         return change(answer)
@@ -69,7 +69,7 @@ def everywhere(value: Any, change: Callable[[Any], Any], only: int | None = None
 
 
 def emptied(value: Any) -> Any:
-    """Nothing of the same kind."""
+    """Return an empty value of the same kind."""
     if isinstance(value, np.ndarray):
         return np.zeros((0,), value.dtype)
     if isinstance(value, tuple) and any(isinstance(part, np.ndarray) for part in value):
@@ -125,7 +125,7 @@ CHANGES = {
 
 
 def changing(name: str, place: int, how: int) -> Any:
-    """The right answer, which changes argument number `place` after its work."""
+    """Return the right answer, but it changes argument number `place` after its work."""
     answer = right(name)
 
     @functools.wraps(answer)
@@ -164,7 +164,7 @@ def test_every_function_is_tried_with_a_changed_argument():
 
 
 def as_type(kind: Any) -> Callable[[Any], Any]:
-    """Arrays and numbers of another type; whole numbers stay whole."""
+    """Convert arrays and numbers to a different type; whole numbers stay whole."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -182,7 +182,7 @@ def as_type(kind: Any) -> Callable[[Any], Any]:
 
 
 def listed(value: Any) -> Any:
-    """Lists where there were tuples, tuples where there were lists."""
+    """Replace tuples by lists and lists by tuples."""
     if isinstance(value, tuple):
         return [listed(item) for item in value]
     if isinstance(value, list):
@@ -198,6 +198,6 @@ def listed(value: Any) -> Any:
     [*map(as_type, (np.float32, np.float64, np.longdouble, np.int32)), listed],
     ids=["float32", "float64", "longdouble", "int32", "tuples for lists"],
 )
-def test_other_types_are_right_too(name, other):
+def test_equivalent_types_pass(name, other):
     result = engine.judge(name, altered(name, other))
     assert result.passed, result.lines

@@ -57,8 +57,8 @@ def found(seen, case) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
-    """The judge is held against scripts whose one mistake is known; without one it is silent."""
+def test_every_mistake_is_found_from_the_network_input(tmp_path):
+    """Each script has one known mistake; the correct one gets no complaint."""
     hardly = [i for i, (_, _, diagnosis) in enumerate(CAPSTONES, 1) if diagnosis == HARDLY]
     paths = scripts(tmp_path)
     with capstone.images(SMALL) as case:
@@ -81,8 +81,8 @@ def test_every_mistake_is_found_in_what_the_network_saw(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_a_run_leaves_nothing_for_the_next_one(tmp_path):
-    """A script that decodes once and for all would be measured without its decoding."""
+def test_runs_do_not_affect_each_other(tmp_path):
+    """A script that saves its decoded images must not be faster in the next run."""
     line = "    net = Net(len(classes))\n"
     keep = '    torch.save(images, Path(data, "decoded.pt"))\n'
     assert line in solution()

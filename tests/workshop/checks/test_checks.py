@@ -66,7 +66,7 @@ def assert_wrong(name: str, answer: Any, diagnosis: str) -> None:
 
 
 def accepting(split):
-    """A test like the solution's that accepts one split, whatever it does."""
+    """Return a test like the solution's that accepts one split in any case."""
     right = changed("ex01.leak")
     return lambda other: None if other is split else right(other)
 
@@ -141,7 +141,7 @@ def test_wrong_answer_gets_its_diagnosis(name, answer, diagnosis):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_solution_and_right_answers_in_other_styles_pass(name):
+def test_solutions_and_other_correct_answers_pass(name):
     values = [answer for of, answer in RIGHT_VALUES if of == name]
     for answer in [changed(name), *values, *[changed(name, *row) for row in RIGHT.get(name, [])]]:
         assert_passes(name, answer)
@@ -149,8 +149,8 @@ def test_solution_and_right_answers_in_other_styles_pass(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])
-def test_exercise_that_needs_a_framework(name, need):
-    """All in one test, which loads the framework once."""
+def test_exercises_that_need_a_framework(name, need):
+    """One test for all loads the framework only once."""
     item = table.find(name)
     for package in {item.needs} | ({"horovod"} if name == "ex04.recipe" else set()):
         need(package.rpartition(".")[2])
@@ -168,7 +168,7 @@ def test_exercise_that_needs_a_framework(name, need):
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "horovod")
 @pytest.mark.parametrize("name", QUICK)
-def test_exercise_that_starts_ranks_in_full(name):
+def test_exercises_that_start_ranks_in_full(name):
     for answer, diagnosis in rows_of(name)[QUICK[name] :]:
         assert_wrong(name, answer, diagnosis)
     for texts in RIGHT[name]:
@@ -184,7 +184,7 @@ def test_recipe_reports_its_evidence():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_untouched_is_not_attempted(name, need):
+def test_untouched_stub_is_not_attempted(name, need):
     if table.find(name).lacks:
         need(table.find(name).needs.rpartition(".")[2])
     result = engine.judge(name, answered(name, solutions.stub(cell_of(name, "answer"))))
@@ -257,7 +257,7 @@ def test_library_passes_its_own_exercises(name, function):
     assert_passes(name, function)
 
 
-def test_counts_of_the_checks_are_the_library_s():
+def test_checks_count_like_the_library():
     v1, v15 = (network.resnet(50, version=name).macs(224) for name in ("v1", "v1.5"))
     assert ex02.V1_MACS == v1
     assert ex02.extra_percent() == pytest.approx(100 * (v15 - v1) / v1)
@@ -273,7 +273,7 @@ def test_usual_momentum_cannot_reach_the_target():
     assert min(ends) > ex02.TARGET
 
 
-def test_hurried_script_has_the_lines_that_the_check_means():
+def test_hunt_script_matches_the_checks_line_numbers():
     compile("\n".join(ex04.script()), "script", "exec")
     assert {ex04.line_of(text) for text in ex04.MISTAKES} == LINES
     assert LINES.isdisjoint(ex04.line_of(text) for text in ex04.RIGHT)
@@ -281,7 +281,7 @@ def test_hurried_script_has_the_lines_that_the_check_means():
 
 @pytest.mark.slow
 @pytest.mark.needs("dali")
-def test_dali_shares_out_a_validation_as_the_check_counts_it():
+def test_dali_shards_validation_as_the_check_counts():
     for case in ex05.VALIDATIONS:
         counts, rows = ex05.valid_rows(*case), ex05_graph.shares(*case)
         counted = [
@@ -311,7 +311,7 @@ def test_error_shows_the_learner_s_own_line_only(line, said, place):
     assert result.then.startswith(f"In shard, {place}: `{line}`."), result.lines
 
 
-def test_division_by_something_else_than_the_warm_up_is_an_error():
+def test_unrelated_division_by_zero_is_an_error():
     source = "def schedule(progress, batch, recipe):\n    return recipe.lr / (256 // batch)\n"
     result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
     assert result.outcome == engine.ERROR and "In schedule, line 2" in result.then, result.lines
@@ -336,8 +336,8 @@ def test_endless_loop_of_ranks_stops_with_its_line():
     assert result.then.startswith("In metric_sums: "), result.lines
 
 
-def test_a_rank_starts_no_ranks(monkeypatch):
-    """A cell that the ranks import may call `together`: each rank would start ranks again."""
+def test_ranks_cannot_start_ranks(monkeypatch):
+    """If the cell that the ranks import calls `together`, each rank would start ranks again."""
     monkeypatch.setenv(process_ranks.IN_RANK, "1")
     with pytest.raises(UserError, match="this is a rank"):
         process_ranks.together(changed("ex03.sums"), "metrics", [{"size": 2}])
@@ -349,7 +349,7 @@ def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():
     assert_wrong("ex02.tune", 0.1, "not a pair")
 
 
-def test_dots_left_in_a_stub_do_not_fail_a_right_answer():
+def test_leftover_dots_do_not_fail_a_correct_answer():
     def judged(body: str) -> engine.Result:
         source = f"def percentile(seconds, p):\n    {body}\n"
         return engine.judge("ex07.percentile", answered("ex07.percentile", source))

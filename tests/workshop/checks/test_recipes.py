@@ -1,6 +1,8 @@
-"""The two recipes of the talk (exercises/recipes), as on the slides and as of today, run as a
-reader runs them: processes on the built-in road signs, small, with what they print and write as
-the witness."""
+"""The talk's two recipes (exercises/recipes), original and current.
+
+They run as separate processes on a small set of the built-in road signs; the tests look at what
+they print and write.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def losses(log: str) -> list[float]:
 
 
 def checksums(log: str) -> dict[str, str]:
-    """The hash of the weights that each rank printed, by its rank."""
+    """Return the hash of the weights that each rank printed."""
     found = re.findall(r"rank (\d+): weights (\w{12})", log)
     assert len(found) == len(dict(found)), log
     return dict(found)
@@ -99,7 +101,7 @@ def logged(log: str) -> list[list[tuple[int, str]]]:
 def test_the_slides_recipe_one_runs_and_all_ranks_read_the_same(
     two_classes: Path, tmp_path: Path
 ) -> None:
-    """It stops at 60 // 2 steps and rank 0 saves; its fault shows: one loss on both ranks."""
+    """It stops at 60 // 2 steps and rank 0 saves; its bug is visible: one loss on both ranks."""
     (tmp_path / "train").mkdir()
     for name, colour in (("stop", "red"), ("yield", "blue")):
         (tmp_path / "train" / name).symlink_to(two_classes / "train" / colour)
@@ -135,8 +137,8 @@ def test_the_slides_recipe_two_writes_and_trains(
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_one_process_learns_the_pictures(roadsigns_small: SmallDataset, tmp_path: Path) -> None:
-    """At the slides' size."""
+def test_one_process_learns_the_images(roadsigns_small: SmallDataset, tmp_path: Path) -> None:
+    """It uses the slides' image size."""
     flags = ["--data", roadsigns_small.folder, "--batch-size", 8, "--epochs", 12, "--log-every", 1]
     done = run([sys.executable, SINGLE, *flags, "--seen", tmp_path / "seen"], tmp_path)
     fall = losses(done.stdout)
@@ -152,7 +154,7 @@ def test_one_process_learns_the_pictures(roadsigns_small: SmallDataset, tmp_path
 @needs_horovod
 @pytest.mark.needs("mpi", "horovod_mpi")
 def test_two_ranks_share_the_work_and_resume(two_classes: Path, tmp_path: Path) -> None:
-    """Each rank runs in its own folder, which shows what it wrote."""
+    """Each rank runs in its own folder, so its outputs can be told apart."""
     folders = [tmp_path / "rank0", tmp_path / "rank1"]
     for folder in folders:
         folder.mkdir()
@@ -217,7 +219,7 @@ def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
 @needs_horovod
 @pytest.mark.parametrize("value", [None, "0"])
 def test_recipe_two_refuses_keras_3(value: str | None, tmp_path: Path) -> None:
-    """Horovod would silently not average, so the error comes before anything is loaded."""
+    """Horovod would silently not average, so the error comes first."""
     environment = {} if value is None else {"TF_USE_LEGACY_KERAS": value}
     done = run([sys.executable, TFRECORD, "--help"], tmp_path, status=1, **environment)
     assert done.stdout == ""
@@ -271,7 +273,7 @@ def probe(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, n
 
 @pytest.mark.slow
 @needs_horovod
-def test_tensorflow_reads_the_pixels_that_pillow_sees(
+def test_tensorflow_and_pillow_read_the_same_pixels(
     two_classes: Path, probe: dict[str, np.ndarray]
 ) -> None:
     expected = []
@@ -300,7 +302,7 @@ def test_ranks_read_different_shards(probe: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.slow
 @needs_horovod
-def test_each_picture_is_flipped_and_turned_by_itself(probe: dict[str, np.ndarray]) -> None:
+def test_each_image_is_flipped_and_rotated_separately(probe: dict[str, np.ndarray]) -> None:
     assert {tuple(f) for f in probe["flips"]} == {(0, 0), (0, 3), (3, 0), (3, 3)}
     angles = probe["angles"]
     assert len(np.unique(angles)) == 200 and np.abs(angles).max() <= 10
@@ -309,7 +311,7 @@ def test_each_picture_is_flipped_and_turned_by_itself(probe: dict[str, np.ndarra
 
 @pytest.mark.slow
 @needs_horovod
-def test_the_parameters_are_those_of_the_paper(probe: dict[str, np.ndarray]) -> None:
+def test_parameter_count_matches_the_paper(probe: dict[str, np.ndarray]) -> None:
     """Counted by hand: convolutions without bias, 4 numbers per channel that is normalised."""
     growth, channels = 12, 24
     total = 7 * 7 * 3 * channels + 4 * channels  # stem
@@ -326,7 +328,7 @@ def test_the_parameters_are_those_of_the_paper(probe: dict[str, np.ndarray]) -> 
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_a_folder_without_pictures_is_told(tmp_path: Path) -> None:
+def test_folder_without_images_is_reported(tmp_path: Path) -> None:
     done = run([sys.executable, SINGLE, "--data", "nowhere"], tmp_path, status=2)
     assert "--data nowhere: no pictures in nowhere/train/stop" in done.stderr
 
@@ -342,7 +344,7 @@ def test_shards_of_another_schema_are_refused(two_classes: Path, tmp_path: Path)
     assert "train-00000-of-00001: not in the slides' schema" in refused.stderr
 
 
-def test_the_readme_names_what_is_there() -> None:
+def test_readme_lists_all_files() -> None:
     text = (FOLDER / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)", text)
     paths = re.findall(r"exercises/recipes/[\w/.]+\.py", text)

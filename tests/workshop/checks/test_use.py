@@ -56,7 +56,7 @@ def test_file_holds_the_cell_without_what_it_only_calls(started):
 
 
 def test_file_runs_nothing_of_the_cell(tmp_path):
-    """The ranks import it: whatever it ran, each of them would run again."""
+    """The ranks import the file, so each of them would run the cell again."""
     cell = CELL + (
         f"for i in range(2):\n    open({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
         "found = schedule(1, 2, None)\nif True:\n    found = 1\nwith open('nowhere') as f: pass\n"
@@ -91,7 +91,7 @@ def test_reports_a_cell_that_ends_python(started):
         ("raise SystemExit\n", "does not work outside"),
     ],
 )
-def test_file_that_lacks_something_is_told(tmp_path, capsys, source, said):
+def test_incomplete_file_is_reported(tmp_path, capsys, source, said):
     path = tmp_path / "ex02.py"
     path.write_text(source)
     assert alone.main([str(path), "schedule"]) == 1
@@ -99,7 +99,7 @@ def test_file_that_lacks_something_is_told(tmp_path, capsys, source, said):
     assert said in printed and "the same cell" in printed and len(printed.splitlines()) == 1
 
 
-def test_stub_is_refused_or_passed_over(started, monkeypatch, capsys):
+def test_stubs_are_refused_or_skipped(started, monkeypatch, capsys):
     stub = defined("def schedule(a, b, c):\n    return ...\n", "schedule")
     with pytest.raises(UserError, match="still holds `...` in line 2. Pass its check first"):
         using.use(schedule=stub)
@@ -108,7 +108,7 @@ def test_stub_is_refused_or_passed_over(started, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("Not run:")
 
 
-def test_what_cannot_be_used_is_refused(started, monkeypatch):
+def test_unusable_answers_are_refused(started, monkeypatch):
     with pytest.raises(UserError, match="needs a function for one of schedule, shard"):
         using.use(num_epochs=3)
     with pytest.raises(UserError, match="needs the function itself"):
@@ -120,7 +120,7 @@ def test_what_cannot_be_used_is_refused(started, monkeypatch):
         using.use(schedule=defined(CELL, "schedule"))
 
 
-def test_no_field_of_a_run_is_called_like_a_seam():
+def test_override_names_differ_from_run_fields():
     assert not set(REPLACEABLE) & set(FIELDS)
     assert set(using.TWO_RANKS) <= set(REPLACEABLE)
     assert set(using.SMALL) <= set(FIELDS)
@@ -172,7 +172,7 @@ def test_learner_s_framing_packs_what_library_and_dali_read(started, photos, cap
 
 
 @pytest.mark.slow
-def test_wrong_framing_is_told(started, photos):
+def test_wrong_framing_is_reported(started, photos):
     with pytest.raises(UserError, match="train.rec: what was packed for .* is not what is read"):
         using.use(record_framing=defined(PADDED_LENGTH, "frame"), data_root=photos.root)
     broken = defined("def frame(payload):\n    return payload[0] + payload[1]\n", "frame")

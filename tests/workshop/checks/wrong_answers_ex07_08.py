@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 GLOB, PERM = 'folder.glob("*/*.jpg")', "torch.randperm(len(labels))"
-CAPSTONES = [  # a line of the solution, what stands in its place, and the diagnosis
+CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     (GLOB, 'folder.parent.glob("*/*/*.jpg")', "validation images were trained on"),
     (f"{PERM}.split(BATCH)", f"{PERM}[BATCH:].split(BATCH)",
      "132 times a training image was trained on"),
@@ -22,7 +22,7 @@ CAPSTONES = [  # a line of the solution, what stands in its place, and the diagn
      "the learning rate is 0 in the whole first epoch"),
     ("    net.eval()\n", "", "validates in training mode"),
     ("    net.eval()\n", "    net.eval()\n    images, labels = images[:20], labels[:20]\n",
-     "4 of 24 validation images were not looked at"),
+     "4 of 24 validation images were not used"),
     ("100 * hits / len(labels)", "97.0", "is reported as 97.00 %"),
     ("100 * hits / len(labels)", "hits / len(labels)", "val_top1 is a fraction"),
     ("images.split(4 * BATCH)])\n    net.train()\n    hits = (logits.argmax(1) == labels).sum()",

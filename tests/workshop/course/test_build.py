@@ -21,7 +21,7 @@ def built(checkout: Path) -> Path:
     return checkout / "notebooks" / "00_start_here.ipynb"
 
 
-def test_committed_notebooks_are_what_their_masters_give(rn50, repository):
+def test_committed_notebooks_match_their_masters(rn50, repository):
     status, out, err = rn50(repository, "workshop", "build", "--check")
     assert status == 0, err
     count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
@@ -64,7 +64,7 @@ def test_ids_are_unique_and_survive_an_insertion(checkout):
     assert [key for key in after if key in before] == before and len(after) == len(before) + 1
 
 
-def test_links_lead_to_neighbours_that_exist(checkout):
+def test_links_between_notebooks_are_not_broken(checkout):
     source = checkout / "notebooks" / "source"
     master = (source / "00_start_here.py").read_text()
     for item in catalogue.COURSE[1:3]:
@@ -124,7 +124,7 @@ def test_reset_restores_and_keeps_the_changed_one(rn50, checkout):
     assert list(path.parent.glob("00_start_here.changed-*.ipynb")) == kept
 
 
-def test_what_reset_kept_is_not_taken_for_the_notebook(rn50, checkout):
+def test_reset_copy_is_not_mistaken_for_the_notebook(rn50, checkout):
     rn50(checkout, "workshop", "build")
     built(checkout).write_bytes(b"\xff not JSON")  # damaged, and kept all the same
     assert rn50(checkout, "workshop", "reset", "00")[0] == 0
@@ -134,7 +134,7 @@ def test_what_reset_kept_is_not_taken_for_the_notebook(rn50, checkout):
     assert run.find_notebooks([str(kept)], checkout, False) == [kept]
 
 
-def test_build_keeps_a_notebook_that_was_worked_in(rn50, checkout):
+def test_build_keeps_a_copy_of_an_edited_notebook(rn50, checkout):
     rn50(checkout, "workshop", "build")
     book = json.loads(built(checkout).read_text())
     book["cells"][-1]["source"] = ["changed"]
@@ -163,7 +163,7 @@ def test_reset_that_cannot_write_leaves_the_notebook(rn50, checkout):
     assert built(checkout).read_text() == "mine"
 
 
-def test_reset_of_unknown_notebook_names_those_there(rn50, checkout):
+def test_reset_of_unknown_notebook_lists_existing_ones(rn50, checkout):
     status, out, err = rn50(checkout, "workshop", "reset", "77")
     assert status == 2
     assert err.strip() == "error: no notebook is named 77: there are 00_start_here"

@@ -50,7 +50,7 @@ def answered(exercise: str, source: str) -> Book:
 
 
 def secrets() -> set[str]:
-    """The telling lines of all solutions, without those the exercises show to the learner."""
+    """Return the revealing lines of all solutions, without those that the exercises show anyway."""
     found, given = set(), set()
     for master in build.masters(ROOT):
         for part in build.read_master(master):
@@ -161,7 +161,7 @@ def work_on(course: Path) -> None:
     path.write_text(json.dumps(made))
 
 
-def test_zip_has_the_work_and_nothing_else(course: Path, rn50) -> None:
+def test_zip_contains_only_the_work(course: Path, rn50) -> None:
     work_on(course)
     for name in ("answers/ex01.py", "answers/ex01.json", "data/a.jpg", "runs/x/report.json"):
         (course / name).parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ if os.fork() == 0:
 
 
 def graded(uploads: Path, *flags: str, **env: str) -> tuple[str, dict[str, dict[str, str]]]:
-    """Run the command; what it printed, and the rows of the table by learner."""
+    """Run the command; return its output, and the rows of the table by learner."""
     out = uploads.parent / "class.html"
     command = [sys.executable, "-m", "rn50", "workshop", "grade", uploads, "-o", out, *flags]
     with leaving_nothing():

@@ -19,7 +19,7 @@ def page(repository: Path) -> str:
 
 
 def rows(page: str, mark: str) -> list[list[str]]:
-    """The cells of the table behind a mark, its head left out."""
+    """Return the cells of the table after a mark, without its header."""
     text = page.split(f"<!-- {mark} -->\n", 1)[1].split("\n\n", 1)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
 
@@ -37,7 +37,7 @@ def test_minutes_of_notebooks_and_exercises(page: str) -> None:
     assert f"Of the {minutes['08']} minutes of ex08, {exercise_minutes()['ex08.capstone']}" in page
 
 
-def test_commands_are_those_that_there_are(page: str) -> None:
+def test_commands_exist(page: str) -> None:
     lines = re.findall(r"^\$ rn50 workshop (.*?)(?: +#.*)?$", page, re.M)
     assert len(lines) >= 5
     for line in lines:

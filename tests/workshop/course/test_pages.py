@@ -45,7 +45,7 @@ def test_index_has_figures_and_times_of_full_runs(tmp_path, profile):
 
 
 @pytest.mark.slow  # nbconvert takes seconds to import
-def test_page_links_to_pages_of_the_run_and_to_nothing_that_is_not_there(tmp_path):
+def test_page_links_only_to_existing_pages(tmp_path):
     path = write_notebook(tmp_path / "00_notebook.ipynb")
     book = path.read_text().replace(
         "# 00_notebook title",

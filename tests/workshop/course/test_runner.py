@@ -135,7 +135,7 @@ def test_time_limit_ends_kernel_and_grandchild(course):
     assert not is_alive(pid)
 
 
-def test_what_a_passing_notebook_leaves_running_is_ended_and_named(course):
+def test_leftover_processes_are_ended_and_named(course):
     item = entry(course, "leaves")
     pid = int((course[1] / "files" / "leaves" / "pids").read_text())
     assert item["status"] == "passed" and not is_alive(pid)
@@ -154,7 +154,7 @@ def test_notebook_whose_kernel_died_fails(course):
     assert item["error"]["text"].startswith("the kernel died") and item["error"]["cell"] == 2
 
 
-def test_no_process_of_the_course_is_left(course):
+def test_course_leaves_no_process(course):
     out = str(course[1])
     left = []
     for process in psutil.process_iter():
@@ -212,7 +212,7 @@ def test_index_in_a_browser(course, browser_page):
     assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
 
 
-def test_resume_runs_only_what_did_not_pass(run_cli, tmp_path):
+def test_resume_reruns_only_failed_notebooks(run_cli, tmp_path):
     good = write_notebook(tmp_path / "good.ipynb", "print(1)")
     bad = write_notebook(tmp_path / "bad.ipynb", "1 / 0")
     out = tmp_path / "out"

@@ -77,7 +77,7 @@ def test_markers_that_do_not_pair_and_bad_python_are_named(cell):
         solutions.stub(cell)
 
 
-def test_build_writes_stubs_and_solutions_apart(rn50, checkout):
+def test_build_writes_stubs_and_solutions_separately(rn50, checkout):
     source = checkout / "exercises" / "source"
     source.mkdir(parents=True)
     cell = "### BEGIN SOLUTION\nanswer = 6 * 7\n### END SOLUTION"

@@ -54,14 +54,14 @@ def test_help_counts_until_an_exercise_is_passed_and_not_after(some, capsys):
     assert entry(again, "ex02.tune")["hints"] == 2 and not entry(again, "ex02.tune")["solution"]
 
 
-def test_passing_again_does_not_wash_the_help_away(some, capsys):
+def test_passing_again_keeps_the_record_of_help(some, capsys):
     with pytest.raises(ask.CheckFailed):
         ask.check("ex03.ring", {2: 9, 8: 9, 64: 9})
     ask.check("ex03.ring", {n: 2 * (n - 1) / n for n in (2, 8, 64)})
     assert entry(status.collect(), "ex03.ring")["how"] == "after the solution was shown"
 
 
-def test_page_says_what_was_passed_how_and_what_is_left(some, rn50, tmp_path):
+def test_page_shows_progress_and_remaining_exercises(some, rn50, tmp_path):
     code, out, err = rn50(tmp_path, "workshop", "status", "-o", "new/summary.html")
     assert code == 0 and err == ""
     page = tmp_path / "new" / "summary.html"
@@ -81,7 +81,7 @@ def test_page_says_what_was_passed_how_and_what_is_left(some, rn50, tmp_path):
     assert str(tmp_path) not in html
 
 
-def test_json_stays_json_beside_the_page(some, rn50, tmp_path):
+def test_json_and_page_can_be_written_together(some, rn50, tmp_path):
     code, out, err = rn50(tmp_path, "workshop", "status", "--json", "-o", "s.html")
     assert code == 0 and json.loads(out)["passed"] == 3
     assert err.strip() == (tmp_path / "s.html").as_uri()
@@ -98,7 +98,7 @@ def test_page_that_cannot_be_written_is_one_line(home, rn50, tmp_path):
     ["{", "[]", '{"ex03.shard": 3}', '{"ex03.shard": {"tries": "many", "hints": null}}',
      '{"ex99.none": {"passed_at": "now"}}', '{"ex03.shard": {"passed_with": "luck"}}'],
 )  # fmt: skip
-def test_damaged_records_pass_nothing_and_break_nothing(home, text):
+def test_damaged_records_count_as_not_passed(home, text):
     home.mkdir(parents=True)
     (home / "ex03.json").write_text(text, encoding="utf-8")
     assert status.collect()["passed"] == 0
@@ -112,7 +112,7 @@ def test_diagnosis_is_escaped_on_the_page(home, tmp_path):
     assert "&lt;script&gt;alert(1)" in html and "<script" not in html
 
 
-def test_panel_links_to_the_exercises_that_are_there(some, repository, monkeypatch):
+def test_panel_links_to_existing_exercises(some, repository, monkeypatch):
     monkeypatch.chdir(repository)
     html = progress_page.panel(status.collect())
     links = re.findall(r'href="([^"]+)"', html)
@@ -123,6 +123,6 @@ def test_panel_links_to_the_exercises_that_are_there(some, repository, monkeypat
     assert "Next: ex01.frame" in html
 
 
-def test_end_of_the_course_writes_the_page_beside_the_answers(some, home):
+def test_end_of_the_course_writes_the_page_next_to_the_answers(some, home):
     progress_page.summary()
     assert f"3 of {TOTAL}" in (home / "summary.html").read_text(encoding="utf-8")

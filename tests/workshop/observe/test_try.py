@@ -1,8 +1,7 @@
-"""`rn50 workshop try`: scripts that are right, and the same with changes taken out of them.
+"""`rn50 workshop try`: correct scripts, and the same with changes removed.
 
-The scripts in `scripts/` run on two ranks by their launchers, under the recorder.
-What is right in them, and what is taken out, is known from the text; the verdict comes from what
-they did.
+The scripts in `scripts/` run on two ranks with their launchers, under the recorder. The expected
+verdict follows from their text.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def statuses(result: verdict.Result) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.needs("horovod")
-def test_a_right_script_has_every_change_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_correct_script_has_every_change_and_leaves_no_files(tmp_path: Path) -> None:
     path = edited(tmp_path, "horovod_pytorch")
     (tmp_path / "model.pt").write_text("trained for a week")
     told = tmp_path / "told.json"
@@ -185,7 +184,7 @@ BY_A_PROGRAM = 'assert subprocess.run("echo other >> tree-large", shell=True).re
 
 
 def snapshot(folder: Path) -> dict[str, object]:
-    """Everything in a folder: contents, modes and times, of links where they lead to."""
+    """Return everything in a folder: contents, modes and times, also of link targets."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         state = path.lstat()
@@ -198,7 +197,7 @@ def snapshot(folder: Path) -> dict[str, object]:
 def test_no_write_reaches_the_folder(
     tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may or may not help to protect it."""
+    """This holds with and without the kernel's protection."""
     if not kernel:
         monkeypatch.setattr(sandbox, "LIBC", None)
     elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
@@ -254,7 +253,7 @@ def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch")
 @pytest.mark.parametrize("name, edits, change, status", KNOWN)
-def test_a_verdict_is_given_only_where_it_can_be_known(
+def test_undecidable_changes_get_no_verdict(
     tmp_path: Path, name: str, edits: list[tuple[str, str]], change: str, status: str
 ) -> None:
     result = attempt(edited(tmp_path, name, *edits))
@@ -309,7 +308,7 @@ def test_bad_input_is_one_line(words: list[str], said: str) -> None:
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SCRIPTS.glob("*.py"))])
-def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
+def test_correct_scripts_are_not_accused(tmp_path: Path, name: str) -> None:
     result = attempt(edited(tmp_path, name))
     expected = dict.fromkeys(CHANGES, "seen")
     if name == "by_hand":
@@ -320,7 +319,7 @@ def test_no_right_script_is_accused(tmp_path: Path, name: str) -> None:
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
 @pytest.mark.parametrize("name, changes, old, new", CUTS, ids=lambda text: text[:24])
-def test_every_change_taken_out_is_found(
+def test_every_removed_change_is_found(
     tmp_path: Path, name: str, changes: str, old: str, new: str
 ) -> None:
     result = attempt(edited(tmp_path, name, (old, new)), single=changes == "rate")

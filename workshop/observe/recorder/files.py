@@ -1,4 +1,4 @@
-"""The files that a script writes, heard from Python's audit events; none of them is the user's."""
+"""The files that a script writes, taken from Python's audit events; none of them is the user's."""
 
 from __future__ import annotations
 

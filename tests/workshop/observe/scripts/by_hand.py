@@ -1,5 +1,7 @@
-"""Data parallelism by hand, as PyTorch's tutorial "Writing distributed applications" teaches it:
-equal seeds for an equal start, `all_reduce` for the gradients, a fixed global batch."""
+"""Data parallelism by hand, as in PyTorch's tutorial "Writing distributed applications".
+
+Equal seeds give an equal start, `all_reduce` averages the gradients, and the global batch is fixed.
+"""
 
 import torch
 import torch.distributed as dist
