@@ -87,12 +87,14 @@ def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) 
 
     The report has images_per_s, and input_ms, compute_ms and communication_ms per step. `flags`
     are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty report
-    if Horovod is not built here. Raises RunFailed if the script fails.
+    if Horovod or DALI is missing here. Raises RunFailed if the script fails.
     """
     path = path or script(rung)
     launcher = "torchrun" if rung == "2_ddp" else "horovodrun"
     if rung not in ("1_single", "2_ddp") and not checks.horovod_serves("torch"):
         print("Horovod is not built for PyTorch here: `make horovod` builds it. Rung left out.")
+        return {}
+    if rung[0] in "345" and not session.has("nvidia.dali"):
         return {}
     report = _session().runs / "ladder" / f"{rung}.json"
     report.parent.mkdir(parents=True, exist_ok=True)

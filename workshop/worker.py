@@ -1,8 +1,8 @@
 """Measurements in separate processes, which free their memory and the frameworks when they end.
 
-    found = ask("workshop.lessons.precision.worker:gradients", env, prefix="model", epoch=2)
+    found = ask("package.module:function", env, prefix="model", epoch=2)
 
-    with Worker("workshop.lessons.dali.loaders:timer", env, experiment=pack(config)) as worker:
+    with Worker("package.module:function", env, experiment=pack(config)) as worker:
         worker.ask("alone")                                     # as often as you like
 
 The process calls the function with these arguments, which are JSON, as is the result. If the

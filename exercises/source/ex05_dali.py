@@ -59,7 +59,7 @@ workshop.check("ex05.bottleneck", rates)
 # Now measure. `rn50 diagnose` times your machine's loader alone, a simulated device of that speed alone, and both together. Which of the two formulas is the third number closer to? The overlap is rarely perfect, because the loader's cores have other work too during a run.
 
 # %%
-from workshop.lessons.dali import lesson
+from workshop.lessons import nb05
 
 scratch = session.runs / "ex05-diagnose"
 scratch.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ patient = dict(
     data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
     loader="native", step=1442.6, profile=session.profile, n=1,
 )  # fmt: skip
-found = lesson.diagnose(scratch, "own", patient, "--seconds", session.pick(ci=0.3, cpu=2))
+found = nb05.diagnose(scratch, "own", patient, "--seconds", session.pick(ci=0.3, cpu=2))
 loader, device, both = (found["rates"][name] for name in ("loader", "compute", "both"))
 print(f"In turn: {1 / (1 / loader + 1 / device):,.0f}. Overlapped: {min(loader, device):,.0f}.")
 print(f"Measured: {both:,.0f} images per second.")

@@ -96,10 +96,10 @@ run = workshop.use(
 )  # fmt: skip
 
 # %%
-from workshop.lessons.precision import loss_scale
+from workshop.lessons import nb06
 
 if run:
-    fig, finding = loss_scale.scaled_run(run.progress, run.report)
+    fig, finding = nb06.scaled_run(run.progress, run.report)
     workshop.figure(fig, alt=f"Training loss and loss scale of the run. {finding}")
     print(finding)
 

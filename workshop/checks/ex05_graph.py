@@ -53,14 +53,16 @@ def run(
 
     Raises Wrong for a graph that cannot be built or that produces no batches.
     """
+    from nvidia.dali import Pipeline
+
     from rn50lib.data.dali import in_short
-    from workshop.lessons.dali import steps as dali
+    from workshop.lessons import nb05
 
     written: list[Any] = []
 
     def nodes() -> list[Any]:
         found = compare.call(answer, list(files), list(labels), rank, size)
-        if isinstance(found, dali.Pipeline):
+        if isinstance(found, Pipeline):
             wrong("the answer is a whole pipeline.", "Leave pipeline_def out: the check adds it.")
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("the answer is not a pair.", "Return images and labels, in this order.")
@@ -68,7 +70,7 @@ def run(
         return written
 
     try:
-        pipeline = dali.graph(nodes, batch, seed=11 + rank)
+        pipeline = nb05.graph(nodes, batch, seed=11 + rank)
         batches = [[dense(values) for values in pipeline.run()] for _ in range(steps)]
     except RuntimeError as error:
         if not written:  # raised by the learner's own line
@@ -148,10 +150,10 @@ def shares(images: int, size: int, batch: int) -> list[list[list[int]]]:
 
     DALI's reader fills up the last batch.
     """
-    from workshop.lessons.dali import steps as dali
+    from workshop.lessons import nb05
 
     with files_of_images() as files:
-        return [dali.padded(files[:images], rank, size, batch) for rank in range(size)]
+        return [nb05.padded(files[:images], rank, size, batch) for rank in range(size)]
 
 
 def show_counted(valid: Callable[[int, int, int, int], Sequence[int]], images: int = 27) -> None:

@@ -1,0 +1,51 @@
+"""Work and traffic of notebook 06's roofline, against sums by hand and published speeds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rn50lib import resnet
+from rn50lib.resnet import Network
+from workshop.lessons import nb06
+
+# One stage of one basic block of 4 channels on 32 x 32: the stem makes 16 x 16, the pooling 8 x 8.
+HAND = Network("hand", "v1.5", 3, "basic", (1,), width=4)
+
+
+def test_work_and_traffic_of_a_small_network():
+    found = nb06.count(HAND, 32, 2, "bfloat16")
+    macs = 2 * (4 * 3 * 49 * 16 * 16 + 2 * (4 * 4 * 9 * 8 * 8))
+    assert found["convolution"].flops == 6 * macs
+    through = 2 * (3 * 32 * 32 + 4 * 16 * 16 + 2 * (4 * 8 * 8 + 4 * 8 * 8))
+    weights = 4 * 3 * 49 + 2 * 4 * 4 * 9
+    assert found["convolution"].bytes == 3 * 2 * (through + weights)
+    assert found["batch norm"].bytes == 2 * 8 * 2 * (4 * 16 * 16 + 2 * 4 * 8 * 8)
+    assert found["addition"].bytes == 2 * 6 * 2 * 4 * 8 * 8
+    assert found["last layer"].flops == 6 * 2 * 4 * 3
+    wide = nb06.count(HAND, 32, 2, "float32")
+    for kind in ("convolution", "batch norm", "ReLU", "addition", "pooling"):
+        assert wide[kind].intensity == found[kind].intensity / 2
+    assert wide["last layer"] == found["last layer"]  # float32 in both
+
+
+@pytest.mark.parametrize(
+    "net", [resnet.tiny(), resnet.resnet(18, 10), resnet.resnet(50), resnet.resnet(50, 7, "v1")]
+)
+def test_inputs_and_work_of_convolutions_agree_with_the_network(net):
+    inputs, size = nb06.conv_inputs(net, 64), {x.name: x.size for x in net.layers(64)}
+    for conv in net.convolutions():
+        side = math.isqrt(inputs[conv.name] // conv.in_channels)
+        assert conv.out_size(side) == size[conv.name]
+    work = nb06.count(net, 64, 1, "float32")
+    assert work["convolution"].flops + work["last layer"].flops == net.train_flops(64)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak", "published"), [("float32", 15.7e12, 400.2), ("float16", 125e12, 1442.6)]
+)
+def test_roofline_of_a_v100_is_just_above_the_published_speed(dtype, peak, published):
+    work = nb06.count(resnet.resnet(50), 224, 96, dtype).values()
+    limit = 96 / sum(max(w.flops / peak, w.bytes / 900e9) for w in work)
+    assert 0.7 * limit < published < limit

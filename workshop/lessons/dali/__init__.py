@@ -1,1 +1,0 @@
-"""Notebook 05: DALI's graph, and three loaders beside each other."""

@@ -1,0 +1,110 @@
+"""Work and traffic of a training step by kind of layer, and the loss scale of a run.
+
+A layer can be no faster than its arithmetic at the machine's peak rate, and no faster than its
+reading and writing at the memory's bandwidth (Williams et al. 2009, the roofline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rn50 import plot
+from rn50lib import memory
+from rn50lib.resnet import Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KIND = {
+    "conv": "convolution", "batchnorm": "batch norm", "relu": "ReLU", "add": "addition",
+    "maxpool": "pooling", "avgpool": "pooling", "linear": "last layer",
+}  # fmt: skip
+# FLOP per element of the output, forward and backward; convolutions and the last layer are counted.
+# Batch norm: two sums, then scale and shift; backward two sums and a combination.
+FLOPS = {"batchnorm": 14, "relu": 2, "add": 2, "maxpool": 10, "avgpool": 2}
+# How often an element of the output is read or written if every pass goes to memory. A batch norm
+# reads for its sums, reads again to normalise and writes; backward it reads two arrays twice and
+# writes one. A ReLU in place reads and writes; backward it reads two and writes one. An addition
+# reads two and writes one; backward, the two gradients that meet at the fork are added.
+PASSES = {"batchnorm": 8, "relu": 5, "add": 6, "avgpool": 0, "maxpool": 4}
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOP, and bytes read and written, of one training step."""
+
+    flops: float
+    bytes: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flops / self.bytes
+
+
+def count(net: Network, image_size: int, batch: int, dtype: str) -> dict[str, Work]:
+    """Return work and traffic of a training step by kind of layer, with no layers fused.
+
+    A convolution reads its input and writes its output. Backward it reads the gradient of its
+    output twice, reads its input, and writes the gradient of its input. The weights are read twice
+    and their gradient is written.
+    """
+    each = memory.BYTES[dtype]
+    flops, traffic = dict.fromkeys(KIND.values(), 0.0), dict.fromkeys(KIND.values(), 0.0)
+    inputs = conv_inputs(net, image_size)
+    before = 3 * image_size**2  # elements of the layer's input, for pooling
+    for layer in net.layers(image_size):
+        kind, out = KIND[layer.kind], batch * layer.activations
+        flops[kind] += 6 * batch * layer.macs + FLOPS.get(layer.kind, 0) * out
+        if layer.kind == "conv":
+            traffic[kind] += 3 * each * (batch * inputs[layer.name] + out + layer.parameters)
+        elif layer.kind == "linear":  # in float32
+            traffic[kind] += 3 * 4 * (batch * net.features + out + layer.parameters)
+        else:
+            traffic[kind] += each * PASSES[layer.kind] * out
+            if "pool" in layer.kind:  # its input is read, and its input's gradient written
+                traffic[kind] += 2 * each * batch * before
+        before = layer.activations
+    return {kind: Work(flops[kind], traffic[kind]) for kind in flops}
+
+
+def conv_inputs(net: Network, image_size: int) -> dict[str, int]:
+    """Return the elements per image that each convolution reads, by its name."""
+    size = net.stem.out_size(image_size)
+    found = {net.stem.name: net.stem.in_channels * image_size**2}
+    size = (size + 2 - 3) // 2 + 1  # max pooling: 3 x 3 with a stride of 2
+    for block in net.blocks():
+        block_size = size
+        for conv in block.convs:
+            found[conv.name] = conv.in_channels * size**2
+            size = conv.out_size(size)
+        if block.downsample:
+            found[block.downsample.name] = block.downsample.in_channels * block_size**2
+    return found
+
+
+def scaled_run(progress: Sequence[dict[str, Any]], report: dict[str, Any]) -> tuple[Figure, str]:
+    """Draw loss and loss scale of a run; return the figure and the number of skipped updates."""
+    from matplotlib.figure import Figure
+
+    lines = [line for line in progress if line["phase"] == "train"]
+    at = [line["epoch"] * line["steps"] + line["step"] for line in lines]
+    losses, scales = (
+        np.array([line.get(key) for line in lines], float) for key in ("loss", "loss_scale")
+    )
+    with plot.style():
+        figure = Figure(figsize=(10, 3.4))
+        left, right = figure.subplots(1, 2)
+        left.plot(at, losses)
+        right.step(at, np.log2(scales), where="post")
+        left.set(title="Training loss", xlabel="step", ylabel="cross-entropy")
+        right.set(title="Loss scale", xlabel="step", ylabel="power of two")
+    found = report["env"]["loss_scale"]
+    return figure, (
+        f"{found['skipped_updates']} of {max(at)} updates skipped; the scale ends at"
+        f" {found['scale']:,.0f}."
+    )

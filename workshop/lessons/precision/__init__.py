@@ -1,1 +1,0 @@
-"""Notebook 06: formats, memory, the loss scale and the roofline."""
