@@ -41,11 +41,6 @@ class Side:
         rate, one = self.rates.get((key, n, batch)), self.rates.get((key, 1, batch))
         return rate / one if rate and one else None
 
-    def best_batch(self, key: str, n: int) -> tuple[int, float] | None:
-        """Return (batch, rate) of the fastest batch of n workers, None without any rate."""
-        found = [(rate, b) for (k, m, b), rate in self.rates.items() if (k, m) == (key, n) and rate]
-        return max(found)[::-1] if found else None
-
 
 def read(path: str, name: str | None = None) -> Side:
     """Read a report or a benchmark. Raise UserError for anything else."""

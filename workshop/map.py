@@ -9,7 +9,7 @@ from workshop import output, paths
 from workshop.checks import records, table
 from workshop.course import catalogue
 
-TOPICS = {  # Okabe and Ito's colours; the topic is next to each as text
+COLOURS = {  # of a notebook's topic, which is written next to it
     "machine": "#5b6b7a",
     "input": "#009e73",
     "compute": "#0072b2",
@@ -17,69 +17,45 @@ TOPICS = {  # Okabe and Ito's colours; the topic is next to each as text
     "latency": "#aa4499",
     "everything": "#5b6b7a",
 }
-STATION = (
-    "display:inline-block;width:150px;min-height:86px;margin:4px 12px 8px 0;padding:6px 10px;"
-    "vertical-align:top;border-radius:10px;border:2px "
+BOX = "display:inline-block;margin:4px 10px 6px 0;padding:4px 10px;border-radius:8px;border:2px "
+HEAD = (
+    '<thead><tr><th>notebook</th><th>its question</th><th class="n">your time</th>'
+    "<th>exercises</th></tr></thead>"
 )
 
 
-def road(there: set[str]) -> str:
-    """Return the stations of the course as HTML; `there` holds the existing notebooks' numbers."""
-    stations = []
-    for item in catalogue.COURSE:
-        exists, colour = item.number in there, TOPICS[item.topic]
-        later = "" if exists else " · comes later"
-        stations.append(
-            f'<div style="{STATION}{"solid" if exists else "dashed"} {colour}">'
-            f'<b><span style="color:{colour}">{item.number}</span> {escape(item.short)}</b><br>'
-            f'{escape(item.question)}<br><span class="dim">{item.topic}{later}</span></div>'
-        )
-    return (
-        f'<div role="img" aria-label="{escape(alt_text(there))}">'
-        '<p class="dim">From a folder of JPEGs … and after every station the same question:'
-        f" <b>where is the time going now?</b></p>{''.join(stations)}"
-        '<p class="dim">… to a trained, reported ResNet-50 v1.5 at the speed of the hardware</p>'
-        "</div>"
-    )
-
-
-def alt_text(there: set[str]) -> str:
-    """Return the map in words."""
-    parts = []
-    for item in catalogue.COURSE:
-        later = "" if item.number in there else ", comes later"
-        parts.append(f"{item.number} {item.short} ({item.topic}{later})")
-    return "Map of the course, a road from a folder of JPEGs to a trained ResNet-50: " + ", ".join(
-        parts
-    )
-
-
 def course_map() -> None:
-    """Show a diagram of the course, and a table with links to all lessons and exercises."""
+    """Show the course as a row of boxes, and a table with a link to each notebook there is."""
     root = paths.checkout()
-    existing = {item.number for item in catalogue.existing(root)} if root else set()
-    rows, lines = [], []
+    existing = set(catalogue.existing(root)) if root else set()
+    boxes, names, rows, lines = [], [], [], []
     for item in catalogue.COURSE:
-        name = f"{item.number} {item.short}"
-        link, when = escape(name), "comes later"
-        if item.number in existing:
-            link, when = f'<a href="{item.name}.ipynb">{link}</a>', f"{item.minutes} minutes"
-        own, tasks = exercises(root, item.number)
+        name, colour = f"{item.number} {item.short}", COLOURS[item.topic]
+        border = "solid" if item in existing else "dashed"
+        boxes.append(
+            f'<div style="{BOX}{border} {colour}"><b>{escape(name)}</b><br>'
+            f'<span class="dim">{item.topic}</span></div>'
+        )
+        names.append(f"{name} ({item.topic})")
+        link, minutes = escape(name), "not there yet"
+        if item in existing:
+            link, minutes = f'<a href="{item.name}.ipynb">{link}</a>', f"{item.minutes} minutes"
+        exercise_link, exercise = exercises(root, item.number)
         rows.append(
             f"<tr><td>{link}</td><td>{escape(item.question)}</td>"
-            f'<td class="n">{when}</td><td>{own}</td></tr>'
+            f'<td class="n">{minutes}</td><td>{exercise_link}</td></tr>'
         )
-        lines.append(f"{name}: {item.question} ({when}){tasks}")
-    head = (
-        '<thead><tr><th>notebook</th><th>its question</th><th class="n">your time</th>'
-        "<th>exercises</th></tr></thead>"
+        lines.append(f"{name}: {item.question} ({minutes}){exercise and '; '}{exercise}")
+    alt = f"Map of the course: {', '.join(names)}"
+    html = (
+        f'<div role="img" aria-label="{escape(alt)}">{"".join(boxes)}</div>'
+        f"<table>{HEAD}<tbody>{''.join(rows)}</tbody></table>"
     )
-    html = f"{road(existing)}<table>{head}<tbody>{''.join(rows)}</tbody></table>"
     output.show(html, "\n".join(lines))
 
 
 def exercises(root: Path | None, number: str) -> tuple[str, str]:
-    """Return a lesson's exercises as (HTML with a link, text): notebook, minutes, number passed."""
+    """Return a lesson's exercises as HTML with a link and as text, both empty if it has none."""
     notebook = f"ex{number}"
     items = table.of_notebook(notebook)
     file = catalogue.exercise_file(root, notebook)
@@ -87,5 +63,5 @@ def exercises(root: Path | None, number: str) -> tuple[str, str]:
         return "", ""
     known = records.load(notebook)
     passed = sum(bool(known.get(item.name, {}).get("passed_at")) for item in items)
-    told = f"{sum(item.minutes for item in items)} minutes, {passed} of {len(items)} passed"
-    return f'<a href="../exercises/{file}">{notebook}</a>: {told}', f"; {notebook}: {told}"
+    text = f"{sum(item.minutes for item in items)} minutes, {passed} of {len(items)} passed"
+    return f'<a href="../exercises/{file}">{notebook}</a>: {text}', f"{notebook}: {text}"

@@ -1,17 +1,14 @@
-"""The slides' training script in today's TensorFlow, for one process: a DenseNet that tells two
-road signs apart.
+"""Train a small DenseNet to recognise two road signs: the talk's script in today's TensorFlow.
 
     python exercises/recipes/train_single.py --data data/roadsigns --classes stop yield
 
-Your work: run it on several GPUs (recipe 1), then let TensorFlow read the data (recipe 2). See
-README.md beside this file.
+It runs in one process, and Python opens the images. train_horovod.py and train_tfrecord.py are the
+next versions of this script: README.md says how to get there.
 """
-
-from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
+import itertools
 import time
 from pathlib import Path
 
@@ -20,66 +17,69 @@ import tensorflow as tf
 from model import densenet
 from PIL import Image, ImageOps
 
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    add = parser.add_argument
-    add("--data", type=Path, default=Path("data/roadsigns"), help="folder with train/CLASS/*.jpg")
-    add("--classes", nargs=2, default=["stop", "yield"], metavar=("A", "B"), help="two folders")
-    add("--size", type=int, default=223, help="height and width of the pictures in pixels (223)")
-    add("--batch-size", type=int, default=16, help="pictures of a step (16)")
-    add("--epochs", type=int, default=10, help="times through the pictures (10)")
-    add("--steps", type=int, help="stop after so many steps, even in the middle of an epoch")
-    add("--lr", type=float, default=0.001, help="learning rate of RMSProp (0.001)")
-    add("--seed", type=int, default=0, help="of the first weights and of the order (0)")
-    add("--log-every", type=int, default=10, help="steps between two lines of the log (10)")
-    add("--checkpoints", type=Path, help="save here after each epoch, and go on from what is here")
-    add("--seen", type=Path, help="write the name of each picture that was read to this file")
-    flags = parser.parse_args()
-    flags.pictures = find_pictures(flags.data, flags.classes, parser)
-    if len(flags.pictures) < flags.batch_size:
-        parser.error(
-            f"--batch-size {flags.batch_size}: there are only {len(flags.pictures)} pictures"
-        )
-    return flags
+parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+add = parser.add_argument
+add("--data", type=Path, default="data/roadsigns", help="folder with train/CLASS/*.jpg")
+add("--classes", nargs=2, default=["stop", "yield"], metavar=("A", "B"), help="two classes")
+add("--size", type=int, default=223, help="height and width of the images in pixels (223)")
+add("--batch-size", type=int, default=16, help="images per process and step (16)")
+add("--epochs", type=int, default=10, help="passes over the images (10)")
+add("--steps", type=int, help="stop after this many steps, even in the middle of an epoch")
+add("--lr", type=float, default=0.001, help="learning rate of RMSProp for one process (0.001)")
+add("--seed", type=int, default=0, help="for the initial weights and the order (0)")
+add("--log-every", type=int, default=10, help="steps between two lines of the log (10)")
+add("--checkpoints", type=Path, help="save here after each epoch, and resume from this folder")
+add("--seen", type=Path, help="write the names of the images read to this file (or FILE.RANK)")
 
 
-def find_pictures(data: Path, classes: list[str], parser: argparse.ArgumentParser) -> list:
-    """[(path, label)] of all training pictures, in the same order on every machine."""
-    pictures = []
+def find_images(data, classes):
+    """Return (path, label) of all training images, in the same order on every machine."""
+    files = []
     for label, name in enumerate(classes):
         found = sorted((data / "train" / name).glob("*.jpg"))
         if not found:
-            parser.error(
-                f"--data {data}: no pictures in {data / 'train' / name}; "
-                "`python -m data_prep.roadsigns data/roadsigns` draws the road signs"
-            )
-        pictures += [(path, label) for path in found]
-    return pictures
+            draw = "`python -m data_prep.roadsigns data/roadsigns` draws the road signs"
+            parser.error(f"--data {data}: no images in {data / 'train' / name}; {draw}")
+        files += [(path, label) for path in found]
+    return files
 
 
-def load(path: Path, size: int) -> np.ndarray:
-    """The middle of a picture, (size, size, 3), float32 from 0 to 1."""
-    picture = Image.open(path).convert("RGB")
-    picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
-    return np.asarray(picture, np.float32) / 255
+def load(path, size):
+    """Return the centre of an image, float32 (size, size, 3) from 0 to 1."""
+    image = ImageOps.fit(Image.open(path).convert("RGB"), (size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image, np.float32) / 255
 
 
-def checksum(model: tf.keras.Model) -> str:
-    """A short hash of all weights: two models with the same one are the same."""
+def read(files, size, batch_size, seed, epoch):
+    """Yield the images, labels and names of each batch of an epoch, loaded one after the other."""
+    order = np.random.default_rng([seed, epoch]).permutation(len(files))
+    for first in range(0, len(files) - batch_size + 1, batch_size):
+        chosen = [files[i] for i in order[first : first + batch_size]]
+        images = np.stack([load(path, size) for path, _ in chosen])
+        labels = np.array([label for _, label in chosen], np.int32)
+        yield images, labels, [f"{epoch}\t{path}\n" for path, _ in chosen]
+
+
+def checksum(model):
+    """Return a short hash of all weights: equal models have equal hashes."""
     weights = b"".join(np.ascontiguousarray(w).tobytes() for w in model.get_weights())
     return hashlib.sha256(weights).hexdigest()[:12]
 
 
-def main() -> None:
-    flags = arguments()
-    pictures, batch_size = flags.pictures, flags.batch_size
-
-    for gpu in tf.config.list_physical_devices("GPU"):
+def main():
+    flags = parser.parse_args()
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
+    files = find_images(flags.data, flags.classes)
+    share = len(files)
+    steps_per_epoch = share // flags.batch_size
+    if not steps_per_epoch:
+        parser.error(f"--batch-size {flags.batch_size}: a process has only {share} images")
+    last_step = min(flags.epochs * steps_per_epoch, flags.steps or 10**9)
 
     tf.keras.utils.set_random_seed(flags.seed)
-    model = densenet(flags.size)
+    model = densenet()
     optimizer = tf.keras.optimizers.RMSprop(flags.lr)
     optimizer.build(model.trainable_variables)
     loss_function = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -92,49 +92,37 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    steps_per_epoch = len(pictures) // batch_size
-    last_step = flags.epochs * steps_per_epoch
-    if flags.steps is not None:
-        last_step = min(last_step, flags.steps)
-
-    done = tf.Variable(0, dtype=tf.int64)  # steps so far ...
-    taken = tf.Variable(batch_size)  # ... of so many pictures
+    done = tf.Variable(0, dtype=tf.int64)  # epochs so far
     manager = None
     if flags.checkpoints:
-        state = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done, taken=taken)
+        state = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
         manager = tf.train.CheckpointManager(state, str(flags.checkpoints), max_to_keep=3)
         if manager.restore_or_initialize():
-            if int(taken) != batch_size:
-                sys.exit(
-                    f"{flags.checkpoints}: its steps are of {int(taken)} pictures; keep to that"
-                )
-            print(f"going on from {manager.latest_checkpoint}, after step {int(done)}")
+            print(f"resuming from {manager.latest_checkpoint}, after epoch {int(done)}")
 
-    start, begin = int(done), time.perf_counter()
+    batches = itertools.chain.from_iterable(
+        read(files, flags.size, flags.batch_size, flags.seed, epoch)
+        for epoch in range(int(done), flags.epochs)
+    )
+    steps = range(int(done) * steps_per_epoch, last_step)
     seen = []
-    for step in range(start, last_step):
-        # The slides' way to feed: Python opens the pictures of this step, one after the other,
-        # while the GPU waits for them.
-        epoch, place = divmod(step, steps_per_epoch)
-        order = np.random.default_rng([flags.seed, epoch]).permutation(len(pictures))
-        chosen = [pictures[i] for i in order[place * batch_size : (place + 1) * batch_size]]
-        images = np.stack([load(path, flags.size) for path, _ in chosen])
-        labels = np.array([label for _, label in chosen], np.int32)
-        seen += [f"{epoch}\t{path}\n" for path, _ in chosen]
-
+    begin = time.perf_counter()
+    for step, (images, labels, names) in zip(steps, batches, strict=False):
         loss = train_step(images, labels)
-        done.assign_add(1)
-
+        seen += names
+        epoch = step // steps_per_epoch + 1
         if step % flags.log_every == 0 or step + 1 == last_step:
-            line = f"step {step + 1} of {last_step}, epoch {epoch + 1}: loss {float(loss):.4f}"
-            print(line, flush=True)
-        if manager and (place + 1 == steps_per_epoch or step + 1 == last_step):
-            manager.save()
+            print(f"step {step + 1} of {last_step}, epoch {epoch}: loss {loss:.4f}", flush=True)
+        if (step + 1) % steps_per_epoch == 0:
+            done.assign(epoch)
+            if manager:
+                manager.save()
 
     seconds = time.perf_counter() - begin
     if flags.seen:
         flags.seen.write_text("".join(seen))
-    print(f"{last_step - start} steps, {len(seen) / seconds:.1f} pictures/s")
+    images_per_s = len(steps) * flags.batch_size / seconds
+    print(f"{len(steps)} steps, {images_per_s:.1f} images/s")
     print(f"weights {checksum(model)}")
 
 

@@ -60,9 +60,3 @@ def parse(name: str) -> tuple[Link, Link | None]:
         )
     bytes_per_s = LINE_RATE * int(match[1] or 1) * int(match[2]) / 8 * GB
     return LOCAL[local], Link(outside, bytes_per_s, NETWORK_LATENCY_S)
-
-
-def measured(n: int, latency_s: float, bytes_per_s: float) -> Link:
-    """Return the link of n workers whose all-reduce takes latency_s + size / bytes_per_s."""
-    steps = 2 * (n - 1)
-    return Link("measured", bytes_per_s * steps / n, latency_s / steps)

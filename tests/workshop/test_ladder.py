@@ -17,28 +17,30 @@ from workshop import ladder
 
 LADDER = ROOT / "exercises" / "ladder"
 BEFORE = {
-    "2_ddp": "1_single",
-    "2_horovod": "1_single",
-    "3_dali": "2_horovod",
-    "4_amp": "3_dali",
-    "5_tuned": "4_amp",
+    "ladder/2_ddp": "ladder/1_single",
+    "ladder/2_horovod": "ladder/1_single",
+    "ladder/3_dali": "ladder/2_horovod",
+    "ladder/4_amp": "ladder/3_dali",
+    "ladder/5_tuned": "ladder/4_amp",
+    "recipes/train_horovod": "recipes/train_single",
+    "recipes/train_tfrecord": "recipes/train_horovod",
 }
 HOROVOD = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def lines(rung: str) -> list[str]:
-    return (LADDER / f"{rung}.py").read_text().splitlines()
+def lines(script: str) -> list[str]:
+    return (ROOT / "exercises" / f"{script}.py").read_text().splitlines()
 
 
 def test_first_script_has_at_most_100_lines() -> None:
-    assert len(lines("1_single")) <= 100
+    assert len(lines("ladder/1_single")) <= 100
     assert sorted(ladder.RUNGS) == sorted(path.stem for path in LADDER.glob("*.py"))
 
 
-@pytest.mark.parametrize(("rung", "before"), BEFORE.items())
-def test_each_step_adds_at_most_30_lines(rung: str, before: str) -> None:
-    diff = difflib.ndiff(lines(before), lines(rung))
+@pytest.mark.parametrize(("script", "before"), BEFORE.items())
+def test_each_step_adds_at_most_30_lines(script: str, before: str) -> None:
+    diff = difflib.ndiff(lines(before), lines(script))
     assert len([line for line in diff if line.startswith("+ ")]) <= 30
 
 

@@ -30,7 +30,7 @@ class Lesson:
 
 
 COURSE = (
-    Lesson("00", "00_start_here", "Start here", 5, 15,
+    Lesson("00", "00_start_here", "Start here", 10, 15,
            "machine", "What does this machine have?"),
     Lesson("01", "01_dataset_preparation", "Data", 30, 60,
            "input", "How does a model read a million JPEGs?"),
@@ -46,7 +46,7 @@ COURSE = (
            "compute", "How few bits are enough?"),
     Lesson("07", "07_inference", "Inference", 25, 60,
            "latency", "How fast is one answer?"),
-    Lesson("08", "08_benchmark_and_scaling", "Scaling", 35, 90,
+    Lesson("08", "08_benchmark_and_scaling", "Scaling", 30, 90,
            "everything", "What will more hardware bring?"),
 )  # fmt: skip
 

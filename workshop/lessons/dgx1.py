@@ -1,5 +1,7 @@
-"""What NVIDIA published for ResNet-50 v1.5 on a DGX-1 with V100s, for notebooks 02, 03 and 08:
-tables of it, and what its rows can and cannot decide about the time that several GPUs lose."""
+"""Published tables of ResNet-50 v1.5 on a DGX-1 with V100s, for notebooks 02 and 03.
+
+They also say what the rows can and cannot decide about the time that several GPUs lose.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from workshop.expected import Expected
-from workshop.lessons.scaling import predictions
-from workshop.lessons.scaling import readings as fitted
+from workshop.lessons import nb08
 
 GPUS = (1, 4, 8)
 PRECISIONS = {"mixed": "FP16", "FP32": "FP32"}  # by the name of `rn50.published`
 MANY = 512  # GPUs for which the readings of the same rows are asked
-NETWORK = "nvlink+100g"  # between them, as notebook 08 takes it
 
 
 def accuracy_rows(results: Mapping[str, Expected]) -> tuple[list[list[Any]], list[str]]:
-    """(rows, columns) of the published table of accuracy: 90 epochs of ImageNet, and the hours."""
+    """Return (rows, columns) of the published accuracies: 90 epochs of ImageNet, with hours."""
     names = {"top1": "top-1, %", "hours": "hours"}
     kinds = [(p, kind) for p in ("fp16", "fp32") for kind in names]
     rows: list[list[Any]] = []
@@ -39,24 +39,24 @@ def accuracy_rows(results: Mapping[str, Expected]) -> tuple[list[list[Any]], lis
 
 
 def lost_rows() -> tuple[list[list[Any]], list[str]]:
-    """(rows, columns): milliseconds of a step that are lost with 4 and 8 GPUs, as published and as
-    each reading of the rows has it.
+    """Return (rows, columns): milliseconds of a step that 4 and 8 GPUs lose.
 
-    A reading is one cause that is made to explain all of the loss.
+    A column holds what was published, and one more for each reading: a single cause that is
+    blamed for all of the loss.
     """
     rows = []
     for row in outcomes():
         alone = row.series.batch / row.series.ips[1]
-        speeds = [row.published, *(row.predicted[name] for name in readings())]
+        speeds = [row.published, *(row.predicted[name] for name in nb08.READINGS)]
         lost = [1000 * (row.gpus * row.series.batch / ips - alone) for ips in speeds]
         share = row.published / (row.gpus * row.series.ips[1])
         rows.append([row.gpus, PRECISIONS[row.series.precision], row.published, 100 * share, *lost])
     columns = ["GPUs", "precision", "img/s", "efficiency, %", "ms lost, published"]
-    return rows, [*columns, *(f"if all of it were: {name}" for name in readings())]
+    return rows, [*columns, *(f"if all of it were: {name}" for name in nb08.READINGS)]
 
 
 def account() -> str:
-    """What the published rows decide, what they leave open, and how far apart that is."""
+    """Return what the published rows decide, what they leave open, and how much that matters."""
     table = lost_rows()[0]
     rows = {(row[1], row[0]): row[4] for row in table}
     steps = {p: 1000 * s.batch / s.ips[1] for p, s in series().items()}
@@ -79,20 +79,15 @@ def account() -> str:
 
 
 def efficiencies(gpus: int = MANY) -> dict[str, float]:
-    """The efficiency of many GPUs in FP16 by each reading of the DGX-1's rows, in per cent."""
-    rows, _ = predictions.by_reading(fitted.training(series()["FP16"]), NETWORK, [gpus])
-    return {row[0]: row[2] for row in rows if row[0] in readings()}
+    """Return the efficiency of many GPUs in FP16 by each reading of the DGX-1's rows, in %."""
+    return {name: 100 * nb08.efficiency(gpus, name) for name in nb08.READINGS}
 
 
-def readings() -> list[str]:
-    return [reading.name for reading in fitted.READINGS]
-
-
-def outcomes() -> list[fitted.Outcome]:
-    """The DGX-1's rows of more than one GPU."""
-    return [row for row in fitted.outcomes() if row.series.name == "DGX-1"]
+def outcomes() -> list[nb08.Outcome]:
+    """Return the DGX-1's rows of more than one GPU."""
+    return [row for row in nb08.outcomes() if row.series.name == "DGX-1"]
 
 
 def series() -> dict[str, Any]:
-    """The DGX-1's series by the document's name of the precision."""
+    """Return the DGX-1's series by the document's name of the precision."""
     return {PRECISIONS[row.series.precision]: row.series for row in outcomes()}

@@ -188,8 +188,7 @@ def write_scripts(notebook: str, folder: Path) -> None:
     ("script", "arguments"),
     [
         ("03_horovod/train_ddp.py", ["data"]),
-        ("08_benchmark_and_scaling/bench.py", ["--tiny", "--size", "32", "--steps", "2"]),
-        ("08_benchmark_and_scaling/allreduce.py", []),
+        ("08_benchmark_and_scaling/bench.py", ["--size", "32", "--batches", "2", "--steps", "2"]),
         ("peer_parallel.py", ["ddp", "--size", "32", "--batch", "2", "--steps", "1"]),
     ],
 )

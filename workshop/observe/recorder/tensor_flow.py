@@ -43,6 +43,7 @@ class Watch:
         self.peak: float | None = None  # the learning rate after Horovod's warm-up
         self.shards: list[tuple[int, int]] = []  # of a Dataset: how many, and which
         self.sent: dict[int, Any] = {}  # variables that were broadcast, by their id
+        self.values: set[int] = set()  # hashes of values that were broadcast without a variable
 
     def tensorflow_imported(self, tf: Any) -> None:
         self.tf = tf
@@ -58,12 +59,17 @@ class Watch:
 
     def horovod_imported(self, module: Any) -> None:
         self.recorder.listen_calls(module, EXCHANGES, "hvd.")
+        after(module, "broadcast", self.sends_value)
 
     def functions_imported(self, module: Any) -> None:
         before(module, "broadcast_variables", self.sends)
 
     def sends(self, variables: Any, *args: Any, **kwargs: Any) -> None:
         self.sent.update((id(variable), variable) for variable in variables)
+
+    def sends_value(self, value: Any, *args: Any, **kwargs: Any) -> None:
+        if self.tf.executing_eagerly():
+            self.values.add(hash(value.numpy().tobytes()))
 
     def callbacks_imported(self, module: Any) -> None:
         before(module.LearningRateWarmupCallback, "__init__", self.warms_up)
@@ -147,11 +153,15 @@ class Watch:
         if callable(rate) and hasattr(rate, "get_config"):  # a schedule
             peak = max(float(rate(2**n)) for n in range(20))
             rate = rate(optimizer.iterations)
+        contents = [self.tf.convert_to_tensor(v).numpy().tobytes() for _, v in pairs]
+        for (_, variable), content in zip(pairs, contents, strict=True):
+            if hash(content) in self.values:
+                self.sends([variable])
         gpus = [gpu.name for gpu in self.tf.config.get_visible_devices("GPU")]
         return {
             "rates": [float(rate)],
             "peak": peak,
-            "hash": digest(self.tf.convert_to_tensor(v).numpy().tobytes() for _, v in pairs),
+            "hash": digest(contents),
             "given": [self.few(gradient) for gradient, _ in pairs],
             "local": [None if gradient is None else self.few(gradient) for gradient in found],
             "device": f"{gpus} of {os.environ.get('CUDA_VISIBLE_DEVICES')}" if gpus else "cpu",

@@ -1,0 +1,53 @@
+"""The predictions of notebook 08 against the published rows, and the rows as it shows them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rn50.published import load
+from workshop.lessons import nb08
+
+
+def test_notebook_shows_the_published_rows(repository: Path) -> None:
+    text = (repository / "notebooks/source/08_benchmark_and_scaling.py").read_text()
+    found = re.findall(r"^# \| (\d) \| (.+) \|$", text, re.MULTILINE)
+    shown = {int(n): [float(value) for value in row.split(" | ")] for n, row in found}
+    fp16, fp32 = (load()["DGX-1", precision].ips for precision in ("mixed", "FP32"))
+    assert shown == {
+        n: [fp16[n], round(fp16[n] / fp16[1], 2), fp32[n], round(fp32[n] / fp32[1], 2),
+            round(fp16[n] / fp32[n], 2)]
+        for n in (1, 4, 8)
+    }  # fmt: skip
+
+
+def test_numbers_are_fitted_to_the_rows_with_few_gpus() -> None:
+    for key, series in load().items():
+        stragglers = nb08.parameter(*key, nb08.READINGS["stragglers"])
+        assert stragglers == pytest.approx(series.noise, rel=1e-6)
+    four, eight = nb08.outcomes()[:2]
+    assert four.fitted and abs(four.error("stragglers")) < 1e-4 and not eight.fitted
+    serial = (4 / (5391.8 / 1442.6) - 1) / 3  # Amdahl's law, solved for the serial share
+    assert eight.predicted["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
+
+
+def test_held_out_errors_are_those_of_the_documentation(repository: Path) -> None:
+    names = ("stragglers", "Amdahl", "perfect", "communication")
+    rows = nb08.held_out(*names)
+    assert [row[:3] for row in rows if row[1] == 32][0] == ["DLPerf mixed", 32, 30713.68]
+    errors = {name: [abs(row[3 + i]) for row in rows] for i, name in enumerate(names)}
+    mean = {name: f"{sum(sizes) / len(rows):.1f} %" for name, sizes in errors.items()}
+    page = " ".join((repository / "docs" / "commands.md").read_text().split())
+    worst = f"{max(errors['stragglers']):.1f} % at most"
+    assert f"{mean['stragglers']} in the mean and {worst}" in page
+    assert f"law misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in page
+    assert f"{mean['communication']}" in page
+
+
+def test_readings_disagree_where_no_row_is_published() -> None:
+    near, far = ([nb08.efficiency(n, name) for name in nb08.READINGS] for n in (8, 512))
+    assert max(near) - min(near) < 0.1 < max(far) - min(far)
+    assert nb08.efficiency(1, "communication") == 1
+    assert nb08.efficiency(64, "stragglers", batch=26) < nb08.efficiency(64, "stragglers")

@@ -1,1 +1,0 @@
-"""Notebook 08: sweeps, and what more GPUs would do."""

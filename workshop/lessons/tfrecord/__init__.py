@@ -1,1 +1,0 @@
-"""Notebook 04: an input pipeline, stage by stage."""
