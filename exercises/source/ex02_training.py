@@ -156,9 +156,9 @@ run = workshop.use(decay_groups=decay_groups)
 # It is stable while `lr · curvature < 2 (1 + momentum)`. The target: after 60 steps both distances are at most 0.001. The usual momentum of 0.9 does not reach it with any rate. Move the controls, then write down a pair that does.
 
 # %%
-from workshop.lessons.single_gpu import valley
+from workshop.lessons import nb02
 
-valley.explore()
+nb02.explore_valley()
 
 # %% tags=["answer", "ex02.tune"]
 # (learning rate, momentum)

@@ -149,7 +149,7 @@ def told(cell) -> list[str]:
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_through_the_course_from_its_map_to_a_slider(course):
-    """Follow a link of the map in the first notebook to notebook 02, whose slider redraws."""
+    """Follow a link of the map in the first notebook to notebook 03, whose slider redraws."""
     course.open("notebooks/00_start_here.ipynb")
     course.run("profile: str =")
     course.run("workshop.start(")
@@ -160,12 +160,12 @@ def test_through_the_course_from_its_map_to_a_slider(course):
     assert panel.locator('a[href*="ex03_horovod.ipynb"]').count() == 1
     course.shot("map-and-progress")
 
-    course_map.get_by_role("link", name="02 One GPU").click()
-    course.page.locator(".lm-TabBar-tab.lm-mod-current", has_text="02_single_gpu").wait_for()
+    course_map.get_by_role("link", name="03 Horovod").click()
+    course.page.locator(".lm-TabBar-tab.lm-mod-current", has_text="03_horovod").wait_for()
     course.wait_for_kernel()
     course.run("profile: str =")
     course.run("workshop.start(")
-    explored = course.run("drawn.explore_schedule()")
+    explored = course.run("nb03.explore_ring()")
     plot = explored.locator(".jp-OutputArea-output img")
     before = plot.get_attribute("src")
     assert len(plot.get_attribute("alt")) > 30

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rn50 import plot
+from rn50lib.errors import UserError
 from workshop import output
 from workshop.checks.ex02 import STEPS, TARGET, valley
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from workshop.runs import Run
 
-def draw(lr: float, momentum: float) -> tuple[Figure, str]:
-    """Both distances over the steps, and a sentence on where they end."""
+
+def input_speed(run: Run) -> float:
+    """Return the images/s of the last epoch of a `test_io` run. Raises UserError for other runs."""
+    found = re.findall(r"^epoch \d+: ([0-9.]+) img/s", run.log, re.MULTILINE)
+    if not found:
+        raise UserError(f"the run in {run.dir} measured no input speed: start it with test_io=True")
+    return float(found[-1])
+
+
+def draw_valley(lr: float, momentum: float) -> tuple[Figure, str]:
+    """Draw both distances over the steps; return the figure and a sentence on where they end."""
     from matplotlib.figure import Figure
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -36,18 +48,18 @@ def draw(lr: float, momentum: float) -> tuple[Figure, str]:
 
 
 def sentence(far: float) -> str:
-    """Where a path ends that is `far` from the bottom after its last step."""
-    end = f"After {STEPS} steps the distance is {far:.1e}" if far < 1e6 else "It blows up"
+    """Return where a path ends that is `far` from the bottom after its last step."""
+    end = f"After {STEPS} steps the distance is {far:.1e}" if far < 1e6 else "It diverges"
     reached = "reached" if far <= TARGET else "not reached"
     return f"{end}; the target of {TARGET:g} is {reached}."
 
 
-def explore() -> None:
-    """The figure with a control for each of the two settings."""
+def explore_valley() -> None:
+    """Show the figure with a control for each of the two settings."""
     from ipywidgets import FloatSlider
 
     output.explore(
-        draw,
+        draw_valley,
         alt=lambda lr, momentum: (
             f"Two lines: the distance from the bottom over {STEPS} steps, along the valley and"
             f" across it, with learning rate {lr:g} and momentum {momentum:g}."

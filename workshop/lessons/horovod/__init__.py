@@ -1,1 +1,0 @@
-"""Notebook 03: many workers, their exchange, their mistakes and their timeline."""
