@@ -436,9 +436,11 @@ workshop.ladder.predict("4_amp", 1.5)  # your number
 
 # %%
 climbed = {}
+before = workshop.ladder.finished("3_dali")  # your train.py is the next rung by now
 for rung in ("3_dali", "4_amp"):
     climbed[rung] = workshop.ladder.climb(
-        rung, ranks=ranks, image_size=session.image_size, batch_size=session.batch_size,
+        rung, ranks=ranks, path=before if rung == "3_dali" else None,
+        image_size=session.image_size, batch_size=session.batch_size,
         steps=session.steps, workers=max(1, session.machine.cores // ranks),
     )  # fmt: skip
 
