@@ -41,6 +41,17 @@ hypothesis.settings.register_profile("rn50", deadline=None)
 hypothesis.settings.load_profile("rn50")
 
 
+@pytest.fixture(autouse=True)
+def one_tensorflow_thread(request: pytest.FixtureRequest) -> None:
+    """Start TensorFlow with the one thread of the test runs, before a test starts it with more."""
+    needed = [name for marker in request.node.iter_markers("needs") for name in marker.args]
+    if "tensorflow" in needed and "tensorflow" not in sys.modules:
+        from rn50lib.tf import tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of this checkout."""
