@@ -17,9 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rn50 import autoconfig
 from rn50lib import hardware
-from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from workshop import errors, expected, gpu_memory, output, paths
 from workshop.course import catalogue
@@ -87,11 +85,6 @@ class Session:
         folder = self.runs / f"lesson-{self.number}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-
-    def pick(self, *, cpu: T, ci: T | None = None, gpu: T | None = None) -> T:
-        """Return the value for this profile; the default is the one for cpu."""
-        value = {"ci": ci, "cpu": cpu, "gpu": gpu}[self.profile]
-        return cpu if value is None else value
 
     def note(self, key: str, value: float | int | str, unit: str = "", what: str = "") -> None:
         """Print a key result, and add it to the index of a course run."""
@@ -284,23 +277,6 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         if "recipe" not in given:
             fields["recipe"] = "roadsigns"
     return fields
-
-
-def resolve(given: Mapping[str, Any], **changes: Any) -> TrainConfig:
-    """Return the complete configuration of a run from this notebook with these values.
-
-    Raises UserError if its data cannot be opened, or a value is impossible.
-    """
-    given = {**given, **changes}
-    given |= session_fields(given)
-    classes = 1000
-    if given.get("loader") != "synthetic":
-        from rn50lib.data.source import open_source
-
-        root = Path(given.get("data_root") or autoconfig.default_data_root()[0])
-        source = open_source(root, "train", given.get("data_format", "auto"))
-        classes = len(source.classes)
-    return autoconfig.resolve(given, hardware.machine(), classes).experiment
 
 
 PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "ONNX Runtime"}

@@ -67,7 +67,7 @@ patient = dict(
     data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
     loader="native", step=1442.6, profile=session.profile, n=1,
 )  # fmt: skip
-found = nb05.diagnose(scratch, "own", patient, "--seconds", session.pick(ci=0.3, cpu=2))
+found = nb05.diagnose(scratch, "own", patient, "--seconds", session.seconds)
 loader, device, both = (found["rates"][name] for name in ("loader", "compute", "both"))
 print(f"In turn: {1 / (1 / loader + 1 / device):,.0f}. Overlapped: {min(loader, device):,.0f}.")
 print(f"Measured: {both:,.0f} images per second.")

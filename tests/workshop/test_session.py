@@ -68,13 +68,6 @@ def test_impossible_profile_is_refused(asked, message):
         session.choose_profile(asked, BARE)
 
 
-def test_pick_falls_back_to_the_cpu_value():
-    assert a_session("ci").pick(ci=1, cpu=2, gpu=3) == 1
-    assert a_session("ci").pick(cpu=2, gpu=3) == 2
-    assert a_session("gpu").pick(ci=1, cpu=2) == 2
-    assert a_session("ci").pick(ci=0, cpu=2) == 0
-
-
 def test_sizes_come_from_the_profiles_file(tmp_path):
     (tmp_path / "notebooks").mkdir()
     file = tmp_path / "notebooks" / "profiles.yaml"

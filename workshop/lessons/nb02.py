@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rn50 import plot
-from rn50lib.errors import UserError
 from workshop import output
 from workshop.checks.ex02 import STEPS, TARGET, valley
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from workshop.runs import Run
-
-
-def input_speed(run: Run) -> float:
-    """Return the images/s of the last epoch of a `test_io` run. Raises UserError for other runs."""
-    found = re.findall(r"^epoch \d+: ([0-9.]+) img/s", run.log, re.MULTILINE)
-    if not found:
-        raise UserError(f"the run in {run.dir} measured no input speed: start it with test_io=True")
-    return float(found[-1])
 
 
 def draw_valley(lr: float, momentum: float) -> tuple[Figure, str]:
