@@ -42,7 +42,8 @@ RIVALS = ["tensorflow", "tensorflow-cpu", *(f"nvidia-dali-{name}" for name in DA
 # The DALI for CUDA 12 brings these; the one for CUDA 13 has its own, with files of the same names.
 DECODERS = re.compile(r"nvidia-(libnvcomp|nvimgcodec|nvjpeg|nvjpeg2k|nvtiff)-cu12\b")
 KEPT = ("torch", "tensorflow", "tensorflow-cpu", "tf-nightly", "horovod", "numpy")
-COMPILER = str(bool(shutil.which("g++") and shutil.which("make")))
+COMPILER = ("g++", "make", "mpirun")  # what Horovod's build needs
+COMPILER_PACKAGES = ("g++", "make", "openmpi-bin", "libopenmpi-dev")  # of Debian and Ubuntu
 
 
 class SetupError(Exception):
@@ -167,16 +168,31 @@ class Setup:
     def horovod(self, packages: str, retry: bool) -> None:
         """Install Horovod's wheel; a failure is reported and not repeated without `retry`."""
         script = ROOT / "scripts" / "horovod_wheel.py"
-        inputs = (packages, platform.python_version(), script.read_text(), COMPILER)
+        self.compiler()
+        compiler = str([bool(shutil.which(program)) for program in COMPILER])
+        inputs = (packages, platform.python_version(), script.read_text(), compiler)
         if not self.is_new("horovod", *inputs) and not retry:
             return
         try:
             self.run(self.pip[0], str(script), "--install")
         except subprocess.CalledProcessError:
             print("note: Horovod was not built. Everything else works, and DDP runs the lessons on"
-                  " several processes. To build it: `sudo apt-get install g++ make openmpi-bin"
-                  " libopenmpi-dev`, then `make horovod`.")  # fmt: skip
+                  " several processes. To build it: `sudo apt-get install"
+                  f" {' '.join(COMPILER_PACKAGES)}`, then `make horovod`.")  # fmt: skip
         self.done("horovod", *inputs)
+
+    def compiler(self) -> None:
+        """Install what Horovod's build needs, if it is missing and apt-get may do so (as root)."""
+        if all(map(shutil.which, COMPILER)) or os.geteuid() or not shutil.which("apt-get"):
+            return
+        print(f"Installing with apt-get, for Horovod: {', '.join(COMPILER_PACKAGES)}")
+        try:
+            self.run("apt-get", "-q", "update")
+            flags = ("-q", "-y", "--no-install-recommends")
+            self.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", *flags,
+                     *COMPILER_PACKAGES)  # fmt: skip
+        except subprocess.CalledProcessError:
+            print("note: apt-get failed; Horovod is built with what is here.")
 
     def is_new(self, step: str, *inputs: str) -> bool:
         """Return True if the step has not been done with these inputs."""
