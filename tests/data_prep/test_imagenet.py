@@ -112,7 +112,7 @@ def make_unpacked_devkit(folder):
     make_extracted(folder, flat_val=True)
     kit = folder / "ILSVRC2012_devkit_t12.tar.gz"
     with tarfile.open(kit) as tar:
-        tar.extractall(folder, filter="data")
+        tar.extractall(folder)
     kit.unlink()
     return folder
 

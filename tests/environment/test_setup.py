@@ -172,6 +172,8 @@ def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
     project = (repository / "pyproject.toml").read_text()
     for name in re.findall(r'^    "([A-Za-z][\w-]*)[>=]', project, re.M):
         fake_site.wheel(index, name, "50.0")
+    (index / "packaging-50.0-py3-none-any.whl").unlink()
+    fake_site.borrow(index, "packaging")  # setuptools imports it
     fake_site.wheel(index, "numpy", "60.0")
     fake_site.wheel(index, "protobuf", "60.0")
     # The newest matplotlib would bring a newer NumPy: the older one must be taken.

@@ -17,7 +17,7 @@ from workshop.session import Session
     [
         (recipe.learning_rate, "learning_rate", "def learning_rate("),
         (recipe.Recipe, "Recipe", "@dataclass"),
-        (Session.pick, "Session.pick", "    def pick("),
+        (Session.expect, "Session.expect", "    def expect("),
         ("rn50lib.recipe:BN_EPS", "BN_EPS", "BN_EPS = "),
         ("rn50lib.recipe:Recipe", "Recipe", "@dataclass"),
         ("rn50lib.recipe:Recipe.lr", "Recipe.lr", "    lr: float"),
