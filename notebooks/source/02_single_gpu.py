@@ -495,10 +495,8 @@ print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 #
 # Every notebook from here on ends with this figure. It has one rung so far. Bars are speeds, colours the shares of a step; the published rungs are on the right.
 
-# %%
-workshop.ladder.figure()
-
 # %% tags=["results"]
+workshop.ladder.figure()
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 session.note("data_share", waiting, "%", "of a step spent waiting for input")
 session.note("v15_over_v1", float(np.median(ratios)), "times", "time of a v1.5 step over a v1 step")

@@ -433,8 +433,6 @@ workshop.ladder.changes("4_amp", "3_dali")
 
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number
-
-# %%
 climbed = {}
 before = workshop.ladder.finished("3_dali")  # your train.py is the next rung by now
 for rung in ("3_dali", "4_amp"):

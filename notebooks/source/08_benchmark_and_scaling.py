@@ -537,8 +537,6 @@ ladder.changes("5_tuned", "4_amp")
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
-
-# %%
 ranks = min(workers, gpus or workers)
 sizes = {"image_size": session.size, "batch_size": session.rung_batch}
 sizes |= {"steps": session.rung_steps, "warm_up": session.rung_warm_up}
