@@ -52,13 +52,18 @@ ALLOCATOR = ":".join(
 SAVE_S = 60.0  # after SIGTERM: the workers write a checkpoint
 GRACE_S = 5.0  # after a worker failed, or Ctrl-C: the others may end by themselves
 LAUNCHER_S = 8.0  # after SIGTERM a launcher ends the workers on other hosts
-SAME_MOMENT_S = 0.5  # a lost connection may be reported before the end that caused it is noticed
 POLL_S = 0.1
 KEPT_LINES = 200
+ASKED = (TERMINATED, 130)  # the statuses of workers that were asked to end
+SILENT = "ended without an error message"
 
 # what launchers put before a worker's line: '[1,0]<stdout>:', '[0]<stderr>:', '[default0]:'
 TAG = re.compile(r"^\[(?:\d+,|default)?(\d+)\](?:<std(?:out|err)>)?:")
 TIMEOUT = re.compile("timed? ?out|Horovod has been shut down", re.IGNORECASE)
+LOST = re.compile(  # what Gloo, Horovod and NCCL report when another rank has ended
+    "connection (?:closed|reset)|broken pipe|HorovodInternalError|remote process exited",
+    re.IGNORECASE,
+)
 SIGNALS = (  # how launchers report that rank {} was killed by a signal
     r"rank\s+: {} \(.*\n\s+exitcode\s+: -(\d+)",
     r"Process name: {}\n(?:.*\n)?Exit code: (1[3-9]\d)",
@@ -398,20 +403,17 @@ class WorkerGroup:
         if self.alone or status == 0:
             return Outcome(status, None)
         found = [(end.time, self.end_of(rank, end)) for rank, end in ends.items() if end.status]
-        found += [(at - SAME_MOMENT_S, self.death_of(rank))
-                  for rank, at in self.gone.items() if rank not in ends]  # fmt: skip
+        found += [(at, self.death_of(rank)) for rank, at in self.gone.items() if rank not in ends]
         if not found:
             return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
-        # launchers end the others when one has failed: these come last
-        asked = (TERMINATED, 130)
-        _, first = min(found, key=lambda one: (one[1].status in asked, one[0]))
+        _, first = min(found, key=lambda one: (order(one[1]), one[0]))
         # 143 promises a checkpoint, which a rank without a record has not written
-        return first._replace(status=1) if first.status in asked and first.failure else first
+        return first._replace(status=1) if first.status in ASKED and first.failure else first
 
     def end_of(self, rank: int, end: SimpleNamespace) -> Outcome:
         """Return the outcome for a rank that has recorded its end."""
         text = end.text.rstrip()
-        if end.status in (TERMINATED, 130, 2):  # 2: bad input
+        if end.status in (*ASKED, 2):  # 2: bad input
             return Outcome(end.status, f"rank {rank}: {text}" if end.status == 2 else None)
         failure = f"rank {rank} ended with status {end.status}:\n{text}"
         if TIMEOUT.search(text):
@@ -428,11 +430,25 @@ class WorkerGroup:
             if found := re.search(pattern.format(rank), "\n".join(self.words)):
                 number = int(found[1]) - (128 if int(found[1]) > 128 else 0)
                 return Outcome(128 + number, killed(rank, number))
-        return Outcome(1, f"rank {rank} ended without an error message:\n{self.last_words()}")
+        return Outcome(1, f"rank {rank} {SILENT}:\n{self.last_words()}")
 
     def last_words(self) -> str:
         """Return the last lines that the launcher wrote itself."""
         return "\n".join([line for line in self.words if line.strip()][-20:])
+
+
+def order(outcome: Outcome) -> int:
+    """Return where an outcome stands among possible causes of a failed run; 0 is the likeliest.
+
+    A rank's own error caused it rather than a kill, and a kill rather than a lost connection.
+    Launchers end the ranks that are left by SIGTERM when one has failed.
+    """
+    text = outcome.failure or ""
+    if outcome.status in ASKED:
+        return 3
+    if SILENT in text or LOST.search(text) or TIMEOUT.search(text):
+        return 2
+    return 1 if outcome.status > 128 else 0
 
 
 def killed(rank: int, number: int) -> str:

@@ -388,6 +388,39 @@ def test_the_traceback_of_the_failing_rank_comes_last(
     assert last[begin + 1].startswith("Traceback") and "rank one cannot count" in last[-1]
 
 
+GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says", "named"),
+    [  # the end of rank 0 is always seen first, and rank 1 is the cause
+        ((1, GLOO), None, "rank      : 1 (local_rank: 1)\n  exitcode  : -9", "rank 1 was killed"),
+        (None, (1, "ValueError: no"), "", "rank 1 ended with status 1:\nValueError: no"),
+        (None, (2, "the ranks disagree"), "", "rank 1: the ranks disagree"),
+        ((143, ""), (1, GLOO), "", "rank 1 ended with status 1:"),
+        (None, (1, "ValueError: no"), "rank      : 0 (local_rank: 0)\n  exitcode  : -15",
+         "rank 1 ended with status 1:"),
+    ],
+)  # fmt: skip
+def test_the_cause_is_named_whichever_rank_ends_first(
+    first: Any, second: Any, says: str, named: str, tmp_path: Path
+) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    for rank, end in enumerate((first, second)):
+        started = {"host": os.uname().nodename, "pid": ended.pid}
+        (tmp_path / f"{rank}.started").write_text(json.dumps(started))
+        if end is not None:
+            record = {"status": end[0], "text": end[1], "time": time.time() - 5 + 10 * rank}
+            (tmp_path / f"{rank}.ended").write_text(json.dumps(record))
+    group = launch.WorkerGroup(["sh", "-c", f"printf '{says}'; exit 1"], dict(os.environ), tmp_path)
+    group.wait([])
+    group.end()
+    status, failure = group.outcome()
+    assert failure and failure.startswith(named)
+    assert status == (137 if "killed" in named else 2 if "disagree" in named else 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [ALONE, *once("torchrun")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
