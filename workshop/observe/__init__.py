@@ -1,7 +1,7 @@
 """`rn50 workshop try SCRIPT`: a parallel training script, judged by what it does on several ranks.
 
-Supported: Horovod and DistributedDataParallel for PyTorch, and GradientTape or tf-keras with
-Horovod for TensorFlow 2. Not supported: TensorFlow 1 sessions, and FSDP, whose ranks hold
+Supported: Horovod and DistributedDataParallel for PyTorch, and GradientTape with Horovod for
+TensorFlow 2. Not supported: TensorFlow 1 sessions, Keras's `fit`, and FSDP, whose ranks hold
 different weights.
 
 sandbox    copies the script's folder, so that the original does not change

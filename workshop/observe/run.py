@@ -20,9 +20,10 @@ from rn50lib import hardware
 from rn50lib.distributed import launch_env
 from workshop import programs
 from workshop.errors import RunFailed
-from workshop.observe.sandbox import copy_folder, make_read_only
+from workshop.observe.sandbox import copy_folder
 
 POLL_S = 0.2
+QUIET_S = 3.0  # progress is reported this often
 LAUNCHERS = ("horovodrun", "torchrun", "python")
 
 SITE = """\
@@ -90,11 +91,6 @@ class ScriptRun:
                 path.mkdir()
             copy_folder(self.folder, work)
 
-            def prepare() -> None:
-                if not top.is_relative_to(self.folder):
-                    make_read_only(self.folder)
-                launch_env.end_with_parent()
-
             file = Path(__file__).parent / "recorder" / "__init__.py"
             text = SITE.format(file=str(file), folder=str(file.parent),
                                launch_env=launch_env.__file__,
@@ -107,7 +103,6 @@ class ScriptRun:
                 workers,
                 show=lines.append,
                 cwd=work,
-                preexec_fn=prepare if sys.platform == "linux" else None,
             )
             try:
                 ended = self.follow(group, records, ranks)
@@ -170,7 +165,7 @@ class ScriptRun:
             counts = sorted((updates(path) for path in records.iterdir()), reverse=True)[:ranks]
             done = counts[-1] if len(counts) == ranks else 0
             now = time.monotonic()
-            if now - reported > programs.QUIET_S:
+            if now - reported > QUIET_S:
                 reported = now
                 progress = f"{done} of {self.steps} updates, " if self.steps else ""
                 self.say(f"{progress}{now - began:.0f} s")

@@ -160,7 +160,7 @@ def start(ranks: list[Rank], size: int) -> tuple[str, str]:
 
 
 def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
-    """Compare the samples: by their indices in equal data sets, otherwise by their pixels."""
+    """Compare the samples that went into the models, by their pixels."""
     fed = [rank.all("inputs") for rank in ranks]
     if not all(any(batches) for batches in fed):
         return NOT_SEEN, "what went into the model could not be recorded"
@@ -169,15 +169,6 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         if len(set(samples)) == 1:
             return NOT_SEEN, "all samples were equal, on every rank"
         return MISSING, f"every rank was fed the same {len(samples)} samples in the same order"
-    drawn = [rank.all("indices") for rank in ranks]
-    data: list[Any] = [rank.first[-1].get("data") for rank in ranks]
-    known = all(all(batches) for batches in drawn) and all(data)
-    if known and data[0]["sign"] and len({d["sign"] for d in data}) == 1:
-        # a script may also take every second batch of a loader that goes through all samples
-        whole = all(d["planned"] == d["size"] and d["skipped"] < len(fed[0]) - 1 for d in data)
-        if whole and len({d["part"] for d in data}) == 1:
-            return MISSING, f"each rank goes through all {data[0]['size']} samples of the data"
-        return overlap(drawn)
     status, text = overlap(fed)
     if status != SEEN:
         return status, text
@@ -189,11 +180,11 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     return NOT_SEEN, f"{text}, which augmentation would explain too"
 
 
-def overlap(batches: list[list[list[Any]]]) -> tuple[str, str]:
+def overlap(batches: list[list[list[str]]]) -> tuple[str, str]:
     """Judge how many samples several ranks had in common in their first pass over the data."""
     passes = []
     for rank in batches:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for batch in rank:
             if seen & set(batch):
                 break
@@ -220,19 +211,18 @@ def unchanged(fed: list[list[list[str]]], alone: list[Rank]) -> bool:
 
 
 def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
-    """Compare the learning rate, or the peak that a warm-up works towards, with one rank's."""
+    """Compare the largest learning rate with that of a run on one rank."""
     rates, size = [rank.rates for rank in ranks], len(ranks)
     if not np.allclose(rates, rates[0], rtol=1e-4):
         return MISSING, f"the learning rate differs between the ranks: {rates}"
     if not alone or not alone[0].first:
         return NOT_SEEN, f"{rates[0][0]:.4g} on {size} ranks; it was not run on one, to compare"
     single = alone[0].rates[: len(rates[0])]
-    peaks = ranks[0].first[0]["peak"], alone[0].first[0]["peak"]
+    top, one = max(rates[0]), max(single)
+    text = f"{top:.4g} on {size} ranks, {one:.4g} on one"
     rising = any(values[-1] == max(values) > 1.0001 * values[0] for values in (rates[0], single))
-    top, one = peaks if all(peaks) else (max(rates[0]), max(single))
-    text = f"{top:.4g} on {size} ranks, {one:.4g} on one" + " (peak)" * rising
-    if not one or (rising and not all(peaks)):
-        return NOT_SEEN, f"{text}: still rising, so the peak was not reached"
+    if not one or rising:
+        return NOT_SEEN, f"{text}: still rising, so its peak is not known"
     if top / one > 1 + CLOSE:
         return SEEN, f"{text}: {top / one:.3g} times as much"
     together, by_one = (

@@ -16,7 +16,6 @@ import pytest
 
 import workshop
 from rn50lib.errors import UserError
-from workshop.errors import RunFailed
 from workshop.observe import sandbox, verdict
 from workshop.observe.run import choose_launcher
 
@@ -51,10 +50,6 @@ CUTS = [
     ("horovod_tape", "average", "tape = hvd.DistributedGradientTape(tape)", "pass"),
     ("horovod_tape", "alike", "hvd.broadcast_variables(model.variables, root_rank=0)", "pass"),
     ("horovod_tape", "writes", *HVD_WRITES),
-    ("horovod_keras", "share", "data.shard(hvd.size(), hvd.rank()).shuffle(256)", "data"),
-    ("horovod_keras", "rate", *HVD_RATE),
-    ("horovod_keras", "average", "optimizer = hvd.DistributedOptimizer(optimizer)\n", ""),
-    ("horovod_keras", "alike", "    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
 ]  # fmt: skip
 
 NOISY = """
@@ -66,18 +61,6 @@ data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
 DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
-DDP_EVERY_SECOND = (
-    "shuffle=True)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
-    "for images, labels in loader:",
-    "shuffle=True, generator=torch.Generator().manual_seed(2))\n"
-    "optimizer = torch.optim.AdamW(model.parameters(), lr=0.001 * size)\n"
-    "for number, (images, labels) in enumerate(loader):\n"
-    "    if number % size != rank:\n        continue",
-)
-DDP_SPLIT = (
-    "data = TensorDataset(images, labels)\n",
-    "data = torch.utils.data.Subset(TensorDataset(images, labels), range(8, 256))\n",
-)
 HVD_WARMUP = (
     "hvd.broadcast_parameters(",
     "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
@@ -92,15 +75,12 @@ BY_HAND_RATE = (
 BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(rows), 1))")
 # script, edits, a change and what can be known of it
 KNOWN = [
-    ("ddp", [DDP_NOISY], "share", "seen"),
-    ("ddp", [DDP_ALONE], "share", "missing"),
-    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_EVERY_SECOND], "share", "seen"),
-    ("ddp", [DDP_SPLIT, DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY], "share", "not seen"),
+    ("ddp", [DDP_ALONE], "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
      "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
-    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP], "rate", "seen"),
-    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP, HVD_RATE], "rate", "missing"),
+    ("horovod_pytorch", [HVD_WARMUP, HVD_STEP], "rate", "not seen"),
     ("by_hand", [BY_HAND_RATE, ("split(32 // size)", "split(32)")], "rate", "not seen"),
 ]  # fmt: skip
 
@@ -158,21 +138,22 @@ for name in ("many", "many/deep", "loop/link", "elsewhere", "elsewhere/inner"):
     (folder / "gone").unlink()
     subprocess.run(["touch", folder / "by-a-program"], check=True)
 open("large", "wb").write(b"other")
-assert open("large", "rb").read() == b"other"
-os.symlink("large-3", "made")
-open("made", "wb").close()
+open("to-large", "ab").write(b"other")
+os.truncate("cut", 3)
+os.chmod("mode", 0o600)
+subprocess.run("echo other >> tree-large", shell=True, check=True)
 shutil.rmtree("tree")
 pathlib.Path("dangling").write_text("new")
 for write in (
     lambda: open(ORIGINAL + "/few/absolute", "w"),
-    lambda: os.remove(ORIGINAL + "/large"),
-    lambda: os.mkdir(ORIGINAL + "/folder"),
     lambda: open(ORIGINAL + "/large", "r+"),
-    lambda: open("large-2", "r+b"),
-    lambda: open("to-large", "ab"),
-    lambda: os.truncate("cut", 3),
-    lambda: os.chmod("mode", 0o600),
-    lambda: os.link("large-2", "hard"),
+    lambda: os.remove(ORIGINAL + "/large"),
+    lambda: os.remove(ORIGINAL + "/elsewhere"),
+    lambda: os.mkdir(ORIGINAL + "/folder"),
+    lambda: os.truncate(ORIGINAL + "/cut", 3),
+    lambda: os.rename("large", ORIGINAL + "/large"),
+    lambda: os.link(ORIGINAL + "/large", "hard"),
+    lambda: shutil.rmtree(ORIGINAL),
 ):
     try:
         write()
@@ -180,7 +161,6 @@ for write in (
         continue
     raise SystemExit("a write has reached the original folder")
 """
-BY_A_PROGRAM = 'assert subprocess.run("echo other >> tree-large", shell=True).returncode'
 
 
 def snapshot(folder: Path) -> dict[str, object]:
@@ -193,32 +173,20 @@ def snapshot(folder: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("kernel", [True, False])
-def test_no_write_reaches_the_folder(
-    tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This holds with and without the kernel's protection."""
-    if not kernel:
-        monkeypatch.setattr(sandbox, "LIBC", None)
-    elif subprocess.run(["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]).returncode:
-        pytest.skip("the kernel does not let this user mount")
+def test_no_write_reaches_the_folder(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for name in (here / "many" / "deep", here / "few", here / "tree" / "sub", there / "inner"):
         name.mkdir(parents=True)
-    large = b"x" * (sandbox.SMALL + 1)
     for name in (here / "many", here / "many" / "deep", here / "few", there, there / "inner"):
-        for file in ("small", "gone"):
+        for file in ("small", "gone", "large"):
             (name / file).write_text("yours")
-        (name / "large").write_bytes(large)
-    for number in range(301):
-        (here / "many" / f"{number}").write_text("yours")
-    for name in ("large", "large-2", "large-3", "tree-large", "cut", "mode", "tree/sub/large"):
-        (here / name).write_bytes(large)
+    for name in ("large", "large-2", "tree-large", "cut", "mode", "tree/sub/large"):
+        (here / name).write_bytes(b"x" * 2**20)
     for name, to in (("link", "few"), ("loop", "."), ("elsewhere", there), ("to-large", "large-2"),
                      ("dangling", there / "nothing")):  # fmt: skip
         (here / name).symlink_to(to)
     path = here / "train.py"
-    path.write_text(f"ORIGINAL = {str(here)!r}\n{WRITER}" + BY_A_PROGRAM * kernel)
+    path.write_text(f"ORIGINAL = {str(here)!r}\n{WRITER}")
     before = snapshot(tmp_path)
     workshop.try_script(path, launcher="python", single=False)
     assert snapshot(tmp_path) == before
@@ -237,15 +205,15 @@ def test_a_folder_with_too_many_files_is_refused(
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
-    """Augmentation hides nothing, and a temporary file without a name does not count."""
+    """A temporary file without a name does not count."""
     unnamed = "import tempfile\ntempfile.TemporaryFile()\nif True:"
-    edits = [DDP_NOISY, DDP_ALONE, ("if rank == 0:", unnamed)]
-    edits.append(("model = DistributedDataParallel(model)\n", ""))
+    edits = [("DistributedSampler(data)", "DistributedSampler(data, 1, 0)")]
+    edits += [("if rank == 0:", unnamed), ("model = DistributedDataParallel(model)\n", "")]
     result = attempt(edited(tmp_path, "ddp", *edits), single=False)
     assert result.missing == ["share", "average", "alike", "writes"] and not result.passed
     assert result["start"].status == "seen"
     assert result["rate"].status == "not seen"
-    assert "all 256 samples" in result["share"].evidence
+    assert "the same 40 samples" in result["share"].evidence
     assert "several ranks wrote model.pt" in result["writes"].evidence
     assert "✗ average the gradients" in result._repr_html_()
 
@@ -324,20 +292,3 @@ def test_every_removed_change_is_found(
 ) -> None:
     result = attempt(edited(tmp_path, name, (old, new)), single=changes == "rate")
     assert result.missing == changes.split(), str(result)
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
-def test_keras_3_and_horovod_do_not_average(tmp_path: Path) -> None:
-    path = edited(
-        tmp_path, "horovod_keras",
-        ("optimizers.legacy.SGD", "optimizers.SGD"),
-        ("    hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n", ""),
-        ("    hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=2),\n", ""),
-    )  # fmt: skip
-    try:
-        result = workshop.try_script(path, single=False, seconds=0)
-    except RunFailed as failure:
-        pytest.fail(failure.log)
-    assert result["average"].status == "missing"
-    assert "although there was hvd.DistributedOptimizer" in result["average"].evidence

@@ -39,7 +39,6 @@ class Recorder:
         self.steps = 0
         self.calls: set[str] = set()  # functions that exchange gradients
         self.inputs: list[str] = []  # a hash of each sample that went into the model
-        self.indices: list[int] = []  # the indices of these samples in their data set, if known
         self.on_forward: list[Callable[..., None]] = []  # called with module, inputs and output
 
     @property
@@ -56,10 +55,10 @@ class Recorder:
 
     def update(self, **what: Any) -> None:
         """Write down what led to an update of the weights."""
-        what |= {"inputs": self.inputs, "indices": self.indices, "calls": sorted(self.calls)}
+        what |= {"inputs": self.inputs, "calls": sorted(self.calls)}
         self.write("update", step=self.steps, **what)
         self.steps += 1
-        self.inputs, self.indices = [], []
+        self.inputs = []
 
     def fed(self, rows: Iterable[bytes]) -> None:
         """Note the samples of a batch that goes into the model, as bytes."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from workshop.observe.recorder import Protected, quietly
 
-# audit events before a file changes: those that act on the target of a link, and the others
-FOLLOWS = ("os.truncate", "os.chmod", "os.chown", "os.utime", "os.setxattr", "os.link",
-           "sqlite3.connect")  # fmt: skip
-CHANGES = (*FOLLOWS, "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink")
+# Audit events before a change: of a path, of a path relative to an open folder, of two of them
+PLAIN = {"os.truncate", "os.setxattr", "sqlite3.connect"}
+RELATIVE = {"os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.utime"}
+PAIRS = {"os.rename", "os.link"}
 
 
 class FileGuard:
@@ -27,12 +27,20 @@ class FileGuard:
 
     def audit(self, event: str, details: tuple) -> None:
         """Receive an audit event from Python."""
-        if event == "open":
-            with quietly():
+        with quietly():
+            if event == "open":
                 self.opened(*details)
-        elif event in CHANGES:
-            with quietly():
-                self.changed(event, details)
+            elif event in PLAIN:
+                self.guard(located(details[0]))
+            elif event in RELATIVE:
+                self.guard(located(details[0], details[-1]))
+            elif event in PAIRS:
+                self.guard(located(details[0], details[2]))
+                self.guard(new := located(details[1], details[3]))
+                if event == "os.rename":
+                    self.wrote(new)
+            elif event == "os.symlink":
+                self.guard(located(details[1], details[2]))
 
     def opened(self, path: Any, mode: Any, flags: Any) -> None:
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
@@ -40,61 +48,35 @@ class FileGuard:
             writes = any(letter in mode for letter in "wax+")
         # a temporary file without a name is opened by the name of its folder
         if writes and path is not None and not isinstance(path, int) and not os.path.isdir(path):
-            self.wrote(path, replaces=mode in ("w", "wb", "wt"))
+            self.wrote(path)
 
-    def changed(self, event: str, details: tuple) -> None:
-        if event in ("os.rename", "os.link"):
-            pairs = [(details[0], details[2]), (details[1], details[3])]
-        else:
-            index = 1 if event == "os.symlink" else 0
-            has_fd = event not in ("os.truncate", "os.setxattr", "sqlite3.connect")
-            pairs = [(details[index], details[-1] if has_fd else -1)]
-        paths = [located(path, fd) for path, fd in pairs]
-        for path in filter(None, paths):
-            self.guard(path, event in FOLLOWS)
-        if event == "os.rename":
-            self.wrote(paths[1])
-
-    def wrote(self, path: Any, *, replaces: bool = True) -> None:
-        """Record, once for each path, that this process is about to write to it.
-
-        A link to a large file that the script replaces is removed first.
-        """
+    def wrote(self, path: Any) -> None:
+        """Record, once for each path, that this process is about to write to it."""
         whole = os.path.abspath(os.fsdecode(path))
         if within(whole, self.records):
             return
-        if replaces and os.path.islink(whole) and self.is_link_out(whole):
-            os.unlink(whole)
-        self.guard(whole, follow=True)
+        self.guard(whole)
         if whole not in self.paths:
             self.paths.add(whole)
             self.write("file", path=whole)
 
-    def is_link_out(self, path: str) -> bool:
-        """Return True for a link in the copy that leads out of it."""
-        return within(resolved(path), self.copy) and not within(os.path.realpath(path), self.copy)
-
-    def guard(self, path: str, follow: bool) -> None:
+    def guard(self, path: str) -> None:
         """Raise Protected if a change of `path`, or of what it links to, would reach the user."""
-        real = os.path.realpath(path) if follow else resolved(path)
-        leaves = within(path, self.copy) or within(real, self.original)
-        if leaves and not within(real, os.path.dirname(self.copy)):
-            text = f"rn50 workshop try changes nothing in {self.original}; write to a new file"
-            raise Protected(errno.EACCES, text, path)
+        folder, name = os.path.split(path)
+        top = os.path.dirname(self.copy)
+        for place in (path, os.path.join(os.path.realpath(folder), name), os.path.realpath(path)):
+            if within(place, self.original) and not within(place, top):
+                text = f"rn50 workshop try changes nothing in {self.original}; write to a new file"
+                raise Protected(errno.EACCES, text, path)
 
 
-def located(path: Any, folder: int) -> str | None:
-    """Return the absolute path of a name relative to an open folder, or to none (-1)."""
+def located(path: Any, folder: int = -1) -> str:
+    """Return the absolute path of an open file, or of a name relative to a folder (-1: here)."""
     if isinstance(path, int):
-        return None
+        return os.readlink(f"/proc/self/fd/{path}")
     if folder != -1:
         path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
     return os.path.abspath(os.fsdecode(path))
-
-
-def resolved(path: str) -> str:
-    """Return the path with all links followed except the last."""
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def within(path: str, folder: str) -> bool:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,8 +17,6 @@ def listeners(recorder: Recorder, wrote: Callable[..., None]) -> dict[str, Calla
     watch = Watch(recorder, wrote)
     return {
         "torch": watch.torch_imported,
-        "torch.utils.data.dataloader": watch.loader_imported,
-        "torch.optim.lr_scheduler": watch.schedules_imported,
         "horovod.torch.mpi_ops": watch.horovod_imported,
         "horovod.torch": lambda hvd: recorder.listen_calls(hvd, ["DistributedOptimizer"], "hvd."),
     }
@@ -39,13 +34,6 @@ class Watch:
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()
         self.sent: set[int] = set()  # addresses of tensors that were broadcast
-        self.factors: list[Any] = []  # of the learning rate, as functions of the step
-        # by iterator of a DataLoader: the indices of batches to come, and how many it handed out
-        self.queued: Any = weakref.WeakKeyDictionary()
-        self.given: Any = weakref.WeakKeyDictionary()
-        self.used = 0  # batches that went into the model
-        self.batch: tuple[Any, Any] | None = None  # iterator and indices of the last batch
-        self.data: dict[str, Any] = {}  # the data set of the samples
 
     def torch_imported(self, torch: Any) -> None:
         self.torch = torch
@@ -86,55 +74,6 @@ class Watch:
         """Note tensors that take the values of one rank."""
         self.sent.update(tensor.data_ptr() for tensor in self.tensors([values]))
 
-    def schedules_imported(self, module: Any) -> None:
-        def keep(scheduler: Any, optimizer: Any, lr_lambda: Any, *a: Any, **k: Any) -> None:
-            self.factors += lr_lambda if isinstance(lr_lambda, list | tuple) else [lr_lambda]
-
-        before(module.LambdaLR, "__init__", keep)
-
-    # the samples
-
-    def loader_imported(self, module: Any) -> None:
-        iterator = module._BaseDataLoaderIter  # the one class for all kinds of samplers
-        after(iterator, "_next_index", self.queues)
-        after(iterator, "__next__", self.hands_out)
-
-    def queues(self, indices: Any, iterator: Any) -> None:
-        self.queued.setdefault(iterator, deque()).append(indices)
-
-    def hands_out(self, batch: Any, iterator: Any) -> None:
-        self.given[iterator] = self.given.get(iterator, 0) + 1
-        queue = self.queued.get(iterator)
-        self.batch = (iterator, queue.popleft()) if queue else None
-
-    def look_up(self, iterator: Any, indices: Any) -> None:
-        """Note the indices of the batch in the model, and the data set that they belong to."""
-        data, sampler = iterator._dataset, iterator._index_sampler
-        if not (isinstance(indices, list | tuple) and hasattr(data, "__getitem__")):
-            return
-        is_batches = type(sampler) is self.torch.utils.data.BatchSampler
-        planned = len(sampler.sampler) if is_batches else None
-        size, part = len(data), ""
-        while isinstance(data, self.torch.utils.data.Subset):
-            part += repr(list(data.indices))
-            data, indices = data.dataset, [data.indices[index] for index in indices]
-        self.recorder.indices += [int(index) for index in indices]
-        self.used += 1
-        if not self.data:
-            self.data = {"planned": planned, "size": size, "sign": self.sign(data)}
-            self.data["part"] = digest([part.encode()])
-        self.data["skipped"] = self.given[iterator] - self.used
-
-    def sign(self, data: Any) -> str | None:
-        """Return a text that data sets with equal samples share, None if they cannot be compared.
-
-        It comes from the attributes, so that nothing is read and augmentation does not matter.
-        """
-        text = repr(vars(data))
-        if " object at 0x" in text:
-            return None
-        return digest([re.sub(r" at 0x\w+", "", text).encode()])
-
     # the forward pass
 
     def enter(self, module: Any, inputs: Any) -> None:
@@ -151,9 +90,6 @@ class Watch:
                     parameter.register_hook(self.collector(id(parameter)))
             for batch in self.tensors(inputs):
                 self.recorder.fed(map(self.bytes_of, batch.detach().cpu().contiguous()))
-                if self.batch is not None:
-                    found, self.batch = self.batch, None
-                    self.look_up(*found)
                 break
 
     def leave(self, module: Any, inputs: Any, output: Any) -> None:
@@ -212,14 +148,7 @@ class Watch:
         if weights[0].is_cuda:
             uuid = getattr(self.torch.cuda.get_device_properties(device), "uuid", "")
             device += f" {uuid} of {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}"
-        first = optimizer.param_groups[0]
-        # what a scheduler works towards: its own peak, or the rate that it was given
-        peak = first.get("max_lr", first.get("initial_lr"))
-        if peak is not None and self.factors:
-            peak *= max(factor(2**n) for factor in self.factors for n in range(20))
         return {
-            "peak": peak and float(peak),
-            "data": self.data,
             "rates": [float(group["lr"]) for group in optimizer.param_groups],
             "hash": digest(self.bytes_of(w.cpu().contiguous()) for w in weights),
             "given": [None if p.grad is None else self.few(p.grad) for p in parameters],

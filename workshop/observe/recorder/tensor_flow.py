@@ -1,4 +1,4 @@
-"""Recorder for TensorFlow 2, tf-keras, Keras 3 and Horovod for them.
+"""Recorder for TensorFlow 2 with a GradientTape, and for Horovod.
 
 Functions of `tf.function` run eagerly, so that their numbers can be recorded.
 """
@@ -11,22 +11,19 @@ from typing import Any
 
 from workshop.observe.recorder import SAMPLED, Recorder, after, before, digest, quietly
 
-EXCHANGES = ("allreduce", "grouped_allreduce", "allgather", "DistributedOptimizer",
-             "DistributedGradientTape")  # fmt: skip
+EXCHANGES = ("allreduce", "grouped_allreduce", "allgather", "DistributedGradientTape")
 
 
 def listeners(recorder: Recorder, wrote: Callable[..., None]) -> dict[str, Callable[[Any], None]]:
     """Return what to do after the import of each module."""
     watch = Watch(recorder, wrote)
-    keras = ("horovod.keras", "horovod.tensorflow.keras")
     return {
         "tensorflow": watch.tensorflow_imported,
         "keras": watch.keras_imported,
         "tf_keras": watch.keras_imported,
         "horovod.tensorflow.mpi_ops": recorder.horovod_imported,
         "horovod.tensorflow.functions": watch.functions_imported,
-        **dict.fromkeys(("horovod.tensorflow", *keras), watch.horovod_imported),
-        **dict.fromkeys((f"{name}.callbacks" for name in keras), watch.callbacks_imported),
+        "horovod.tensorflow": watch.horovod_imported,
     }
 
 
@@ -40,7 +37,6 @@ class Watch:
         self.applying = 0  # the same for updates
         self.local: list[tuple[Any, Any]] = []  # (variable, its gradient before any exchange)
         self.state: dict[str, Any] = {}
-        self.peak: float | None = None  # the learning rate after Horovod's warm-up
         self.shards: list[tuple[int, int]] = []  # of a Dataset: how many, and which
         self.sent: dict[int, Any] = {}  # variables that were broadcast, by their id
         self.values: set[int] = set()  # hashes of values that were broadcast without a variable
@@ -71,21 +67,10 @@ class Watch:
         if self.tf.executing_eagerly():
             self.values.add(hash(value.numpy().tobytes()))
 
-    def callbacks_imported(self, module: Any) -> None:
-        before(module.LearningRateWarmupCallback, "__init__", self.warms_up)
-
-    def warms_up(self, callback: Any, initial_lr: Any, *args: Any, **kwargs: Any) -> None:
-        self.peak = float(initial_lr)
-
     def keras_imported(self, keras: Any) -> None:
-        """Listen to the updates: `apply_gradients` in tf-keras, `apply` in Keras 3."""
-        optimizers = keras.optimizers
-        if hasattr(optimizers.Optimizer, "apply"):
-            self.around_update(optimizers.Optimizer, "apply")
-        else:
-            for kind in (*optimizers.Optimizer.__mro__, optimizers.legacy.Optimizer):
-                if "apply_gradients" in vars(kind):
-                    self.around_update(kind, "apply_gradients")
+        for kind in keras.optimizers.Optimizer.__mro__:
+            if "apply_gradients" in vars(kind):
+                self.around_update(kind)
         self.around_call(keras.Model)
         for name in ("save", "save_weights", "export"):
             if hasattr(keras.Model, name):
@@ -119,21 +104,18 @@ class Watch:
         flat = self.tf.nest.flatten
         self.local = list(zip(flat(sources), flat(result), strict=True))
 
-    def around_update(self, kind: Any, name: str) -> None:
+    def around_update(self, kind: Any) -> None:
         """Look at each update. The classes call each other, and the innermost looks last."""
-        original = getattr(kind, name)
+        original = kind.apply_gradients
 
-        def update(optimizer: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-            gradients = pairs = list(gradients)
-            if name == "apply":
-                variables = args[0] if args else kwargs.get("trainable_variables")
-                pairs = list(zip(gradients, variables or [], strict=False))
+        def update(optimizer: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = list(pairs)
             if self.recorder.watching and self.tf.executing_eagerly():
                 with quietly():
                     self.state = self.look(optimizer, [p for p in pairs if p[0] is not None])
             self.applying += 1
             try:
-                result = original(optimizer, gradients, *args, **kwargs)
+                result = original(optimizer, pairs, *args, **kwargs)
             finally:
                 self.applying -= 1
             if not self.applying and self.state:
@@ -142,16 +124,15 @@ class Watch:
                 self.state = {}
             return result
 
-        setattr(kind, name, update)
+        kind.apply_gradients = update
 
     def look(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
         local = {id(variable): gradient for variable, gradient in self.local}
         found = [local.get(id(variable)) for _, variable in pairs]
         if not any(g is not None for g in found) and len(self.local) == len(pairs):
             found = [gradient for _, gradient in self.local]
-        rate, peak = optimizer.learning_rate, self.peak
+        rate = optimizer.learning_rate
         if callable(rate) and hasattr(rate, "get_config"):  # a schedule
-            peak = max(float(rate(2**n)) for n in range(20))
             rate = rate(optimizer.iterations)
         contents = [self.tf.convert_to_tensor(v).numpy().tobytes() for _, v in pairs]
         for (_, variable), content in zip(pairs, contents, strict=True):
@@ -160,7 +141,6 @@ class Watch:
         gpus = [gpu.name for gpu in self.tf.config.get_visible_devices("GPU")]
         return {
             "rates": [float(rate)],
-            "peak": peak,
             "hash": digest(contents),
             "given": [self.few(gradient) for gradient, _ in pairs],
             "local": [None if gradient is None else self.few(gradient) for gradient in found],
