@@ -5,23 +5,23 @@ Plotting and widgets are imported when they are first used.
 
 from workshop import ladder
 from workshop.checks.ask import CheckFailed, check, hint, solution
+from workshop.checks.status import progress
 from workshop.checks.use import use
-from workshop.course.progress_page import progress, summary
 from workshop.errors import RunFailed
 from workshop.load_order import load_triton_first
 from workshop.map import course_map
 from workshop.observe import try_script
 from workshop.output import explore, figure, images, table
 from workshop.programs import run_script
-from workshop.runs import Run, train
+from workshop.runs import train
 from workshop.session import Session, has, hide_single_gpu, start
 from workshop.source import show
 
 load_triton_first()
+summary = progress  # at the end of the course
 
 __all__ = [
     "CheckFailed",
-    "Run",
     "RunFailed",
     "Session",
     "check",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rn50lib.errors import UserError
 
@@ -68,7 +67,13 @@ def load(folder: Path) -> dict[str, Expected]:
     """
     found: dict[str, Expected] = {}
     for path in sorted(folder.glob("*.json")):
-        for key, entry in _entries(path).items():
+        try:
+            results = dict(json.loads(path.read_text(encoding="utf-8"))["results"])
+        except (OSError, ValueError, KeyError, TypeError) as wrong:
+            raise UserError(
+                f'{path} is not JSON of the form {{"results": {{...}}}}: {wrong}'
+            ) from None
+        for key, entry in results.items():
             try:
                 item = Expected(key=key, **entry)
             except TypeError as wrong:
@@ -81,20 +86,3 @@ def load(folder: Path) -> dict[str, Expected]:
                 raise UserError(f"{path}: {key} is in a second file too: keys must be unique")
             found[key] = item
     return found
-
-
-def _entries(path: Path) -> dict[str, Any]:
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))["results"]
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
-        raise UserError(f'{path} is not JSON of the form {{"results": {{...}}}}: {wrong}') from None
-    return dict(results)
-
-
-def problems(folder: Path) -> list[str]:
-    """Return the findings of lint: one line, or none."""
-    try:
-        load(folder)
-    except UserError as wrong:
-        return [str(wrong)]
-    return []

@@ -62,15 +62,9 @@ def changes(rung: str, before: str) -> None:
     """Print how the finished script of a rung differs from the one before, as a diff."""
     old, new = (finished(name) for name in (before, rung))
     lines = difflib.unified_diff(
-        old.read_text().splitlines(),
-        new.read_text().splitlines(),
-        old.name,
-        new.name,
-        "",
-        "",
-        1,
-        "",
-    )
+        old.read_text().splitlines(), new.read_text().splitlines(), old.name, new.name,
+        n=1, lineterm="",
+    )  # fmt: skip
     print("\n".join(lines))
 
 
@@ -98,19 +92,11 @@ def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) 
         return {}
     report = _session().runs / "ladder" / f"{rung}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
-    words = [
-        word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)
-    ]
-    programs.run_script(
-        path,
-        "--data",
-        _session().data_root,
-        *words,
-        "--report",
-        report,
-        np=ranks,
-        launcher=launcher,
-    )
+    words: list[object] = []
+    for name, value in flags.items():
+        words += [f"--{name.replace('_', '-')}", value]
+    words = ["--data", _session().data_root, *words, "--report", report]
+    programs.run_script(path, *words, np=ranks, launcher=launcher)
     record = _load()
     record["rungs"][rung] = json.loads(report.read_text()) | {"ranks": ranks}
     _save(record)

@@ -6,17 +6,13 @@ The output appears line by line while the program works; an unexpected failure i
 from __future__ import annotations
 
 import os
-import queue
 import re
 import shlex
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import IO
 
 from rn50 import launch
 from rn50lib import hardware
@@ -24,46 +20,33 @@ from rn50lib.errors import UserError
 from workshop import output
 from workshop.errors import RunFailed
 
-QUIET_S = 3.0  # while a program says nothing, the seconds are shown this often
 KEPT_LINES = 80
 HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
-# What TensorFlow 2.21 prints at its start whatever TF_CPP_MIN_LOG_LEVEL is, and deprecations
-STARTUP_NOTE = re.compile(
-    r"WARNING: All log messages before absl::|I\d{4} |\d{4}-\d\d-\d\d \S+ I "
-    r"|WARNING:tensorflow:From .* deprecated"
-)
 
 
-def program(
-    module: str, *arguments: object, folder: str | os.PathLike = ".", status: int = 0
-) -> None:
+def program(module: str, *arguments: object, folder: str | os.PathLike = ".") -> None:
     """Run `python -m MODULE ARGUMENTS...` in `folder`; show the command and its output.
 
     Raises:
-        RunFailed: The exit status is not `status`; set it in a lesson that shows an error.
+        RunFailed: The exit status is not 0.
     """
-    words = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
+    words = list(map(str, arguments))
     name = ["rn50"] if module == "rn50" else ["python", "-m", module]
-    run(["-m", module, *words], shlex.join([*name, *words]), folder, status)
+    run(["-m", module, *words], shlex.join([*name, *words]), folder)
 
 
 def run_script(
-    script: str | os.PathLike,
-    *arguments: object,
-    np: int = 1,
-    launcher: str = "horovodrun",
-    env: Mapping[str, str] | None = None,
-    status: int = 0,
-) -> list[str]:
-    """Run your own script on `np` ranks, show what it prints and return the last lines.
+    script: str | os.PathLike, *arguments: object, np: int = 1, launcher: str = "horovodrun"
+) -> None:
+    """Run your own script on `np` ranks and show what it prints.
 
     The launcher is `horovodrun` or `torchrun`, whichever the script is written for; with `np=1` it
     is Python itself. The ranks share this machine's cores, and the script runs in its own folder.
 
     Raises:
-        RunFailed: The exit status is not `status`.
+        RunFailed: The exit status is not 0.
         UserError: The launcher is unknown.
     """
     path = Path(script).resolve()
@@ -72,9 +55,9 @@ def run_script(
         raise UserError(f"launcher {launcher!r}: there are {', '.join(LAUNCHERS)}")
     words, shown = LAUNCHERS[launcher](np) if np > 1 else ([], "python ")
     threads = str(max(1, hardware.machine().cores // np))
-    ours = dict.fromkeys(THREADS, threads) | {"TF_CPP_MIN_LOG_LEVEL": "3"} | dict(env or {})
     python = [sys.executable] if launcher == "horovodrun" and np > 1 else []
-    return run([*words, *python, *end], f"{shown}{shlex.join(end)}", path.parent, status, ours)
+    run([*words, *python, *end], f"{shown}{shlex.join(end)}", path.parent,
+        dict.fromkeys(THREADS, threads))  # fmt: skip
 
 
 def horovodrun(np: int) -> tuple[list[str], str]:
@@ -96,23 +79,17 @@ LAUNCHERS = {"horovodrun": horovodrun, "torchrun": torchrun}
 def run(
     words: Sequence[str],
     shown: str,
-    folder: str | os.PathLike = ".",
-    status: int = 0,
+    folder: str | os.PathLike,
     env: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Run Python with these arguments, under the name `shown`, as `program` does.
-
-    Returns the last lines that it printed.
-    """
+) -> None:
+    """Run Python with these arguments, under the name `shown`, as `program` does."""
     lines: list[str] = []
-    is_note = note_filter()
     slot = output.Slot()
 
-    def show(*more: str) -> None:
-        text = "\n".join([*lines, *more])
-        html = f"<b>$ {escape(shown)}</b>\n{escape(text)}"
+    def show() -> None:
+        html = f"<b>$ {escape(shown)}</b>\n{escape(chr(10).join(lines))}"
         html = f'<pre style="white-space:pre-wrap;background:none">{html}</pre>'
-        slot.html(html, "\n".join([f"$ {shown}", *lines, *more]))
+        slot.html(html, "\n".join([f"$ {shown}", *lines]))
 
     show()
     process = subprocess.Popen(
@@ -123,21 +100,11 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    begin = time.monotonic()
     try:
-        printed = lines_of(process.stdout)
-        while True:
-            try:
-                line = printed.get(timeout=QUIET_S)
-            except queue.Empty:
-                show(f"({time.monotonic() - begin:.0f} s)")
-                continue
-            if not line:
-                break
+        for line in process.stdout or ():
             text = re.sub(HOROVODRUN_MARK, r"\1 ", line.decode("utf-8", "replace").rstrip("\n"))
-            if not is_note(text):
-                lines = [*lines, text][-KEPT_LINES:]
-                show()
+            lines = [*lines, text][-KEPT_LINES:]
+            show()
         ended = process.wait()
     finally:  # also when the cell is interrupted: the program ends its own workers
         if process.poll() is None:
@@ -147,47 +114,8 @@ def run(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-    if ended != status:
+    if ended:
         raise RunFailed(
-            f"{shown.split(' -')[0]} ended with exit status {ended} where {status} was expected;"
-            " it said:",
+            f"{shown.split(' -')[0]} ended with exit status {ended}; it said:",
             "\n".join(([line for line in lines if line.startswith("[")] or lines)[-12:]),
         )
-    return lines
-
-
-def note_filter() -> Callable[[str], bool]:
-    """Return a function that is true for TensorFlow's start-up notes and deprecations.
-
-    Call it with every line in turn: the line after "Instructions for updating:" of the same rank
-    is part of the deprecation.
-    """
-    instructions: set[str] = set()  # ranks whose next line is the instruction itself
-
-    def is_note(line: str) -> bool:
-        rank, text = re.findall(r"^(\[\d+\] ?|)(.*)", line)[0]
-        if text.startswith("Instructions for updating:"):
-            instructions.add(rank)
-            return True
-        if STARTUP_NOTE.match(text):
-            return True
-        if rank in instructions:
-            instructions.discard(rank)
-            return True
-        return False
-
-    return is_note
-
-
-def lines_of(stream: IO[bytes] | None) -> queue.SimpleQueue[bytes]:
-    """Return a queue of a process's output lines as they arrive, with an empty line at the end."""
-    assert stream is not None
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def read() -> None:
-        for line in stream:
-            lines.put(line)
-        lines.put(b"")
-
-    threading.Thread(target=read, daemon=True).start()
-    return lines

@@ -93,34 +93,6 @@ class Session:
         record |= {"unit": unit, "what": what or key}
         output.show(f'<p class="box">{escape(text)}</p>', text, {output.RESULT_MIME: record})
 
-    def _expected(self, key: str) -> expected.Expected:
-        if key not in self.results:
-            raise UserError(
-                f"no recorded result {key!r} in notebooks/expected: there are"
-                f" {', '.join(self.results) or 'none'}"
-            )
-        return self.results[key]
-
-    def recorded(self, key: str) -> float:
-        """Show a recorded result that this machine cannot measure, and return its value.
-
-        It is shown with its provenance, and a course run counts it.
-
-        Raises:
-            UserError: The key is unknown.
-        """
-        item = self._expected(key)
-        value = f"{output.cell_text(item.value)}{_unit(item.unit)}"
-        text = f"{item.what}: {value}\nnot measured here; {item.provenance}"
-        html = (
-            f'<div class="box warn">{escape(item.what)}: <b>{escape(value)}</b><br>'
-            f'<span class="dim">Not measured here; {escape(item.provenance)}.</span></div>'
-        )
-        record = {"kind": "recorded", "notebook": self.number, "key": key, "value": item.value}
-        record |= {"unit": item.unit, "what": item.what}
-        output.show(html, text, {output.RESULT_MIME: record})
-        return item.value
-
     def expect(self, yours: Mapping[str, float | None]) -> None:
         """Show your numbers next to the recorded ones: `expect({"roadsigns.top1": 83.1})`.
 
@@ -128,7 +100,12 @@ class Session:
         """
         rows = []
         for key, value in yours.items():
-            item = self._expected(key)
+            if key not in self.results:
+                raise UserError(
+                    f"no recorded result {key!r} in notebooks/expected: there are"
+                    f" {', '.join(self.results) or 'none'}"
+                )
+            item = self.results[key]
             spread = f" ± {output.cell_text(item.spread)}" if item.spread else ""
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"

@@ -89,15 +89,9 @@ def test_note_carries_a_record_and_a_readable_line(shown):
     assert (record["kind"], record["value"], record["notebook"]) == ("note", 1234.56, "02")
 
 
-def test_recorded_shows_its_provenance(shown):
-    assert a_session().recorded("top1") == 84.25
-    assert shown[0][output.RESULT_MIME]["kind"] == "recorded"
-    text = shown[0]["text/plain"]
-    assert "84.2 %" in text and "recorded on two cores, torch 2.13, 2026-11-21, 3 runs" in text
-
-
 def test_expect_shows_both_numbers(shown):
     a_session().expect({"top1": 83.0})
+    assert "recorded on two cores, torch 2.13, 2026-11-21, 3 runs" in shown[0]["text/plain"]
     assert "83.0 %" in shown[0]["text/html"] and "84.2 ± 0.6 %" in shown[0]["text/html"]
     assert "not comparable" not in shown[0]["text/html"]
     a_session("ci").expect({"top1": None})
@@ -106,7 +100,7 @@ def test_expect_shows_both_numbers(shown):
 
 def test_unknown_result_is_refused():
     with pytest.raises(UserError, match="no recorded result 'top5'.*there are top1"):
-        a_session().recorded("top5")
+        a_session().expect({"top5": None})
 
 
 def test_published_figures_load(repository):

@@ -1,4 +1,4 @@
-"""The progress of a learner on this machine: `rn50 workshop status` and the panel.
+"""The progress of a learner on this machine: `rn50 workshop status` and `workshop.progress()`.
 
 The records are the learner's own files; grading does not use them and runs the answers again.
 """
@@ -14,6 +14,7 @@ from workshop.checks import records, table
 Entry = dict[str, Any]
 
 ALONE, HINTS, SOLUTION = "without help", "with hints", "after the solution was shown"
+COLUMNS = ("exercise", "", "tries", "help", "in it you")
 
 
 def collect() -> dict[str, Any]:
@@ -68,9 +69,7 @@ def _whole(value: Any) -> int:
 
 def state(entry: Entry) -> str:
     """Return '✓ passed', '✗ tried' or a dash."""
-    if entry["passed"]:
-        return "✓ passed"
-    return "✗ tried" if entry["tries"] else "–"
+    return "✓ passed" if entry["passed"] else "✗ tried" if entry["tries"] else "–"
 
 
 def help_taken(entry: Entry) -> str:
@@ -83,23 +82,34 @@ def help_taken(entry: Entry) -> str:
     return ", ".join(parts)
 
 
-def onward(found: Mapping[str, Any]) -> str:
-    """Return a sentence about the next exercise."""
-    for entry in found["exercises"]:
-        if not entry["passed"]:
-            return (
-                f"Next: {entry['exercise']}, in exercises/, {entry['minutes']} minutes. In it you"
-                f" {entry['goal']}."
-            )
-    return "All of them: well done."
-
-
-def text(found: Mapping[str, Any]) -> str:
-    """Return a table with a line for each exercise, the count, and the next exercise."""
-    rows = [
+def rows(found: Mapping[str, Any]) -> list[list[Any]]:
+    """Return a row for each exercise: its name, state, tries, the help taken and its goal."""
+    return [
         [entry["exercise"], state(entry), entry["tries"], help_taken(entry), entry["goal"]]
         for entry in found["exercises"]
     ]
-    columns = ["exercise", "", "tries", "help", "in it you"]
-    count = f"{found['passed']} of {len(rows)} exercises passed; records: {found['folder']}."
-    return f"{output.table_text(rows, columns)}\n\n{count} {onward(found)}"
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """Return how many exercises were passed, where the records are, and which one is next."""
+    count = f"{found['passed']} of {len(found['exercises'])} exercises passed"
+    onward = "All of them: well done."
+    for entry in found["exercises"]:
+        if not entry["passed"]:
+            onward = (
+                f"Next: {entry['exercise']}, in exercises/, {entry['minutes']} minutes. In it you"
+                f" {entry['goal']}."
+            )
+            break
+    return f"{count}; records: {found['folder']}. {onward}"
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return the table and the summary as text."""
+    return f"{output.table_text(rows(found), COLUMNS)}\n\n{summary(found)}"
+
+
+def progress() -> None:
+    """Show which exercises have been passed, with how much help, and which one is next."""
+    found = collect()
+    output.table(rows(found), COLUMNS, summary(found))

@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50.autoconfig import resolve
-from rn50.checks import has_dali
 from rn50lib.data.recordio import MAGIC_BYTES
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
-from rn50lib.hardware import machine
 from rn50lib.hooks import REPLACEABLE, RUN
 from workshop import output, runs, session
 from workshop.checks import alone, ask, engine, records
@@ -115,14 +112,13 @@ def check_alone(file: Path, names: list[str]) -> None:
 
 
 # --- use(record_framing=frame): images packed by im2rec with the learner's function, and read back
-# by the library's reader and by DALI
 
 
 def pack(function: str, data_root: Path) -> None:
     """Pack an image of each class with `function`, FILE:NAME, and read the records.
 
-    Raises RunFailed if im2rec fails with it, UserError if a reader finds different records than
-    were packed.
+    Raises RunFailed if im2rec fails with it, UserError if the library's reader finds different
+    records than were packed.
     """
     root = launch.new_run("ex01-frame")
     copy_images(open_source(data_root, "train", "files"), root / "train")
@@ -131,13 +127,6 @@ def pack(function: str, data_root: Path) -> None:
     program("data_prep.im2rec", "--pass-through", *seam, "records/train", "train", folder=root)
     count = compare_records(root)
     print(f"{count} records that you framed, read by the library's reader: every byte is the same.")
-    if not has_dali():
-        print("DALI is not installed here, so it has not read them.")
-        return
-    labels = labels_by_dali(root)
-    if labels != list(range(count)):
-        raise UserError(f"DALI reads the labels {labels} from your records, not 0 to {count - 1}")
-    print(f"DALI has read and decoded all {count} of them too.")
 
 
 def copy_images(source: Source, to: Path) -> None:
@@ -173,25 +162,3 @@ def compare_records(root: Path) -> int:
     alt = f"Images read from your record file: {', '.join(names)}"
     output.images(shown, alt=alt, labels=list(names))
     return len(packed)
-
-
-def labels_by_dali(root: Path) -> list[int]:
-    """Return the labels, sorted, of the images that DALI reads and decodes in one epoch.
-
-    Raises UserError if it cannot read the file.
-    """
-    from rn50lib.data import open_pipeline
-
-    source = open_source(root, "train", "recordio")
-    asked = dict(
-        data_root=str(root), data_format="recordio", loader="dali", n=1, batch_size=len(source),
-        network="tiny", image_shape=32, dtype="float32", data_nthreads=1, recipe="reference",
-        profile="cpu",
-    )  # fmt: skip
-    experiment = resolve(asked, machine(), len(source)).experiment
-    pipeline = open_pipeline(experiment, source, "train", 0, 1)
-    try:
-        batches = [(batch.labels, batch.valid) for batch in pipeline.epoch(0)]
-    finally:
-        pipeline.close()
-    return sorted(int(label) for labels, valid in batches for label in labels[:valid])

@@ -7,10 +7,8 @@ on every machine: cell ids come from the content, and outputs and tool versions 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -190,30 +188,15 @@ def write(built: Built) -> bool:
     return True
 
 
-def back_up(path: Path) -> Path:
-    """Copy a notebook to a name with the time and return the copy. Raises UserError."""
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    kept = path.with_name(f"{path.stem}{CHANGED}{stamp}{path.suffix}")
-    if kept.exists():
-        raise UserError(f"{kept} exists already: wait a second and try again")
+def move_aside(path: Path) -> Path:
+    """Rename a notebook to a name with the time and return it. Raises UserError."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     try:
-        shutil.copy2(path, kept)
+        return path.rename(path.with_name(f"{path.stem}{CHANGED}{stamp}{path.suffix}"))
     except OSError as problem:
         raise UserError(
-            f"{kept} cannot be written ({problem.strerror}), so {path.name} stays as it is"
+            f"{path.parent} is not writable ({problem.strerror}), so {path.name} stays as it is"
         ) from None
-    return kept
-
-
-def was_run(path: Path) -> bool:
-    """Return True if cells of a notebook were run, or if it is damaged."""
-    try:
-        cells = json.loads(path.read_bytes()).get("cells", [])
-    except OSError:
-        return False
-    except (ValueError, AttributeError):
-        return True
-    return any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
 
 
 def drift(root: Path) -> list[str]:

@@ -78,7 +78,6 @@ def parser() -> Parser:
     add("notebook", help='number ("02") or name')
     add = verb("status", show_status, "the exercises that have been passed here")
     add("--json", action="store_true", help="print it as JSON")
-    add("-o", "--output", type=Path, metavar="FILE", help="write it as a web page to FILE as well")
     add = verb("try", try_script, "run a parallel training script and report what it does",
                usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
                epilog="exit status: 0: no change is missing, 1: one is, 2: it failed")  # fmt: skip
@@ -156,8 +155,6 @@ def build_notebooks(args: argparse.Namespace) -> int:
         return 1 if lines else status
     else:
         for made in [build.build(root, master) for master in masters]:
-            if not made.is_written and build.was_run(made.path):
-                print(f"{made.path.name} was changed; a copy: {build.back_up(made.path)}")
             state = "written" if build.write(made) else "unchanged"
             print(f"{made.path.relative_to(root)}: {state}")
     return 0
@@ -256,7 +253,7 @@ def versions() -> dict[str, str]:
 
 
 def reset_notebook(args: argparse.Namespace) -> int:
-    """Write a notebook as its master gives it, after copying a changed one."""
+    """Write a notebook as its master gives it, after renaming a changed one."""
     from workshop.course import build, run
 
     root = paths.need_checkout()
@@ -267,7 +264,7 @@ def reset_notebook(args: argparse.Namespace) -> int:
         raise UserError(f"no notebook is named {args.notebook}: there are {names}")
     made = build.build(root, matches[0])
     if made.path.exists() and not made.is_written:
-        print(f"your changed notebook: {build.back_up(made.path)}")
+        print(f"your changed notebook: {build.move_aside(made.path)}")
         print("If it is open in JupyterLab: File, Reload Notebook from Disk.")
     build.write(made)
     print(f"as it was built: {made.path}")
@@ -277,15 +274,11 @@ def reset_notebook(args: argparse.Namespace) -> int:
 
 
 def show_status(args: argparse.Namespace) -> int:
-    """Print what has been passed, and write it as a page."""
+    """Print what has been passed."""
     from workshop.checks import status
-    from workshop.course.progress_page import write_page
 
     found = status.collect()
     print(json.dumps(found, indent=4) if args.json else status.text(found))
-    if args.output:
-        path = write_page(args.output.absolute())
-        print(path.as_uri(), file=sys.stderr if args.json else sys.stdout)
     return 0
 
 

@@ -65,7 +65,6 @@ class Outcome:
     seconds: float = 0.0
     error: Error | None = None
     notes: list[dict[str, Any]] = field(default_factory=list)
-    recorded: list[dict[str, Any]] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     reused: bool = False
 
@@ -254,7 +253,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
         status, error = (FAILED, found) if found else (status, error)
     return replace(
         job, status=status, seconds=round(seconds, 3), error=error,
-        notes=shown(cells, "note"), recorded=shown(cells, "recorded"),
+        notes=notes_in(cells),
         leftovers=leftovers if status == PASSED else [],
     )  # fmt: skip
 
@@ -326,8 +325,8 @@ def problem(cells: list[dict[str, Any]], executed: bool) -> Error | None:
     return None
 
 
-def shown(cells: Cells, kind: str) -> list[dict[str, Any]]:
-    """Return the results of a kind ("note" or "recorded") that the notebook displayed, in order."""
+def notes_in(cells: Cells) -> list[dict[str, Any]]:
+    """Return the results that the notebook displayed with `session.note`, in order."""
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     records = [output.get("data", {}).get(RESULT_MIME) for output in outputs]
-    return [item for item in records if isinstance(item, dict) and item.get("kind") == kind]
+    return [item for item in records if isinstance(item, dict) and item.get("kind") == "note"]

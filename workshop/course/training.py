@@ -14,24 +14,8 @@ from typing import Any
 
 from rn50lib.recipe import ROADSIGNS
 
-SHOWN = 4  # images shown of the right answers, and of the wrong ones
-SIDE = 160  # pixels of an image in the index
 # The recipe's accuracy was recorded with one worker, so several GPUs are not used.
 TRAIN = ("run", "-n", "1")
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A validation image as the index shows it; `chances` has the two likeliest classes."""
-
-    image: str  # a data URI
-    label: str
-    chances: tuple[tuple[str, float], ...]
-
-    @property
-    def right(self) -> bool:
-        """True if the likeliest class is the label."""
-        return self.chances[0][0] == self.label
 
 
 @dataclass(frozen=True)
@@ -45,7 +29,6 @@ class Training:
     scored: float = 0.0  # top-1 in per cent of the checkpoint, predicted in a separate process
     expected: str = ROADSIGNS.expected
     curve: str = ""  # a data URI
-    samples: tuple[Sample, ...] = ()
 
 
 def train(folder: Path) -> Training:
@@ -63,8 +46,7 @@ def train(folder: Path) -> Training:
     epoch = str(len(done["metrics"]["val.top1"]))
     if error := rn50("predict", str(prefix), epoch, "--split", "val", "-o", str(answers)):
         return Training(command, resume, error, done)
-    scored, samples = read_answers(answers, done["env"]["axes"]["data_root"]["value"])
-    return Training(command, resume, "", done, scored, curve=curve(done), samples=samples)
+    return Training(command, resume, "", done, accuracy(answers), curve=curve(done))
 
 
 def rn50(*arguments: str) -> str:
@@ -74,46 +56,17 @@ def rn50(*arguments: str) -> str:
 
 
 def curve(report: dict[str, Any]) -> str:
-    """Return loss and accuracy over the epochs as an image."""
+    """Return loss and accuracy over the epochs as a data URI."""
     from rn50.plot import curves
 
     file = io.BytesIO()
     curves({"this run": report}).savefig(file, format="png", dpi=130)
-    return data_uri(file.getvalue(), "png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def read_answers(answers: Path, data_root: str) -> tuple[float, tuple[Sample, ...]]:
-    """Return the accuracy of predictions, and some right answers and the surest wrong ones."""
+def accuracy(answers: Path) -> float:
+    """Return the top-1 in per cent of the predictions in a file of `rn50 predict`."""
     import numpy as np
 
-    from rn50lib.data.source import open_source
-
     with np.load(answers) as file:
-        chances, labels, classes = file["probabilities"], file["labels"], file["classes"]
-    right = chances.argmax(1) == labels
-    surest = np.argsort(-chances.max(1), kind="stable")
-    firsts = np.unique(np.where(right, labels, -1), return_index=True)[1]  # one of each class
-    firsts = firsts[right[firsts]]
-    chosen = [*firsts[:: max(1, len(firsts) // SHOWN)][:SHOWN], *surest[~right[surest]][:SHOWN]]
-    source = open_source(data_root, "val")
-    samples = []
-    for i in chosen:
-        likeliest = np.argsort(-chances[i], kind="stable")[:2]
-        pairs = tuple((str(classes[j]), float(chances[i, j])) for j in likeliest)
-        samples.append(Sample(thumbnail(source.read(int(i))), str(classes[labels[i]]), pairs))
-    return 100 * float(right.mean()), tuple(samples)
-
-
-def thumbnail(encoded: bytes) -> str:
-    """Return a small copy of an image as a data URI."""
-    from PIL import Image
-
-    image, file = Image.open(io.BytesIO(encoded)).convert("RGB"), io.BytesIO()
-    image.thumbnail((SIDE, SIDE))
-    image.save(file, "JPEG", quality=88)
-    return data_uri(file.getvalue(), "jpeg")
-
-
-def data_uri(content: bytes, kind: str) -> str:
-    """Return an image as a data URI."""
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+        return 100 * float((file["probabilities"].argmax(1) == file["labels"]).mean())

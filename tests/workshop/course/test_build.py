@@ -134,22 +134,6 @@ def test_reset_copy_is_not_mistaken_for_the_notebook(rn50, checkout):
     assert run.find_notebooks([str(kept)], checkout, False) == [kept]
 
 
-def test_build_keeps_a_copy_of_an_edited_notebook(rn50, checkout):
-    rn50(checkout, "workshop", "build")
-    book = json.loads(built(checkout).read_text())
-    book["cells"][-1]["source"] = ["changed"]
-    built(checkout).write_text(json.dumps(book))
-    rn50(checkout, "workshop", "build")  # no cell was run: it is an older master's
-    assert not list(built(checkout).parent.glob("*.changed-*"))
-    code = next(cell for cell in book["cells"] if cell["cell_type"] == "code")
-    code["execution_count"] = 3
-    built(checkout).write_text(json.dumps(book))
-    status, out, err = rn50(checkout, "workshop", "build")
-    (kept,) = built(checkout).parent.glob("00_start_here.changed-*.ipynb")
-    assert json.loads(kept.read_text()) == book and str(kept) in out
-    assert build.drift(checkout) == []
-
-
 @pytest.mark.needs("linux_x86_64")
 def test_reset_that_cannot_write_leaves_the_notebook(rn50, checkout):
     rn50(checkout, "workshop", "build")

@@ -6,6 +6,7 @@ import ast
 
 import pytest
 
+from rn50lib.errors import UserError
 from tests.workshop.conftest import MASTER
 from workshop import expected
 from workshop.course import build, lint
@@ -90,16 +91,17 @@ def test_exercise_without_its_cells_is_found(repository, tmp_path, tag):
 )
 def test_recorded_result_without_provenance_is_found(tmp_path, text, finding):
     (tmp_path / "00.json").write_text(text, encoding="utf-8")
-    lines = expected.problems(tmp_path)
-    assert len(lines) == 1 and finding in lines[0] and "00.json" in lines[0]
+    with pytest.raises(UserError, match="00.json") as found:
+        expected.load(tmp_path)
+    assert finding in str(found.value)
 
 
 def test_result_keys_are_unique_over_files(tmp_path):
     text = '{"results": {"a": {"what": "x", "value": 1, "kind": "published", "source": "s"}}}'
-    (tmp_path / "00.json").write_text(text, encoding="utf-8")
-    assert expected.problems(tmp_path) == []
-    (tmp_path / "01.json").write_text(text, encoding="utf-8")
-    assert "keys must be unique" in expected.problems(tmp_path)[0]
+    for name in ("00.json", "01.json"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="keys must be unique"):
+        expected.load(tmp_path)
 
 
 def test_every_figure_of_the_library_is_drawn_in_the_projects_style(repository):

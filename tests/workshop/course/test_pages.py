@@ -88,15 +88,11 @@ def test_index_begins_with_the_training(tmp_path, capfd, monkeypatch, roadsigns_
     with np.load(tmp_path / "training" / "val.npz") as file:
         right = file["probabilities"].argmax(1) == file["labels"]
     assert done.scored == pytest.approx(100 * right.mean())
-    kinds = [sample.right for sample in done.samples]
-    assert kinds.count(True) == min(4, right.sum()) and kinds.count(False) == min(4, (~right).sum())
     html = pages.index(course(outcome(0)), tmp_path, done).read_text(encoding="utf-8")
     assert html.index('id="training"') < html.index('id="notebooks"')
     assert f"<b>{done.scored:.1f} %</b>" in html
-    images = re.findall(r'src="data:image/\w+;base64,([^"]+)"', html)
-    assert len(images) == 1 + len(done.samples)
-    for image in images:
-        Image.open(io.BytesIO(base64.b64decode(image))).load()
+    (curve,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
+    Image.open(io.BytesIO(base64.b64decode(curve))).load()
     assert done.command in html and done.resume in html
     # a second call takes the training that is there
     before = (tmp_path / "training" / "report.json").stat().st_mtime_ns
