@@ -1,4 +1,4 @@
-"""`course_map()`: the course as a diagram, and its notebooks as a table of links."""
+"""`course_map()`: the notebooks of the course with their questions, as a table of links."""
 
 from __future__ import annotations
 
@@ -9,49 +9,26 @@ from workshop import output, paths
 from workshop.checks import records, table
 from workshop.course import catalogue
 
-COLOURS = {  # of a notebook's topic, which is written next to it
-    "machine": "#5b6b7a",
-    "input": "#009e73",
-    "compute": "#0072b2",
-    "communication": "#d55e00",
-    "latency": "#aa4499",
-    "everything": "#5b6b7a",
-}
-BOX = "display:inline-block;margin:4px 10px 6px 0;padding:4px 10px;border-radius:8px;border:2px "
 HEAD = (
-    '<thead><tr><th>notebook</th><th>its question</th><th class="n">your time</th>'
+    '<thead><tr><th>notebook</th><th>topic</th><th>its question</th><th class="n">your time</th>'
     "<th>exercises</th></tr></thead>"
 )
 
 
 def course_map() -> None:
-    """Show the course as a row of boxes, and a table with a link to each notebook there is."""
+    """Show a table with a link to each notebook and its exercises."""
     root = paths.checkout()
-    existing = set(catalogue.existing(root)) if root else set()
-    boxes, names, rows, lines = [], [], [], []
-    for item in catalogue.COURSE:
-        name, colour = f"{item.number} {item.short}", COLOURS[item.topic]
-        border = "solid" if item in existing else "dashed"
-        boxes.append(
-            f'<div style="{BOX}{border} {colour}"><b>{escape(name)}</b><br>'
-            f'<span class="dim">{item.topic}</span></div>'
-        )
-        names.append(f"{name} ({item.topic})")
-        link, minutes = escape(name), "not there yet"
-        if item in existing:
-            link, minutes = f'<a href="{item.name}.ipynb">{link}</a>', f"{item.minutes} minutes"
+    rows, lines = [], []
+    for item in catalogue.existing(root) if root else ():
+        name, minutes = f"{item.number} {item.short}", f"{item.minutes} minutes"
         exercise_link, exercise = exercises(root, item.number)
         rows.append(
-            f"<tr><td>{link}</td><td>{escape(item.question)}</td>"
-            f'<td class="n">{minutes}</td><td>{exercise_link}</td></tr>'
+            f'<tr><td><a href="{item.name}.ipynb">{escape(name)}</a></td><td>{item.topic}</td>'
+            f'<td>{escape(item.question)}</td><td class="n">{minutes}</td>'
+            f"<td>{exercise_link}</td></tr>"
         )
         lines.append(f"{name}: {item.question} ({minutes}){exercise and '; '}{exercise}")
-    alt = f"Map of the course: {', '.join(names)}"
-    html = (
-        f'<div role="img" aria-label="{escape(alt)}">{"".join(boxes)}</div>'
-        f"<table>{HEAD}<tbody>{''.join(rows)}</tbody></table>"
-    )
-    output.show(html, "\n".join(lines))
+    output.show(f"<table>{HEAD}<tbody>{''.join(rows)}</tbody></table>", "\n".join(lines))
 
 
 def exercises(root: Path | None, number: str) -> tuple[str, str]:

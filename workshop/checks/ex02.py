@@ -272,7 +272,6 @@ def tune(answer: Any) -> str:
          "Write (learning rate, momentum)."),
         (momentum < 0, f"a momentum of {momentum:g} turns back at every step.", allowed),
         (momentum >= 1, f"a momentum of {momentum:g} forgets nothing.", allowed),
-        (lr <= 0, f"a learning rate of {lr:g} learns nothing.", "Take one above 0."),
         (lr * CURVATURES[1] >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
          f" not below 2 (1 + momentum) = {limit:.3g}.", "Take a smaller learning rate."),
     )  # fmt: skip

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.workshop.checks.test_checks import answered, cell_of
 from tests.workshop.checks.capstone_answers import CAPSTONES
+from tests.workshop.checks.test_checks import answered, cell_of
 from workshop.checks import capstone, capstone_judge, engine
 from workshop.course import solutions
 
