@@ -93,9 +93,7 @@ for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
 right.set(title="File sizes", xlabel="kilobytes", ylabel="training images")
 right.legend()
 upright = 100 * np.mean(height > width)
-finding = (
-    f"{upright:.0f} % of the images are upright; the largest file is {kilobytes.max():.0f} KB"
-)
+finding = f"{upright:.0f} % of the images are upright; the largest file is {kilobytes.max():.0f} KB"
 workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. {finding}.")
 print(finding)
 
@@ -240,7 +238,9 @@ for line in Path("records/val.lst").read_text().splitlines():
     own += pack(int(number), float(label), (data / "val" / path).read_bytes())
 words = np.frombuffer(packed, dtype="<u4")
 print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}")
-print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} places that look like the start of one")
+print(
+    f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} places that look like the start of one"
+)
 print(
     f"ImageNet, if its bytes were random: {ARCHIVE / 4 / 2**32:.1f} more such places than records"
 )
@@ -430,7 +430,9 @@ for ax, (name, few) in zip(axes, opened.items(), strict=True):
     ax.imshow(image.convert("RGB").crop((w / 2 - half, h / 2 - half, w / 2 + half, h / 2 + half)))
     ax.set(title=name, xticks=[], yticks=[], xlabel=f"{2 * half:.0f} pixels wide")
 fig.suptitle("The centre of one image after each choice")
-workshop.figure(fig, alt="The centre of an image in four versions, with more artefacts at lower quality")
+workshop.figure(
+    fig, alt="The centre of an image in four versions, with more artefacts at lower quality"
+)
 
 # %% [markdown]
 # Quality 75 adds noise along the edges, and resizing makes them coarser. Resizing also takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here, because each would need its own training run.
