@@ -43,7 +43,7 @@ os.environ |= {
 workshop.ladder.figure()
 
 # %% [markdown]
-# The first rung is your script from notebook 02. If computation takes most of its time, more processors are the obvious remedy. But workers that train one model must exchange their gradients in every step, and may have to wait for each other. So a step gets a third part, **communication**. Where will the time go now?
+# The first rung is your script from notebook 02. If computation takes most of its time, use more processors. But workers that train one model must exchange their gradients in every step, which adds a third part, **communication**. Where will the time go now?
 #
 # ## Data parallelism
 #
@@ -75,7 +75,7 @@ for name, norm in {
 # %% [markdown]
 # Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted, because sharing them would cost a message per layer.
 #
-# So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, for 16 images as for 256. That is why data parallelism pays off for large batches.
+# So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, for 16 images as for 256.
 #
 # ## The ring
 #
@@ -90,7 +90,7 @@ nb03.explore_ring()
 print(inspect.getsource(nb03.all_reduce))
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients, which is less than twice their size for any number of workers. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, the libraries that carry the messages, also use other patterns.
+# Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, also use other patterns.
 #
 # ## Recipe 1: press the sport button
 #
@@ -102,7 +102,7 @@ print(inspect.getsource(nb03.all_reduce))
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 # ```
 #
-# `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. (25.02 is the last of these images with Horovod. [docs/containers.md](../docs/containers.md) describes this project's own image.)
+# `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. [docs/containers.md](../docs/containers.md) describes this project's own image.
 #
 # **Step two: five changes.** First, what happens if a launcher starts the *unchanged* script several times?
 
@@ -290,7 +290,7 @@ if len(measured):
 # %% [markdown]
 # The script's number can be larger, because a step also waits for its slowest worker, or smaller, because part of the exchange overlaps with `backward()`. Because each message has a fixed cost, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`).
 #
-# The communication does not depend on the batch, so a larger batch does more work for the same lost time. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. Here it is for your numbers:
+# The communication does not depend on the batch, so a larger batch does more work for the same lost time. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
 
 # %%
 lost = found.get("communication_ms", 0.0)
@@ -398,6 +398,6 @@ session.note("scaling_efficiency", efficiency, "%", "computation as a share of b
 # - If one of them is missing, the script still runs and looks healthy. Count the images and compare the weights.
 # - Larger batches and faster links improve scaling; faster computation alone makes the lost time a larger share.
 #
-# **Try it:** set `batch = 64` in the first code cell and predict the efficiency. Then find the bugs in `exercises/hunt/train_parallel.py`.
+# **Try it:** find the bugs in `exercises/hunt/train_parallel.py`.
 #
 # The talk ends this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.
