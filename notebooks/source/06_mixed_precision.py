@@ -386,7 +386,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# On the V100, only convolutions reach the flat part in FP32. The other layers are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum time of all layers on a V100:
+# Of these four types, only the convolutions reach the flat part. The others are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum time of all layers on a V100:
 
 # %%
 least = {}
