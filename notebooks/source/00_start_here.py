@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# After this notebook you have trained a first network and shown it images. You also know why training needs so much computing power, and how the notebooks work.
+# In this notebook you train a first network and test it on images. You also learn why training needs so much computing power, and how the notebooks work.
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, and a minute more to draw the images the first time
 
