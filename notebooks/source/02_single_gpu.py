@@ -288,7 +288,7 @@ workshop.figure(
 workshop.show("rn50lib.recipe:REFERENCE")
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If each step is twice as long, the weights end up in much the same place. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step is twice as long, and the weights end up in much the same place. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
 #
 # The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by ten three times.
 #
@@ -383,11 +383,11 @@ print(
 # |---|---|---|
 # | one learning rate | warm-up and decay, a function of the progress | large batches need the first, accuracy the second |
 # | `loss.item()` at the end | sums that stay on the device, read every 20 steps | each read makes Python wait for the GPU |
-# | a printed line | a report with every setting and its reason | others must be able to compare |
+# | a printed line | a report with every setting and its reason | others need to compare their runs |
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`. It takes every setting you omit from the recipe. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
+# The library's command is `rn50 run`. Any setting you omit comes from the recipe. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -489,7 +489,7 @@ same = sum(np.array_equal(calm[name], killed[name]) for name in calm)
 print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 
 # %% [markdown]
-# This holds for the same number of threads, because sums are then added in the same order. On a GPU some operations add in whatever order their threads finish, so the runs agree only up to rounding. It also requires that the order of the images and every random crop depend only on seed, epoch and image. Your script's `random.uniform` does not do that.
+# This holds for the same number of threads, because sums are then added in the same order. On a GPU some operations add in whatever order their threads finish, so the runs agree only up to rounding. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. Your script's `random.uniform` does not do that.
 #
 # ## The ladder
 #
@@ -514,4 +514,4 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 #
 # **Try it:** set `batch = 64` in the first code cell, and predict the learning rate and the speed of the library's run.
 #
-# If computation is the bottleneck, use more processors: notebook 03.
+# If computation is the bottleneck, use more processors, as in notebook 03.

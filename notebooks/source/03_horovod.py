@@ -120,11 +120,11 @@ print(inspect.getsource(nb03.all_reduce))
 # 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
-# 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient by its mean over all ranks. This is the change that costs time.
+# 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 #
 # In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` only serve the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest.
 #
-# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times as fast as one worker they all are together (set `factor` in the first code cell), then run it. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. If you have not edited the file, the finished script is used.
+# **Your turn.** Type these changes into your `runs/train.py`. **Predict** the speed-up of all workers together over one (set `factor` in the first code cell), then run it. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. If you have not edited the file, the finished script is used.
 
 # %%
 workshop.ladder.predict(rung, factor)
@@ -395,7 +395,7 @@ session.note("scaling_efficiency", efficiency, "%", "computation as a share of b
 #
 # - Data parallelism needs one exchange per step: the mean of the gradients.
 # - Five changes: start and take a device, share the images, scale the rate, broadcast, average. Rank 0 reports and saves.
-# - If one of them is missing, the script still runs and looks healthy. Count the images and compare the weights.
+# - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
 # - Larger batches and faster links improve scaling; faster computation alone makes the lost time a larger share.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py`.

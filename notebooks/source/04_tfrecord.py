@@ -354,7 +354,7 @@ if TF:
         )
 
 # %% [markdown]
-# - **No shard** is the talk's recipe 2: each rank reads the whole file. Where its flag says ten epochs, eight ranks go through the images eighty times.
+# - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten epochs become eighty on eight ranks.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` is worse: it returns decoded images, so with a `shard` after it every rank *decodes* everything.
 # - **Shard, shuffle** is right and cheap. Shard the *file names* before anything is read; then the seeds may differ.
@@ -428,7 +428,7 @@ if TF:
 # %% [markdown]
 # In the first row all images have the same angle, and so they would for the whole training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images upside down. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks upside down. Is it true for road signs?
+# **A flip that changes the label.** The script also flips images upside down. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks upside down. Does the label also stay the same for road signs?
 
 # %%
 signs = {name: Image.open(sorted((session.data_root / "train" / name).iterdir())[0])

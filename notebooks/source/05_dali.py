@@ -38,7 +38,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can make the loop faster. Its speed divided by your loader's is your **headroom**.
+# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is the problem. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can make the loop faster. Its speed divided by your loader's is your **headroom**.
 #
 # Here is an ordinary loader: `DataLoader` with Pillow in its worker processes.
 
@@ -115,7 +115,7 @@ for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v1
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A Python function of *operators* defines a pipeline; DALI's own threads run it in C++. This project uses version 1.34 on CPUs and 2.4 on GPUs.
+# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. This project uses version 1.34 on CPUs and 2.4 on GPUs.
 #
 # Build a pipeline in four pieces. The first only reads. `build` turns the function into a graph, and `run` returns the next batch.
 

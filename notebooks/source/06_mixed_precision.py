@@ -410,14 +410,14 @@ print(f"Published: {published[1] / published[0]:.2f} times.")
 #
 # They differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout and fused layers. So 3.6 is the gain from the whole package.
 #
-# On newer GPUs there is a third candidate, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? Ask it:
+# On newer GPUs there is a third candidate, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
 
 # %%
 print("matrix products:", torch.get_float32_matmul_precision())  # highest: real float32
 print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 
 # %% [markdown]
-# It does for convolutions, but not for matrix products. A "float32" ResNet on an A100 is therefore mostly TF32 unless you switch it off, and a speed-up over it looks smaller than one over real FP32.
+# On such GPUs it does for convolutions, but not for matrix products. A "float32" ResNet on an A100 is therefore mostly TF32 unless you switch it off, and a speed-up over it looks smaller than one over real FP32.
 #
 # ## Your turn: one more rung
 #
@@ -468,7 +468,7 @@ native = None if emulated or device.type == "cuda" else speedup
 session.expect({"precision.speedup": native, "precision.vanish": vanish})
 
 # %% [markdown]
-# If the ratio printed above is below 1 on a CPU, it probably emulates `bfloat16` by converting to `float32` and back, and the first row has no number of yours. Train in `float32` there; `rn50 run --dtype auto` makes that choice from the processor's flags.
+# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back; the first row then has no number of yours. Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #

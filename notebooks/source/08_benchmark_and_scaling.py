@@ -191,7 +191,7 @@ print(finding)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. Average rates over equal work with the **harmonic mean**, which equals all images over all seconds. For all of your steps:
+# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. Average rates over equal work with the **harmonic mean**, which equals all images over all seconds. Compare the means of your own steps:
 
 # %%
 rates = small / took
@@ -556,7 +556,7 @@ ladder.figure()
 # %% [markdown]
 # Black diamonds are your predictions. How many were within a fifth? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
-# A CPU's bars follow a different pattern from the published ones: its workers share the cores and the memory.
+# Do not compare a CPU's bars with the published ones one by one, because its workers share the cores and the memory.
 #
 # ## Your numbers
 
