@@ -493,7 +493,7 @@ print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 #
 # ## The ladder
 #
-# This figure returns in the notebooks that change the script. It has one rung so far. The bars are speeds, and their colours show the shares of a step; the published rungs are on the right.
+# This figure, the ladder, returns in the notebooks that change the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. Published rungs are on the right.
 
 # %% tags=["results"]
 workshop.ladder.figure()

@@ -332,7 +332,7 @@ for name, ips in {"a CPU": 20.0, **speeds}.items():
 #
 # ## Shard, then shuffle
 #
-# With several ranks the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. Here are four attempts, and all of them run without an error. **Predict** which are right.
+# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. Here are four attempts, and all of them run without an error. **Predict** which are right.
 
 # %%
 if TF:

@@ -280,7 +280,7 @@ for dtype in formats:
 # %% [markdown]
 # Small differences between the losses are normal: a different seed also causes some. The seconds mean little for such a small network, and most CPUs emulate `float16`.
 #
-# A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one:
+# A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one, which updates the weights in one kernel:
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -408,7 +408,7 @@ print(f"Published: {published[1] / published[0]:.2f} times.")
 # python benchmark.py -n 1,4,8 -b 96 --dtype float32 ... -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# They differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout and fused layers. So 3.6 is the gain from the whole package.
+# They differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
 #
 # On newer GPUs there is a third candidate, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
 

@@ -223,7 +223,7 @@ print(f"batch 4, 64 px, float32, {torch.get_num_threads()} threads, {device}, {l
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`
 #
-# PyTorch's `fuse_conv_bn_eval` computes these weights. Apply it to all 53 pairs of a convolution and a batch norm. **Predict:** by how much do the logits change?
+# PyTorch's `fuse_conv_bn_eval` computes these weights. Apply it to all 53 pairs of a convolution and a batch norm. **Predict:** by how much do the logits, the outputs before softmax, change?
 
 # %%
 from itertools import pairwise
