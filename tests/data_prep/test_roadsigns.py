@@ -6,7 +6,6 @@ import collections
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
