@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import encoding
 from rn50lib.errors import UserError
 from tests.conftest import ROOT
 from workshop.checks import ask, engine, records, table
@@ -96,23 +95,6 @@ def test_unwritable_folder_does_not_affect_the_result(home, capsys):
     home.unlink()
     ask.check("ex02.work", 6)
     assert records.load("ex02")["ex02.work"]["hints"] == 2 and (home / "ex02.json").exists()
-
-
-def test_status_counts_what_was_passed(rn50, home, tmp_path):
-    def status(*flags: str) -> str:
-        return rn50(tmp_path, "workshop", "status", *flags)[1]
-
-    total = len(table.EXERCISES)
-    assert f"0 of {total} exercises passed" in status()
-    ask.check("ex01.frame", encoding.frame)
-    ask.hint("ex03.ring")
-    found = json.loads(status("--json"))
-    assert found["passed"] == 1
-    entries = {entry["exercise"]: entry for entry in found["exercises"]}
-    assert entries["ex01.frame"]["passed"] and entries["ex01.frame"]["tries"] == 1
-    assert not entries["ex03.ring"]["passed"] and entries["ex03.ring"]["hints"] == 1
-    shown = status()
-    assert f"1 of {total} exercises passed" in shown and "Next: ex01.crc" in shown
 
 
 @pytest.mark.slow

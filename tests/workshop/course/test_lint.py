@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
 from rn50lib.errors import UserError
@@ -102,30 +100,3 @@ def test_result_keys_are_unique_over_files(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match="keys must be unique"):
         expected.load(tmp_path)
-
-
-def test_every_figure_of_the_library_is_drawn_in_the_projects_style(repository):
-    """Colours, markers and fonts are the same everywhere, because `plot.style()` sets them."""
-    bare = []
-    for path in sorted([*repository.glob("rn50lib/**/*.py"), *repository.glob("workshop/**/*.py")]):
-        text = path.read_text(encoding="utf-8")
-        if "subplots(" not in text and "plt.figure(" not in text:
-            continue
-        tree = ast.parse(text)
-        styled = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.With)
-            and any("style()" in ast.unparse(item.context_expr) for item in node.items)
-            for inner in ast.walk(node)
-        }
-        bare += [
-            f"{path.relative_to(repository)}:{node.lineno}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and ast.unparse(node.func).endswith((".subplots", "plt.figure"))
-            and id(node) not in styled
-        ]
-    name = "workshop/output.py"  # images(): pictures without axes
-    assert [place for place in bare if not place.startswith(name)] == []
-    assert len(bare) == 1

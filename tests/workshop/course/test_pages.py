@@ -63,19 +63,6 @@ def test_page_links_only_to_existing_pages(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.needs("chromium")
-def test_index_fits_a_projector_and_a_phone(tmp_path, browser_page):
-    page, requests = browser_page
-    error = run.Error("ValueError: " + "long" * 60, 3, "x = 1\n" + "y" * 300)
-    many = [outcome(i) for i in range(8)] + [outcome(8, run.FAILED, error=error)]
-    page.goto(pages.index(course(*many), tmp_path).as_uri())
-    for width in (1280, 390):
-        page.set_viewport_size({"width": width, "height": 720})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
-
-
-@pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_index_begins_with_the_training(tmp_path, capfd, monkeypatch, roadsigns_small):
     """The same training in seconds: on the small data, in profile ci."""
