@@ -84,9 +84,14 @@ class Slot:
         bar = f'<div class="bar"><i style="{style}"></i></div>' if style else ""
         self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
 
-    def figure(self, fig: Any, alt: str, dpi: int = 110) -> None:
+    def figure(self, fig: Any, alt: str) -> None:
         """Show a matplotlib figure here, and close it."""
-        self.update(figure_bundle(fig, alt, dpi))
+        import matplotlib.pyplot as plt
+
+        buffer = io.BytesIO()
+        fig.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+        plt.close(fig)
+        self.update(picture_bundle(buffer.getvalue(), alt))
 
 
 class LineStream:
@@ -110,16 +115,6 @@ class LineStream:
         return False
 
 
-def figure_bundle(fig: Any, alt: str, dpi: int = 110) -> dict[str, Any]:
-    """Return a figure as a display bundle with its alt text, and close the figure."""
-    import matplotlib.pyplot as plt
-
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
-    plt.close(fig)
-    return picture_bundle(buffer.getvalue(), alt)
-
-
 def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
     """Return a PNG as a display bundle with its alt text.
 
@@ -130,9 +125,9 @@ def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
     return {"text/html": html, "text/plain": alt}
 
 
-def figure(fig: Any, alt: str, dpi: int = 110) -> None:
+def figure(fig: Any, alt: str) -> None:
     """Show a matplotlib figure with alt text, and close it."""
-    Slot().figure(fig, alt, dpi)
+    Slot().figure(fig, alt)
 
 
 def cell_text(value: Any) -> str:

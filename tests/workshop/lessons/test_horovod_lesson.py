@@ -78,7 +78,11 @@ def write_scripts(notebook: str, folder: Path) -> None:
     ],
 )
 def test_ddp_script_ends_without_threads_of_its_group(
-    script: str, arguments: list[str], roadsigns_small: SmallDataset, tmp_path: Path
+    script: str,
+    arguments: list[str],
+    roadsigns_small: SmallDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread of Gloo that is left when Python shuts down can abort the process."""
     notebook, _, name = script.rpartition("/")
@@ -88,27 +92,26 @@ def test_ddp_script_ends_without_threads_of_its_group(
         write_scripts(notebook, tmp_path)
     (tmp_path / "data").symlink_to(roadsigns_small.folder)
     (tmp_path / "sitecustomize.py").write_text(AT_EXIT)
-    places = os.pathsep.join([str(tmp_path), str(ROOT)])
-    env = {"PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": ""}
-    run_script(tmp_path / name, *arguments, np=2, launcher="torchrun", env=env)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run_script(tmp_path / name, *arguments, np=2, launcher="torchrun")
     assert [(tmp_path / f"left-{rank}").read_text() for rank in (0, 1)] == ["", ""]
 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch", "horovod")
 def test_horovod_and_ddp_train_the_same_model(
-    roadsigns_small: SmallDataset, tmp_path: Path
+    roadsigns_small: SmallDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "data").symlink_to(roadsigns_small.folder)
     weights = []
     for name, launcher in (("2_horovod", "horovodrun"), ("2_ddp", "torchrun")):
         shutil.copy(ROOT / "exercises" / "ladder" / f"{name}.py", tmp_path)
-        run_script(
-            tmp_path / f"{name}.py", *LADDER, "--save", f"{name}.pt", np=2, launcher=launcher,
-            env={"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        )  # fmt: skip
+        flags = [*LADDER, "--save", f"{name}.pt"]
+        run_script(tmp_path / f"{name}.py", *flags, np=2, launcher=launcher)
         weights.append(torch.load(tmp_path / f"{name}.pt"))
     for name, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][name], tensor, rtol=1e-2, atol=1e-3, msg=name)

@@ -41,7 +41,7 @@ def test_held_out_errors_are_those_of_the_documentation(repository: Path) -> Non
     mean = {name: f"{sum(sizes) / len(rows):.1f} %" for name, sizes in errors.items()}
     page = " ".join((repository / "docs" / "commands.md").read_text().split())
     worst = f"{max(errors['stragglers']):.1f} % at most"
-    assert f"{mean['stragglers']} in the mean and {worst}" in page
+    assert f"{mean['stragglers']} on average and {worst}" in page
     assert f"law misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in page
     assert f"{mean['communication']}" in page
 
