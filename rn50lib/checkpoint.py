@@ -30,7 +30,6 @@ from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
     from rn50lib.config import TrainConfig
-    from rn50lib.data import Pipeline
     from rn50lib.distributed import Comm
     from rn50lib.progress import Progress
     from rn50lib.report import Report
@@ -54,14 +53,12 @@ SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and
 class TrainProgress:
     """The position of a run within an epoch: the first `images` of its order are done.
 
-    `sums` are their `metrics.SUMS` over all ranks. `repeated` counts images trained on twice
-    after a crash, `tails` the images per epoch that filled no global batch, and `changes` has an
-    entry for each resume.
+    `sums` are their `metrics.SUMS` over all ranks, `tails` the images per epoch that filled no
+    global batch, and `changes` has an entry for each resume.
     """
 
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
-    repeated: int = 0
     tails: dict[str, int] = field(default_factory=dict)
     changes: list[dict[str, int]] = field(default_factory=list)
 
@@ -100,9 +97,7 @@ class CheckpointManager:
         self.frozen = net.up_to(config.freeze_until)
         self.state = TrainProgress()
 
-    def restore(
-        self, step: TrainStep, report: Report, progress: Progress, pipelines: dict[str, Pipeline]
-    ) -> int:
+    def restore(self, step: TrainStep, report: Report, progress: Progress) -> int:
         """Load the initial weights or a checkpoint; return the first epoch to do."""
         config, prefix, found = self.config, self.prefix, None
         if prefix and config.resume:
@@ -134,13 +129,15 @@ class CheckpointManager:
         self.state = state = found.position
         if not state.images:
             state.begin_epoch()  # an earlier version may have had fewer sums
+        elif len(state.sums) != len(NO_SUMS):
+            raise UserError(
+                f"{file} is from the middle of an epoch and has {len(state.sums)} metric sums, this"
+                f" version has {len(NO_SUMS)}: resume it with the version that wrote it, or remove"
+                " it to repeat the epoch"
+            )
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
         progress.say(f"resumed from {file}: {epochs_done} done{more}")
-        if progress.earlier is not None:
-            epoch, images = progress.earlier
-            images += (epoch - found.epoch) * pipelines["train"].examples
-            state.repeated += max(0, images - state.images)
         change = {"epoch": found.epoch + 1, "images": state.images, "workers": self.comm.size}
         state.changes.append(change)
         return found.epoch
@@ -322,31 +319,25 @@ def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     return f"{value:08x}"
 
 
-_verified: set[tuple[int, ...]] = set()  # file versions whose checksum this process has compared
-
-
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     """Read and verify a checkpoint. Raise UserError if it is missing or damaged."""
     file = path(prefix, epoch, images)
     metadata, arrays = read(file, with_arrays=True)
-    stat = file.stat()
-    version = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    if version not in _verified:
-        if checksum(arrays, metadata) != metadata.get("crc32"):
-            raise UserError(
-                f"checkpoint {file} is damaged: its content does not match its checksum; use an"
-                " earlier epoch"
-            )
-        _verified.add(version)
+    if checksum(arrays, metadata) != metadata.get("crc32"):
+        raise UserError(
+            f"checkpoint {file} is damaged: its content does not match its checksum; use an"
+            " earlier epoch"
+        )
+    position = json.loads(metadata.get("position", "{}"))  # missing in older files
+    position.pop("repeated", None)  # of earlier versions
     return Checkpoint(
         epoch=int(metadata["epoch"]),
         arrays=arrays,
         fingerprint=json.loads(metadata["identity"]),
         experiment=json.loads(metadata["experiment"]),
         metrics=json.loads(metadata["metrics"]),
-        # older files lack these two
-        loss_scale=json.loads(metadata.get("scaling", "{}")),
-        position=TrainProgress(**json.loads(metadata.get("position", "{}"))),
+        loss_scale=json.loads(metadata.get("scaling", "{}")),  # missing in older files
+        position=TrainProgress(**position),
     )
 
 
@@ -510,8 +501,6 @@ def write_atomic(
 ) -> None:
     """Write a file, whole or not at all. Raise UserError, which ends with `remedy`."""
     try:
-        for draft in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
-            draft.unlink(missing_ok=True)  # of a process that was killed here
         write_file(file, content)
     except OSError as error:
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
