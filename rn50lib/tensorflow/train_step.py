@@ -19,8 +19,6 @@ from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, own_gpu
 from rn50lib.errors import UserError, first_line
-from rn50lib.hardware import machine
-from rn50lib.memory import memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
@@ -28,6 +26,7 @@ from rn50lib.tensorflow import amp
 from rn50lib.tensorflow.gradient_sync import gradient_sync
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.tensorflow.optimizer import Optimizer
+from rn50lib.train_step import memory_full
 
 # what TensorFlow raises if XLA cannot compile an operation
 XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
@@ -46,7 +45,7 @@ class TensorflowStep:
             )
         self.device = configure(config.threads, comm.local_rank)
         amp.configure(self.device, config.dtype)
-        self.config, self.net, self.local_rank = config, net, comm.local_rank
+        self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
@@ -180,9 +179,7 @@ class TensorflowStep:
         try:
             yield
         except tf.errors.ResourceExhaustedError:
-            gpus = machine().gpus if self.device == "gpu" else ()
-            capacity = gpus[own_gpu(self.local_rank, len(gpus))].memory if gpus else None
-            raise memory_full(self.config, self.net, capacity, training) from None
+            raise memory_full(self.config, training) from None
         except tf.errors.OpError as error:
             for holder in (self.sync, self.scaler):
                 python = getattr(holder, "python", None)
