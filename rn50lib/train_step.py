@@ -109,16 +109,6 @@ class PacedStep:
         return contextlib.nullcontext()
 
 
-def memory_full(config: TrainConfig, training: bool) -> UserError:
-    """Return the error for a full device memory, which names half the batch."""
-    batch, fits = config.batch_size, config.batch_size // 2
-    problem = f"--batch-size {batch}: the device's memory is full"
-    if fits < 1:
-        return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
-    more = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
-    return UserError(f"{problem}: use -b {fits}{more if training else ''}")
-
-
 def wait_until(moment: float) -> None:
     """Sleep until a time of `time.perf_counter`."""
     time.sleep(max(0.0, moment - time.perf_counter()))

@@ -18,7 +18,7 @@ from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, own_gpu
-from rn50lib.errors import UserError, first_line
+from rn50lib.errors import UserError, first_line, memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
@@ -26,7 +26,6 @@ from rn50lib.tensorflow import amp
 from rn50lib.tensorflow.gradient_sync import gradient_sync
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.tensorflow.optimizer import Optimizer
-from rn50lib.train_step import memory_full
 
 # what TensorFlow raises if XLA cannot compile an operation
 XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
@@ -179,7 +178,7 @@ class TensorflowStep:
         try:
             yield
         except tf.errors.ResourceExhaustedError:
-            raise memory_full(self.config, training) from None
+            raise memory_full(self.config.batch_size, training) from None
         except tf.errors.OpError as error:
             for holder in (self.sync, self.scaler):
                 python = getattr(holder, "python", None)

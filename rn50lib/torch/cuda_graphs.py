@@ -10,8 +10,7 @@ from torch import Tensor
 
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.errors import UserError, first_line
-from rn50lib.train_step import memory_full
+from rn50lib.errors import UserError, first_line, memory_full
 
 WARM_UP = 3  # steps before the recording, in which cuDNN chooses its algorithms
 ON_HOST = ("exchange_gradients", "loss_scale_update")  # `--override`s that run on the host
@@ -138,7 +137,7 @@ def explain_errors(config: TrainConfig, training: bool) -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL):
-            raise memory_full(config, training) from None
+            raise memory_full(config.batch_size, training) from None
         if type(error).__module__.startswith(COMPILERS):
             raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
         raise

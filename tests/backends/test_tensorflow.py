@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from rn50lib import hooks
-from rn50lib.data import Batch
 from rn50lib.distributed import Local
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network, tiny
+from tests.backends.test_torch import batch
 from tests.conftest import ROOT, clean_environment
 from tests.support import TINY, Photos, full
 
@@ -24,13 +24,6 @@ def build(net: Network | None = None, **fields: Any) -> Any:
 
     net = net or tiny(6)
     return TensorflowStep(full(net.num_classes, backend="tensorflow", **fields), net, Local())
-
-
-def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8)
-    labels = rng.integers(0, classes, n, dtype=np.int32)
-    return Batch(images, labels, n if valid is None else valid)
 
 
 @pytest.fixture(scope="module")
