@@ -11,10 +11,8 @@ import contextlib
 import glob
 import json
 import math
-import os
 import re
 import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.files import FULL, check_file, lock, read_json, write_file
+from rn50lib.files import check_file, lock, read_json, write_file
 from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
@@ -450,18 +448,12 @@ def check_room(prefix: str | Path, net: Network, files: int) -> None:
     """Raise UserError if the disk has no room for `files` more checkpoints."""
     arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
     size = files * sum(4 * math.prod(shape) for shape in arrays)
-    folder = path(prefix, 0).absolute().parent
-    try:
-        with tempfile.TemporaryFile(dir=folder) as trial:
-            os.posix_fallocate(trial.fileno(), 0, size)
-    except OSError as error:
-        if error.errno not in FULL:
-            return  # the filesystem cannot reserve space
-        free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(path(prefix, 0).absolute().parent).free
+    if size > free:
         raise UserError(
-            f"--model-prefix {prefix}: no room for a checkpoint ({error.strerror}): it needs up to"
-            f" {size / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; make room, or name another place"
-        ) from error
+            f"--model-prefix {prefix}: no room for a checkpoint: it needs up to {size / 1e6:.1f}"
+            f" MB, {free / 1e6:.1f} MB are free; make room, or name another place"
+        )
 
 
 def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:

@@ -95,18 +95,17 @@ class HorovodSync(GradientSync):
             self.paused = False
 
 
-class DdpSync(GradientSync):
-    """DistributedDataParallel, whose backward pass returns when all gradients are averaged."""
-
-    def __init__(self, model: nn.Module) -> None:
-        # running statistics are averaged before they are used, not broadcast at every step
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # newer releases rename the option
-            wrapped = nn.parallel.DistributedDataParallel(
-                model, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
-        super().__init__(wrapped)
-        self.no_sync = wrapped.no_sync  # type: ignore[method-assign]
+def ddp_sync(model: nn.Module) -> GradientSync:
+    """Return DistributedDataParallel's, whose backward pass ends with averaged gradients."""
+    # running statistics are averaged before they are used, not broadcast at every step
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer releases rename the option
+        wrapped = nn.parallel.DistributedDataParallel(
+            model, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+    sync = GradientSync(wrapped)
+    sync.no_sync = wrapped.no_sync  # type: ignore[method-assign]
+    return sync
 
 
 def gradient_sync(comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]) -> GradientSync:
@@ -118,4 +117,4 @@ def gradient_sync(comm: groups.Comm, model: nn.Module, named: Mapping[str, Tenso
         return GradientSync(model)
     if hasattr(comm, "hvd"):
         return HorovodSync(comm, model, named)
-    return DdpSync(model)
+    return ddp_sync(model)

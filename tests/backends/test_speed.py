@@ -155,6 +155,3 @@ class TestGpu:
         with pytest.raises(UserError, match="--batch-size .* is full: use -b 1024"):
             step.train_step(batch(2048, size=224), 0.1)
         del taken
-
-
-# --- the ceiling ----------------------------------------------------------------------------------

@@ -151,17 +151,6 @@ def test_keras_on_another_framework_is_refused(tmp_path: Path) -> None:
     assert "UserError: --backend tensorflow: Keras is set to torch here: unset" in done.stderr
 
 
-@pytest.mark.acceptance
-@pytest.mark.needs("tensorflow", "tf_keras")
-def test_everything_holds_under_keras_2() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m",
-               "not acceptance", "tests/backends/test_tensorflow.py",
-               "tests/backends/test_parity.py"]  # fmt: skip
-    env = clean_environment(TF_USE_LEGACY_KERAS="1")
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]
-
-
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("flags", [("--profile-trace", "t.json"), ("--cuda-graphs",)])
 def test_pytorch_only_flags_are_refused(rn50: Any, photos: Photos, flags: list[str]) -> None:

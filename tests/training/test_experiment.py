@@ -347,6 +347,3 @@ def test_impossible_values_are_refused(flag: str, texts: str, capsys: Any) -> No
         with pytest.raises(SystemExit):
             parse(f"{flag}={text}")
         assert "must be" in capsys.readouterr().err, text
-
-
-# --- what is printed about a run ------------------------------------------------------------------
