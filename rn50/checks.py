@@ -22,7 +22,6 @@ from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
 from rn50lib.recipe import RECIPES, Recipe
 
-LOGGERS = ("tensorboard", "wandb", "mlflow")  # each is also the name of its package
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
 Problem = tuple[Any, str]  # is it wrong? and the message
 
@@ -155,9 +154,9 @@ def check_machine(
     )  # fmt: skip
     for text in c.logger:
         refuse(
-            (text not in LOGGERS and not os.path.isfile(text.rpartition(":")[0]),
-             f"--logger {text}: use {', '.join(LOGGERS)}, or your own FILE.py:FUNCTION"),
-            (text in LOGGERS and importlib.util.find_spec(text) is None,
+            (text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]),
+             f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION"),
+            (text == "tensorboard" and importlib.util.find_spec(text) is None,
              f"--logger {text}: it is not installed here: `pip install {text}`"),
         )  # fmt: skip
 

@@ -87,7 +87,7 @@ HELP = {
         "freeze_until": "freeze the first layers up to this stage: weights and batch norm",
         "resume": "continue from the newest checkpoint of --model-prefix that verifies",
         "report": "write a JSON report, after every epoch",
-        "logger": "log to tensorboard (in the run's folder), wandb or mlflow, or call"
+        "logger": "log to tensorboard (in the run's folder), or call"
         " FILE.py:FUNCTION with each line of progress.jsonl and the report; repeatable",
         "profile_trace": "write a Chrome trace of a few steps to this file",
         "no_val": "train only",

@@ -11,10 +11,8 @@ import contextlib
 import glob
 import json
 import math
-import os
 import re
 import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -24,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib.errors import UserError
-from rn50lib.files import FULL, check_file, lock, read_json, write_file
+from rn50lib.files import check_file, lock, read_json, write_file
 from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
     from rn50lib.config import TrainConfig
-    from rn50lib.data import Pipeline
     from rn50lib.distributed import Comm
     from rn50lib.progress import Progress
     from rn50lib.report import Report
@@ -54,14 +51,12 @@ SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and
 class TrainProgress:
     """The position of a run within an epoch: the first `images` of its order are done.
 
-    `sums` are their `metrics.SUMS` over all ranks. `repeated` counts images trained on twice
-    after a crash, `tails` the images per epoch that filled no global batch, and `changes` has an
-    entry for each resume.
+    `sums` are their `metrics.SUMS` over all ranks, `tails` the images per epoch that filled no
+    global batch, and `changes` has an entry for each resume.
     """
 
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
-    repeated: int = 0
     tails: dict[str, int] = field(default_factory=dict)
     changes: list[dict[str, int]] = field(default_factory=list)
 
@@ -100,9 +95,7 @@ class CheckpointManager:
         self.frozen = net.up_to(config.freeze_until)
         self.state = TrainProgress()
 
-    def restore(
-        self, step: TrainStep, report: Report, progress: Progress, pipelines: dict[str, Pipeline]
-    ) -> int:
+    def restore(self, step: TrainStep, report: Report, progress: Progress) -> int:
         """Load the initial weights or a checkpoint; return the first epoch to do."""
         config, prefix, found = self.config, self.prefix, None
         if prefix and config.resume:
@@ -134,13 +127,15 @@ class CheckpointManager:
         self.state = state = found.position
         if not state.images:
             state.begin_epoch()  # an earlier version may have had fewer sums
+        elif len(state.sums) != len(NO_SUMS):
+            raise UserError(
+                f"{file} is from the middle of an epoch and has {len(state.sums)} metric sums, this"
+                f" version has {len(NO_SUMS)}: resume it with the version that wrote it, or remove"
+                " it to repeat the epoch"
+            )
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
         progress.say(f"resumed from {file}: {epochs_done} done{more}")
-        if progress.earlier is not None:
-            epoch, images = progress.earlier
-            images += (epoch - found.epoch) * pipelines["train"].examples
-            state.repeated += max(0, images - state.images)
         change = {"epoch": found.epoch + 1, "images": state.images, "workers": self.comm.size}
         state.changes.append(change)
         return found.epoch
@@ -322,31 +317,25 @@ def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     return f"{value:08x}"
 
 
-_verified: set[tuple[int, ...]] = set()  # file versions whose checksum this process has compared
-
-
 def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
     """Read and verify a checkpoint. Raise UserError if it is missing or damaged."""
     file = path(prefix, epoch, images)
     metadata, arrays = read(file, with_arrays=True)
-    stat = file.stat()
-    version = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    if version not in _verified:
-        if checksum(arrays, metadata) != metadata.get("crc32"):
-            raise UserError(
-                f"checkpoint {file} is damaged: its content does not match its checksum; use an"
-                " earlier epoch"
-            )
-        _verified.add(version)
+    if checksum(arrays, metadata) != metadata.get("crc32"):
+        raise UserError(
+            f"checkpoint {file} is damaged: its content does not match its checksum; use an"
+            " earlier epoch"
+        )
+    position = json.loads(metadata.get("position", "{}"))  # missing in older files
+    position.pop("repeated", None)  # of earlier versions
     return Checkpoint(
         epoch=int(metadata["epoch"]),
         arrays=arrays,
         fingerprint=json.loads(metadata["identity"]),
         experiment=json.loads(metadata["experiment"]),
         metrics=json.loads(metadata["metrics"]),
-        # older files lack these two
-        loss_scale=json.loads(metadata.get("scaling", "{}")),
-        position=TrainProgress(**json.loads(metadata.get("position", "{}"))),
+        loss_scale=json.loads(metadata.get("scaling", "{}")),  # missing in older files
+        position=TrainProgress(**position),
     )
 
 
@@ -459,18 +448,12 @@ def check_room(prefix: str | Path, net: Network, files: int) -> None:
     """Raise UserError if the disk has no room for `files` more checkpoints."""
     arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
     size = files * sum(4 * math.prod(shape) for shape in arrays)
-    folder = path(prefix, 0).absolute().parent
-    try:
-        with tempfile.TemporaryFile(dir=folder) as trial:
-            os.posix_fallocate(trial.fileno(), 0, size)
-    except OSError as error:
-        if error.errno not in FULL:
-            return  # the filesystem cannot reserve space
-        free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(path(prefix, 0).absolute().parent).free
+    if size > free:
         raise UserError(
-            f"--model-prefix {prefix}: no room for a checkpoint ({error.strerror}): it needs up to"
-            f" {size / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; make room, or name another place"
-        ) from error
+            f"--model-prefix {prefix}: no room for a checkpoint: it needs up to {size / 1e6:.1f}"
+            f" MB, {free / 1e6:.1f} MB are free; make room, or name another place"
+        )
 
 
 def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
@@ -510,8 +493,6 @@ def write_atomic(
 ) -> None:
     """Write a file, whole or not at all. Raise UserError, which ends with `remedy`."""
     try:
-        for draft in file.parent.glob(f".{glob.escape(file.stem)}.*.tmp{file.suffix}"):
-            draft.unlink(missing_ok=True)  # of a process that was killed here
         write_file(file, content)
     except OSError as error:
         free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0

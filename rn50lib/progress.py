@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,10 +32,7 @@ Logger = Callable[[Line], None]
 
 
 class Progress:
-    """The outputs of a run. Without a `run_dir` no file is written; off rank 0, nothing is.
-
-    `earlier` is the position that an earlier process reached in this folder: epoch and images.
-    """
+    """The outputs of a run. Without a `run_dir` no file is written; off rank 0, nothing is."""
 
     def __init__(
         self, run_dir: Path | None, loggers: Sequence[Logger] = (), enabled: bool = True
@@ -44,15 +40,8 @@ class Progress:
         self.enabled, self.loggers = enabled, list(loggers)
         self.begin = self.last_line = time.perf_counter()
         self.file: TextIO | None = None
-        self.position_file: TextIO | None = None
-        self.earlier: tuple[int, int] | None = None
         if enabled and run_dir:
             self.file = open(run_dir / "progress.jsonl", "a")
-            position = run_dir / "position.txt"
-            with contextlib.suppress(OSError, ValueError):
-                epoch, images = position.read_text().split()
-                self.earlier = int(epoch), int(images)
-            self.position_file = open(position, "w")
         self.bar: Any = None
 
     def start(self, phase: str, epoch: int, epochs: int, steps: int, initial: int = 0) -> None:
@@ -81,11 +70,6 @@ class Progress:
             self.bar.set_postfix_str(shown)
         elif time.perf_counter() - self.last_line > QUIET_S:
             self.say(f"{self.label} {step}/{self.steps}: {shown}")
-
-    def at(self, epoch: int, images: int) -> None:
-        """Record the position after an update, from which a resumed run counts repeated images."""
-        if self.position_file:
-            self._append(self.position_file, f"{epoch:8} {images:12}\n", seek=0)
 
     def stop(self) -> None:
         """End the phase."""
@@ -120,7 +104,7 @@ class Progress:
     def close(self) -> None:
         """Close the bar, the files and the loggers."""
         self.stop()
-        for output in (self.file, self.position_file, *self.loggers):
+        for output in (self.file, *self.loggers):
             with contextlib.suppress(Exception):  # a write that failed has been reported
                 getattr(output, "close", int)()
 
@@ -138,18 +122,14 @@ class Progress:
     def _write(self, line: Line) -> None:
         line["seconds"] = round(time.perf_counter() - self.begin, 3)
         self._log(line)
-        if self.file:
-            self._append(self.file, json.dumps(line, allow_nan=False) + "\n")
-
-    def _append(self, file: TextIO, text: str, seek: int | None = None) -> None:
+        if self.file is None:
+            return
         try:
-            if seek is not None:
-                file.seek(seek)
-            file.write(text)
-            file.flush()
+            self.file.write(json.dumps(line, allow_nan=False) + "\n")
+            self.file.flush()
         except OSError as error:
             raise UserError(
-                f"{file.name} cannot be written: {error.strerror}; free some space and"
+                f"{self.file.name} cannot be written: {error.strerror}; free some space and"
                 " continue with --resume"
             ) from error
 
@@ -162,15 +142,10 @@ def open_loggers(config: TrainConfig, run_dir: Path | None) -> list[Logger]:
 
     A logger may have a `close()`, which is called at the end of the run.
     """
-    name, loggers = run_dir.name if run_dir else "rn50", list[Logger]()
+    loggers: list[Logger] = []
     for text in dict.fromkeys(config.logger):
         if text == "tensorboard":
             loggers.append(TensorBoard((run_dir or Path()) / "tensorboard"))
-        elif text in SERVICES:
-            try:
-                loggers.append(SERVICES[text](config, name))
-            except Exception as error:  # no key, no server, a store that refuses writes
-                raise UserError(f"--logger {text}: {' '.join(str(error).split())}") from error
         else:
             file, _, function = text.rpartition(":")
             loggers.append(function_in(Path(file), function, f"--logger {text}"))
@@ -212,53 +187,3 @@ class TensorBoard:
             )
             self.writer.add_event(self.event(wall_time=time.time(), step=step, summary=summary))
             self.writer.flush()
-
-
-class WandB:
-    """Weights & Biases, configured by its own variables (WANDB_PROJECT, WANDB_MODE, ...)."""
-
-    def __init__(self, config: TrainConfig, name: str) -> None:
-        import wandb
-
-        project = os.environ.get("WANDB_PROJECT", "rn50")
-        self.run, self.status = wandb.init(project=project, name=name), 1
-        self.run.config.update(config.to_dict())
-
-    def __call__(self, line: Line) -> None:
-        """Log a line, or the report as the run's summary."""
-        if line["phase"] == "report":
-            self.run.summary.update({"report": line["report"]})
-            self.status = 0
-        else:  # without a step: W&B's may not decrease, and epochs are smaller than steps
-            self.run.log(scalars(line)[0] | {"epoch": line["epoch"]})
-
-    def close(self) -> None:
-        """End the run, as failed unless it had a report."""
-        self.run.finish(exit_code=self.status)
-
-
-class MLflow:
-    """MLflow, configured by its own variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
-
-    def __init__(self, config: TrainConfig, name: str) -> None:
-        import mlflow
-
-        self.mlflow, self.status = mlflow, "FAILED"
-        mlflow.start_run(run_name=name)
-        mlflow.log_params(config.to_dict())
-
-    def __call__(self, line: Line) -> None:
-        """Log a line, or the report as a file."""
-        if line["phase"] == "report":
-            self.mlflow.log_dict(line["report"], "report.json")
-            self.status = "FINISHED"
-        else:
-            values, step = scalars(line)
-            self.mlflow.log_metrics(values, step=step)
-
-    def close(self) -> None:
-        """End the run, as failed unless it had a report."""
-        self.mlflow.end_run(self.status)
-
-
-SERVICES: dict[str, Callable[[TrainConfig, str], Logger]] = {"wandb": WandB, "mlflow": MLflow}

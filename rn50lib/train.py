@@ -112,7 +112,7 @@ def train(
             checkpoint.check_room(config.model_prefix or "", net, 1 if config.no_val else 2)
         begin = time.perf_counter()
         run = build_run(config, sources, comm, progress, report, stack)
-        first_epoch = run.checkpoints.restore(run.step, report, progress, run.pipelines)
+        first_epoch = run.checkpoints.restore(run.step, report, progress)
         if first_rank and run.checkpoints.enabled:
             checkpoint.write_symbol(run.checkpoints.prefix, net)
         if warm_up_steps:
@@ -180,7 +180,6 @@ def run_epoch(run: Run, epoch: int) -> None:
     if state.changes:
         report.env["restarts"] = {
             "changes": state.changes,
-            "images_repeated": state.repeated,
             "images_in_tails": sum(state.tails.values()),
         }
     if epoch + 1 == config.num_epochs:
@@ -200,7 +199,6 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
         run.progress.say(
             f"the loader cannot begin in the middle of an epoch: epoch {epoch + 1} starts again"
         )
-        state.repeated += state.images
         state.begin_epoch()
         steps = steps_left(config, pipeline, 0)
     done = state.images  # before the run was resumed
@@ -287,7 +285,6 @@ def after_update(run: Run, epoch: int, meter: Meter, last: bool) -> None:
     does not change the run's state. Both are needed to resume bit for bit.
     """
     state, config = run.checkpoints.state, run.config
-    run.progress.at(epoch, state.images)
     every = config.checkpoint_steps if run.preemption.saves and not last else None
     due = every and state.images // config.effective_batch_size % every == 0
     stop = run.preemption.should_stop()

@@ -160,8 +160,6 @@ DETECTORS = {
     "jupyterlab": lambda: _module("jupyterlab"),
     "linux_x86_64": lambda: (platform.system(), platform.machine()) == ("Linux", "x86_64"),
     "root": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
-    "mlflow": lambda: _module("mlflow"),
-    "wandb": lambda: _module("wandb"),
     "simplejpeg": lambda: _module("simplejpeg"),
     "triton": lambda: _module("triton"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),

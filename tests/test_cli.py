@@ -420,10 +420,10 @@ def test_repeated_flag_overrides_a_list_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.yaml").write_text("logger: [wandb]\noverride: ['schedule=a.py:f']\n")
+    Path("a.yaml").write_text("logger: [tensorboard]\noverride: ['schedule=a.py:f']\n")
     argv = ["--config", "a.yaml", "--override", "shard=b.py:f", "--override", "b=b.py:g"]
     asked, _ = parse_given(config_parser("run"), argv)
-    assert asked == {"logger": ("wandb",), "override": ("shard=b.py:f", "b=b.py:g")}
+    assert asked == {"logger": ("tensorboard",), "override": ("shard=b.py:f", "b=b.py:g")}
 
 
 def test_experiment_json_repeats_the_run(rn50: Run, photos: Photos) -> None:
@@ -461,7 +461,6 @@ def test_a_printed_configuration_is_the_same_run(
     ("text", "problem"),
     [
         ('{"batchsize": 8}', "there is no 'batchsize': did you mean batch_size?"),
-        ('{"wandb": 8}', "there is no 'wandb': here it is --logger wandb"),
         ('{"epochs": 8}', "there is no 'epochs': here it is --num-epochs N"),
         ('{"preset": "roadsigns"}', "there is no 'preset': pass --preset next to --config"),
         ('{"batch_size": 8, "b": 4}', "'b' is set twice"),

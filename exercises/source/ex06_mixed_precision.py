@@ -47,8 +47,8 @@ workshop.check("ex06.memory", megabytes)
 # Now count: the library knows every layer. It keeps the fully-connected layer in float32, so its copy is a little smaller than yours, and it adds what pooling and batch norm store.
 
 # %%
-from rn50lib import memory
 from rn50lib import resnet as network
+from workshop import memory
 
 resnet50 = network.resnet(50)
 for dtype in ("float32", "float16"):

@@ -1,4 +1,4 @@
-"""A group of workers connected by Horovod, for either framework, and its timeline.
+"""A group of workers connected by Horovod, for either framework.
 
 Horovod's Keras integration is not used: under Keras 3 it averages no gradient, without an error.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import time
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -72,39 +70,3 @@ class Horovod(FlatCollectives):
         with tf.device("CPU:0"):  # vectors in host memory stay there
             tensor = tf.constant(vector)
         return operation(tensor, **options).numpy()
-
-
-def waits_path(path: str | Path) -> Path:
-    """Return the file next to a timeline in which `Waits` writes."""
-    path = Path(path)
-    return path.with_name(path.name + ".waits")
-
-
-class Waits:
-    """A context manager that records when a step waits for its gradients, for `--timeline FILE`.
-
-    Horovod writes FILE, which shows when its thread started on a gradient but not when the step had
-    nothing else to do. This writes two Unix times per step to `waits_path(FILE)`. Raises UserError
-    if that cannot be written.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path, self.begin = waits_path(path), 0.0
-        try:
-            self.file: TextIO = open(self.path, "w", buffering=1)
-        except OSError as error:
-            raise self.error(error) from error
-
-    def error(self, error: OSError) -> UserError:
-        """Return the error for a write that failed."""
-        return UserError(f"--timeline: {self.path} cannot be written ({error.strerror})")
-
-    def __enter__(self) -> Waits:
-        self.begin = time.time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.file.write(f"{self.begin:.6f} {time.time():.6f}\n")
-        except OSError as error:
-            raise self.error(error) from error

@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def gradient_sync(comm: groups.Comm) -> GradientSync:
         return OverriddenSync(function, comm)
     if comm.size == 1 or not hasattr(comm, "hvd"):
         return list
-    return HorovodSync(comm)
+    return functools.partial(horovod_average, comm.hvd)
 
 
 class OverriddenSync:
@@ -48,20 +49,12 @@ class OverriddenSync:
         return groups.learners_average(self.function, list(gradients), self.comm)
 
 
-class HorovodSync:
-    """All-reduces of a few groups of gradients, in the order of the backward pass."""
-
-    def __init__(self, comm: Any) -> None:
-        self.hvd = comm.hvd
-
-    def __call__(self, gradients: list[Any]) -> list[Any]:
-        """Return the average over all ranks."""
-        averaged: list[Any] = []
-        for i, group in enumerate(in_groups(gradients[::-1])):
-            averaged += self.hvd.grouped_allreduce(
-                group, op=self.hvd.Average, name=f"gradients/{i}"
-            )
-        return averaged[::-1]
+def horovod_average(hvd: Any, gradients: list[Any]) -> list[Any]:
+    """Average a few groups of gradients over all ranks, in the order of the backward pass."""
+    averaged: list[Any] = []
+    for i, group in enumerate(in_groups(gradients[::-1])):
+        averaged += hvd.grouped_allreduce(group, op=hvd.Average, name=f"gradients/{i}")
+    return averaged[::-1]
 
 
 def in_groups(gradients: Sequence[Any]) -> list[list[Any]]:

@@ -18,9 +18,7 @@ from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, own_gpu
-from rn50lib.errors import UserError, first_line
-from rn50lib.hardware import machine
-from rn50lib.memory import memory_full
+from rn50lib.errors import UserError, first_line, memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
@@ -46,7 +44,7 @@ class TensorflowStep:
             )
         self.device = configure(config.threads, comm.local_rank)
         amp.configure(self.device, config.dtype)
-        self.config, self.net, self.local_rank = config, net, comm.local_rank
+        self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
@@ -180,9 +178,7 @@ class TensorflowStep:
         try:
             yield
         except tf.errors.ResourceExhaustedError:
-            gpus = machine().gpus if self.device == "gpu" else ()
-            capacity = gpus[own_gpu(self.local_rank, len(gpus))].memory if gpus else None
-            raise memory_full(self.config, self.net, capacity, training) from None
+            raise memory_full(self.config.batch_size, training) from None
         except tf.errors.OpError as error:
             for holder in (self.sync, self.scaler):
                 python = getattr(holder, "python", None)

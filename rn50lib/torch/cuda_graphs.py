@@ -10,9 +10,7 @@ from torch import Tensor
 
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.errors import UserError, first_line
-from rn50lib.memory import memory_full
-from rn50lib.resnet import Network
+from rn50lib.errors import UserError, first_line, memory_full
 
 WARM_UP = 3  # steps before the recording, in which cuDNN chooses its algorithms
 ON_HOST = ("exchange_gradients", "loss_scale_update")  # `--override`s that run on the host
@@ -133,18 +131,13 @@ class Recorded:
 
 
 @contextlib.contextmanager
-def explain_errors(
-    config: TrainConfig, net: Network, device: str, training: bool
-) -> Iterator[None]:
+def explain_errors(config: TrainConfig, training: bool) -> Iterator[None]:
     """Raise UserError in place of the errors of a full memory and of torch.compile."""
     try:
         yield
     except Exception as error:
         if isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL):
-            capacity = None
-            with contextlib.suppress(RuntimeError):  # some of these leave the GPU unusable
-                capacity = torch.cuda.mem_get_info()[1] if device == "cuda" else None
-            raise memory_full(config, net, capacity, training) from None
+            raise memory_full(config.batch_size, training) from None
         if type(error).__module__.startswith(COMPILERS):
             raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
         raise

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from rn50lib import distributed as groups
 from rn50lib import hooks
-from rn50lib.config import TrainConfig
 
 
 class GradientSync:
@@ -60,9 +59,7 @@ class HorovodSync(GradientSync):
     Horovod's thread joins small gradients that are ready on every rank into one message.
     """
 
-    def __init__(
-        self, config: TrainConfig, comm: Any, model: nn.Module, named: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, comm: Any, model: nn.Module, named: Mapping[str, Tensor]) -> None:
         super().__init__(model)
         self.hvd = comm.hvd
         if next(model.parameters()).is_cuda:
@@ -70,11 +67,6 @@ class HorovodSync(GradientSync):
         self.names = {tensor: name for name, tensor in named.items()}
         self.paused = False
         self.pending: list[int] = []  # handles
-        self.waits: Any = contextlib.nullcontext()
-        if config.timeline is not None and comm.rank == 0:
-            from rn50lib.distributed.horovod import Waits
-
-            self.waits = Waits(config.timeline)
         for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.register_post_accumulate_grad_hook(self.start)
 
@@ -89,9 +81,8 @@ class HorovodSync(GradientSync):
 
     def __call__(self) -> None:
         """Wait for all gradients."""
-        with self.waits:
-            for handle in self.pending:
-                self.hvd.synchronize(handle)
+        for handle in self.pending:
+            self.hvd.synchronize(handle)
         self.pending.clear()
 
     @contextlib.contextmanager
@@ -104,23 +95,20 @@ class HorovodSync(GradientSync):
             self.paused = False
 
 
-class DdpSync(GradientSync):
-    """DistributedDataParallel, whose backward pass returns when all gradients are averaged."""
+def ddp_sync(model: nn.Module) -> GradientSync:
+    """Return DistributedDataParallel's, whose backward pass ends with averaged gradients."""
+    # running statistics are averaged before they are used, not broadcast at every step
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer releases rename the option
+        wrapped = nn.parallel.DistributedDataParallel(
+            model, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+    sync = GradientSync(wrapped)
+    sync.no_sync = wrapped.no_sync  # type: ignore[method-assign]
+    return sync
 
-    def __init__(self, model: nn.Module) -> None:
-        # running statistics are averaged before they are used, not broadcast at every step
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # newer releases rename the option
-            wrapped = nn.parallel.DistributedDataParallel(
-                model, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
-        super().__init__(wrapped)
-        self.no_sync = wrapped.no_sync  # type: ignore[method-assign]
 
-
-def gradient_sync(
-    config: TrainConfig, comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]
-) -> GradientSync:
+def gradient_sync(comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]) -> GradientSync:
     """Return the synchronisation for a group of workers; `named` has the parameters by name."""
     function = hooks.get("exchange_gradients")
     if function is not groups.average:
@@ -128,5 +116,5 @@ def gradient_sync(
     if comm.size == 1:
         return GradientSync(model)
     if hasattr(comm, "hvd"):
-        return HorovodSync(config, comm, model, named)
-    return DdpSync(model)
+        return HorovodSync(comm, model, named)
+    return ddp_sync(model)

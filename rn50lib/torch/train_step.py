@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.distributed import Comm, choose_gpu
+from rn50lib.distributed import Comm
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
@@ -37,7 +37,6 @@ class TorchStep:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = amp.configure(self.device, config.dtype)
         torch.set_num_threads(config.threads)
-        choose_gpu("torch", comm.local_rank)
         self.config, self.net = config, net
         self.model = ResNet(net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
@@ -55,7 +54,7 @@ class TorchStep:
         named = tensors(self.model)
         self.names = [name for name in net.parameters() if name not in frozen]  # what is trained
         self.optimizer = build_optimizer(config, named, self.names, self.lr)
-        self.sync = gradient_sync(config, comm, fastest, named)
+        self.sync = gradient_sync(comm, fastest, named)
         self.trained = self.sync.model  # the model, or what wraps it to see its gradients
         self.scaler: amp.LossScaler | None = None
         if config.loss_scale:
@@ -91,21 +90,17 @@ class TorchStep:
 
     def train_step(self, batch: Batch, lr: float) -> None:
         """See `TrainStep`."""
-        with self.explain_errors(training=True):
+        with cuda_graphs.explain_errors(self.config, training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
             if self.config.cuda_graphs and self.graph is None:
-                changed = self.changed_tensors()
+                changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
+                changed += [state["momentum_buffer"] for state in self.optimizer.state.values()]
+                changed += self.scaler.tensors() if self.scaler else []
                 self.graph = cuda_graphs.record(self.compute, images, labels, changed)
             (self.graph or self.compute)(images, labels)
             self.queue.limit()
-
-    def changed_tensors(self) -> list[Tensor]:
-        """Return all tensors that `compute` changes."""
-        changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
-        changed += [state["momentum_buffer"] for state in self.optimizer.state.values()]
-        return changed + (self.scaler.tensors() if self.scaler else [])
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
         """Run a whole step on the device.
@@ -157,7 +152,7 @@ class TorchStep:
         """See `TrainStep`."""
         if not batch.valid:  # a last batch of padding only: its mean loss would be NaN
             return
-        with self.explain_errors(training=False):
+        with cuda_graphs.explain_errors(self.config, training=False):
             images, labels = self.inputs(batch)
             logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]
@@ -192,10 +187,6 @@ class TorchStep:
         values = self.sums.cpu().numpy().copy()
         self.sums.zero_()
         return values
-
-    def explain_errors(self, training: bool) -> AbstractContextManager[None]:
-        """Turn a full memory and a compiler's failure into one line."""
-        return cuda_graphs.explain_errors(self.config, self.net, self.device, training)
 
     def state(self) -> dict[str, np.ndarray]:
         """See `TrainStep`."""

@@ -401,27 +401,3 @@ def test_overflow_on_one_rank_makes_all_skip(backend: str, carrier: str, tmp_pat
     assert [step["scale"] for step in first] == [64, 32, 32]
     assert [step["skipped"] for step in first] == [0, 1, 1]
     assert all(step["difference"] == 0 for step in first)
-
-
-@pytest.mark.parametrize(
-    ("backend", "carrier"),
-    [
-        pytest.param(*p.values, marks=[*p.marks, pytest.mark.acceptance if i else pytest.mark.slow])
-        for i, p in enumerate(GROUPS)
-    ],
-)
-def test_two_workers_in_float16(
-    run_cli: Callable[..., Any], photos: Photos, tmp_path: Path, backend: str, carrier: str
-) -> None:
-    """Both ranks skip the same updates and stay equal when the scale starts far too large."""
-    done = run_cli(
-        "run", "--data-root", photos.root, *TINY, "--dtype", "float16", "-n", "2", "-b", "4",
-        "--backend", backend, "--comm", carrier, "--loss-scale", "dynamic:16777216:100",
-        "-e", "6", "--report", "r.json", timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    report = strict_json(tmp_path / "r.json")
-    assert report["env"]["loss_scale"]["skipped_updates"] >= 3
-    assert report["env"]["weights_apart"] == 0
-    assert "updates were skipped" in done.stderr
-    assert all(report["metrics"]["train.loss"])  # strict JSON: finite

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from rn50lib import hooks
-from rn50lib.data import Batch
 from rn50lib.distributed import Local
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network, tiny
+from tests.backends.test_torch import batch
 from tests.conftest import ROOT, clean_environment
 from tests.support import TINY, Photos, full
 
@@ -24,13 +24,6 @@ def build(net: Network | None = None, **fields: Any) -> Any:
 
     net = net or tiny(6)
     return TensorflowStep(full(net.num_classes, backend="tensorflow", **fields), net, Local())
-
-
-def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8)
-    labels = rng.integers(0, classes, n, dtype=np.int32)
-    return Batch(images, labels, n if valid is None else valid)
 
 
 @pytest.fixture(scope="module")
@@ -156,17 +149,6 @@ def test_keras_2_computes_the_same_numbers(step: Any, tmp_path: Path) -> None:
 def test_keras_on_another_framework_is_refused(tmp_path: Path) -> None:
     done = three_steps(tmp_path / "none.npz", KERAS_BACKEND="torch")
     assert "UserError: --backend tensorflow: Keras is set to torch here: unset" in done.stderr
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("tensorflow", "tf_keras")
-def test_everything_holds_under_keras_2() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m",
-               "not acceptance", "tests/backends/test_tensorflow.py",
-               "tests/backends/test_parity.py"]  # fmt: skip
-    env = clean_environment(TF_USE_LEGACY_KERAS="1")
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @pytest.mark.needs("tensorflow")

@@ -284,32 +284,7 @@ def test_unreachable_gpu_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         backends.build_step(full(), tiny(6), Local())
 
 
-# --- the step that waits --------------------------------------------------------------------------
-
-
-def test_paced_step_waits_without_using_a_core() -> None:
-    import time
-
-    from rn50lib.train_step import build_step
-
-    step = build_step(full(step=100.0), tiny(6), Local())
-    begin, cpu = time.perf_counter(), time.process_time()
-    for _ in range(4):
-        step.train_step(batch(5), 0.1)
-    assert not step.pop_metrics().any()  # it measures nothing
-    assert time.perf_counter() - begin >= 4 * 5 / 100 - 0.001
-    assert time.process_time() - cpu < 0.1
-    assert step.versions() == {"device": "paced at 100 img/s"}
-
-
-def test_a_paced_step_has_nothing_to_save_or_score() -> None:
-    from rn50lib.errors import UserError
-    from rn50lib.train_step import build_step
-
-    step = build_step(full(step=100.0), tiny(6), Local())
-    for act in (step.state, lambda: step.load({}), lambda: step.predict(np.zeros((1, 32, 32, 3)))):
-        with pytest.raises(UserError, match="--step paced has no"):
-            act()
+# --- oneDNN ---------------------------------------------------------------------------------------
 
 
 def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> Any:

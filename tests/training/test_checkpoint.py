@@ -147,6 +147,3 @@ def test_without_room_the_file_of_the_same_name_survives(
     with pytest.raises(UserError):
         checkpoint.save(tmp_path / "m", made(1))
     assert same(checkpoint.load(tmp_path / "m", 1), small(1))
-
-
-# --- another run's --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from rn50lib import checkpoint
 from tests.conftest import clean_environment
-from tests.support import TINY, Ended, Photos, strict_json, write_photo
+from tests.support import TINY, Ended, strict_json, write_photo
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -123,20 +123,6 @@ def test_frozen_layers_resume(rn50: Run, trained: Path, three: Path, tmp_path: P
     assert "init_from m-0002.safetensors" in other.error and "--init-from" in other.error
     thawed = begin(rn50, three, trained / "m", *again)
     assert "freeze_until stage1" in thawed.error and "--freeze-until" in thawed.error
-
-
-@pytest.mark.parametrize("name", ["m-0001.safetensors", "m"])
-def test_a_file_is_verified_once(
-    rn50: Run, trained: Path, photos: Photos, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    verified, real = [], checkpoint.checksum
-    monkeypatch.setattr(checkpoint, "checksum", lambda *args: verified.append(1) or real(*args))
-    for file in trained.glob("m-0*"):
-        file.touch()  # no earlier test has verified this version
-    flags = ("--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1", "--no-val")
-    ended = rn50("train", *flags, "--init-from", trained / name)
-    assert ended.status == 0, ended.err
-    assert len(verified) == 1
 
 
 def test_invalid_checkpoints_are_named(rn50: Run, three: Path, trained: Path) -> None:

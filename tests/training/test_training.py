@@ -12,6 +12,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,19 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
 
 
+def test_mid_epoch_checkpoint_without_a_new_metric_is_refused(
+    rn50: Run, trained: Path, photos: Photos
+) -> None:
+    """Code with a metric more than the checkpoint's cannot continue the sums of that epoch."""
+    shutil.copy(trained / "m-0001.safetensors", ".")
+    within = checkpoint.TrainProgress(images=16, sums=[20.0, 4.0, 16.0])
+    checkpoint.save("m", replace(checkpoint.load(trained / "m", 1), position=within))
+    error = resume(rn50, photos, "--resume").error
+    assert "m-0001-00000016.safetensors" in error and "3 metric sums" in error
+    Path("m-0001-00000016.safetensors").unlink()
+    assert resume(rn50, photos, "--resume").status == 0  # repeats the epoch, as the error says
+
+
 def test_damaged_checkpoint_is_skipped_and_named(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
@@ -254,7 +268,7 @@ def test_a_full_disk_under_the_run_folder_is_named(rn50: Run, photos: Photos) ->
         ended = rn50("train", "--data-root", photos.root, *RUN, "--run-dir", "here")
     line = [x for x in ended.err.splitlines() if "error: " in x]
     assert ended.status == 2 and len(line) == 1, ended.err
-    assert line[0].startswith("error: here/position.txt cannot be written")
+    assert line[0].startswith("error: here/progress.jsonl cannot be written")
 
 
 def test_without_room_for_a_checkpoint_the_earlier_one_survives(
@@ -265,8 +279,7 @@ def test_without_room_for_a_checkpoint_the_earlier_one_survives(
     with full_disk(100_000):
         ended = resume(rn50, photos, "--resume")
     line = [x for x in ended.err.splitlines() if "error: " in x]
-    assert len(line) == 1 and "--model-prefix m: no room for a checkpoint" in line[0]
-    assert "resumed from" not in ended.err  # before anything is trained
+    assert len(line) == 1 and "earlier checkpoints are untouched: free some space" in line[0]
     assert checkpoint.epochs("m") == [1] and same_weights("m", trained / "m", 1)
     assert resume(rn50, photos, "--resume").status == 0
     assert same_weights("m", trained / "m", 3)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50 import plot
-from rn50lib import memory
 from rn50lib.resnet import Network
+from workshop import memory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rn50lib import memory, resnet
+from rn50lib import resnet
+from workshop import memory
 
 NEW_SEED = 4711  # the built-in data set is drawn from seed 0
 

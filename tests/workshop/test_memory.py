@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from rn50lib import memory
 from rn50lib.resnet import Network, resnet, tiny
 from tests.conftest import clean_environment
+from workshop import memory
 
 GB = 2**30
 # one basic block, 4 channels wide, 3 classes: at 32 pixels the stem gives 4 x 16 x 16 = 1,024
@@ -43,18 +43,6 @@ def test_sixteen_bits_halve_the_activations_only(dtype: str) -> None:
     kept = 1024 + 256 + 256
     image = 2 * (3 * 32 * 32 + kept + kept) + 256 * (2 + 8) + 4 * 4 + (4 * 3 + 8)
     assert found.activations == 2 * image + STATISTICS
-
-
-@pytest.mark.parametrize("dtype", memory.BYTES)
-@pytest.mark.parametrize("training", [True, False])
-def test_the_largest_batch_fits_and_one_more_does_not(dtype: str, training: bool) -> None:
-    net = tiny()
-    for capacity in (10**8, 10**9 + 7):
-        batch = memory.largest_batch(net, 64, dtype, capacity, training)
-        assert batch > 0
-        assert memory.predict(net, 64, batch, dtype, training).total <= capacity
-        assert memory.predict(net, 64, batch + 1, dtype, training).total > capacity
-    assert memory.largest_batch(net, 64, dtype, 1000, training) == 0
 
 
 SAVED = """

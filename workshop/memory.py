@@ -11,13 +11,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from rn50lib.config import TrainConfig
-from rn50lib.errors import UserError
 from rn50lib.resnet import Layer, Network
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 FLOAT32, INT64 = 4, 8
-USABLE = 0.85  # of a device's memory: the rest is for the driver, libraries and allocator
 
 
 @dataclass(frozen=True)
@@ -83,38 +80,6 @@ def kept(layer: Layer, each: int) -> int:
     if layer.kind == "linear":  # the loss keeps the logarithms of its probabilities, and the label
         return FLOAT32 * layer.activations + INT64
     return 0
-
-
-def largest_batch(
-    net: Network, image_size: int, dtype: str, capacity: int, training: bool = True
-) -> int:
-    """Return the largest batch that is predicted to fit `capacity` bytes, or 0."""
-    fixed = predict(net, image_size, 0, dtype, training).total
-    each = predict(net, image_size, 1, dtype, training).total - fixed
-    return max(0, (capacity - fixed) // each)
-
-
-def memory_full(
-    config: TrainConfig, net: Network, capacity: int | None, training: bool
-) -> UserError:
-    """Return an error that names the batch that would fit a device of `capacity` bytes.
-
-    It names half the batch if the capacity is unknown or another program uses a part of it.
-    """
-    batch, pixels = config.batch_size, config.image_shape
-    fits = batch // 2
-    if capacity:
-        usable = int(USABLE * capacity)
-        predicted = largest_batch(net, pixels, config.dtype, usable, training)
-        fits = predicted if predicted < batch else fits
-    has = f" ({capacity / 1e9:.1f} GB)" if capacity else ""
-    problem = f"--batch-size {batch}: the device's memory{has} is full"
-    if fits < 1:
-        return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
-    remedy = f"use -b {fits}"
-    if training:
-        remedy += f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
-    return UserError(f"{problem}: {remedy}")
 
 
 def _statistics(layers: list[Layer]) -> int:
