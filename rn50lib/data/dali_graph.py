@@ -3,9 +3,8 @@
     read → decode and crop → resize → mirror → uint8 pixels
 
 The same two run on a CPU and on a GPU. Each takes `read`, a function that adds a reader of files,
-RecordIO or TFRecord, and `Look`, which holds the recipe's numbers: DALI has its own defaults for
-nearly all of them, and the reference once trained with DALI's 8 % as the smallest crop because it
-passed nothing. Normalising is left to the step, which does it on the device.
+RecordIO or TFRecord, and a `GraphConfig` with the recipe's numbers, none of which are DALI's
+defaults. Normalising is left to the step, which does it on the device.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ images only, alongside the GPU's other work."""
 
 
 @dataclass(frozen=True)
-class Look:
+class GraphConfig:
     """The parameters of a graph.
 
-    `pixels` is their side, `resize` the shorter side of a validation image before its centre is cut
-    out. `antialias` goes with `--resample`. `quick` is a cheaper way to decode: see `decode.quick`.
-    `gpu` decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the
-    part that the crop needs is decoded, which is less work.
+    `pixels` is the images' side, `resize` the shorter side of a validation image before its centre
+    is cut out. `antialias` goes with `--resample`; for `fast` see `decode.fast_decode`. `gpu`
+    decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the part
+    that the crop needs is decoded, which is less work.
     """
 
     pixels: int
@@ -43,43 +42,43 @@ class Look:
     antialias: bool = True
     gpu: bool = False
     engine: bool = False
-    quick: bool = False
+    fast: bool = False
 
 
 @pipeline_def
-def training(read: Read, look: Look) -> tuple[Any, Any]:
+def training(read: Read, config: GraphConfig) -> tuple[Any, Any]:
     """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
     encoded, label = read()
     crop = {
-        "random_area": list(look.augmentation.area),
-        "random_aspect_ratio": list(look.augmentation.aspect),
+        "random_area": list(config.augmentation.area),
+        "random_aspect_ratio": list(config.augmentation.aspect),
         "num_attempts": 10,
     }
-    mirror = fn.random.coin_flip(probability=look.augmentation.flip)
-    if look.engine:
-        images = fn.decoders.image(encoded, **decoding(look, fn.decoders.image))
-        images = fn.random_resized_crop(images, size=look.pixels, **crop, **resampling(look))
+    mirror = fn.random.coin_flip(probability=config.augmentation.flip)
+    if config.engine:
+        images = fn.decoders.image(encoded, **decoding(config, fn.decoders.image))
+        images = fn.random_resized_crop(images, size=config.pixels, **crop, **resampling(config))
         images = fn.flip(images, horizontal=mirror)
     else:
         decode = fn.decoders.image_random_crop
-        images = decode(encoded, **crop, **decoding(look, decode))
+        images = decode(encoded, **crop, **decoding(config, decode))
         # from right to left where it is mirrored: so the mirror image costs nothing
         left = fn.cast(mirror, dtype=types.FLOAT)
         images = resized(
-            images, look, fn.stack(0.0, left), fn.stack(1.0, 1.0 - left), roi_relative=True
+            images, config, fn.stack(0.0, left), fn.stack(1.0, 1.0 - left), roi_relative=True
         )
-    if look.augmentation.upside_down:
-        turned = fn.random.coin_flip(probability=look.augmentation.upside_down)
+    if config.augmentation.upside_down:
+        turned = fn.random.coin_flip(probability=config.augmentation.upside_down)
         images = fn.flip(images, horizontal=0, vertical=turned)
-    if look.augmentation.rotate:
-        most = look.augmentation.rotate
+    if config.augmentation.rotate:
+        most = config.augmentation.rotate
         angle = fn.random.uniform(range=[-most, most])
         images = fn.rotate(images, angle=angle, keep_size=True, fill_value=0)
-    return delivered(images, label, look)
+    return delivered(images, label, config)
 
 
 @pipeline_def
-def validation(read: Read, look: Look) -> tuple[Any, Any]:
+def validation(read: Read, config: GraphConfig) -> tuple[Any, Any]:
     """Define the middle of each image, as uint8 (pixels, pixels, 3), and its label.
 
     Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
@@ -88,52 +87,56 @@ def validation(read: Read, look: Look) -> tuple[Any, Any]:
     encoded, label = read()
     shape = fn.peek_image_shape(encoded, dtype=types.INT32, **as_stored(fn.peek_image_shape))
     height, width = shape[0], shape[1]
-    side = center_side(math.min(height, width), look)
+    side = center_side(math.min(height, width), config)
     start = fn.stack((height - side) // 2, (width - side) // 2)
-    if look.engine:
-        images = fn.decoders.image(encoded, **decoding(look, fn.decoders.image))
+    if config.engine:
+        images = fn.decoders.image(encoded, **decoding(config, fn.decoders.image))
         first = fn.cast(start, dtype=types.FLOAT)
-        images = resized(images, look, first, first + side)
+        images = resized(images, config, first, first + side)
     else:
         decode = fn.decoders.image_slice
         square = fn.stack(side, side)
-        cut = decode(encoded, start=start, shape=square, axes=[0, 1], **decoding(look, decode))
-        images = resized(cut, look)
-    return delivered(images, label, look)
+        cut = decode(encoded, start=start, shape=square, axes=[0, 1], **decoding(config, decode))
+        images = resized(cut, config)
+    return delivered(images, label, config)
 
 
-def center_side(shorter: Any, look: Look) -> Any:
+def center_side(shorter: Any, config: GraphConfig) -> Any:
     """Return round(shorter x pixels / resize), from 1 to `shorter`, as `recipe.center_crop_box`.
 
     A half goes to the even number, as Python's.
     """
-    doubled = 2 * look.pixels * shorter + look.resize
-    nearest = doubled // (2 * look.resize)
-    is_half = fn.cast(doubled == nearest * (2 * look.resize), dtype=types.INT32)
+    doubled = 2 * config.pixels * shorter + config.resize
+    nearest = doubled // (2 * config.resize)
+    is_half = fn.cast(doubled == nearest * (2 * config.resize), dtype=types.INT32)
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
 
 
-def resized(images: Any, look: Look, start: Any = None, end: Any = None, **how: Any) -> Any:
+def resized(
+    images: Any, config: GraphConfig, start: Any = None, end: Any = None, **how: Any
+) -> Any:
     """Return a rectangle of each image, or all of it, as (pixels, pixels, 3)."""
     if start is not None:
         how |= {"roi_start": start, "roi_end": end}
-    return fn.resize(images, resize_x=look.pixels, resize_y=look.pixels, **how, **resampling(look))
+    return fn.resize(
+        images, resize_x=config.pixels, resize_y=config.pixels, **how, **resampling(config)
+    )
 
 
-def resampling(look: Look) -> dict[str, Any]:
+def resampling(config: GraphConfig) -> dict[str, Any]:
     """Return Pillow's BILINEAR: a triangle as wide as the pixels that become one, or narrower."""
-    return {"interp_type": types.INTERP_LINEAR, "antialias": look.antialias}
+    return {"interp_type": types.INTERP_LINEAR, "antialias": config.antialias}
 
 
-def decoding(look: Look, operator: Callable) -> dict[str, Any]:
+def decoding(config: GraphConfig, operator: Callable) -> dict[str, Any]:
     """Return how to decode. The accurate way is libjpeg's, on a GPU too, as in all loaders.
 
     DALI chooses how many images go to the JPEG engine. Nothing is allocated ahead
     (`preallocate_*`): that would take a batch of the largest image.
     """
-    engine = {} if look.engine else {"hw_decoder_load": 0.0}
-    how = {"device": "mixed" if look.gpu else "cpu", "output_type": types.RGB}
-    how |= {"use_fast_idct": look.quick, "jpeg_fancy_upsampling": not look.quick}
+    engine = {} if config.engine else {"hw_decoder_load": 0.0}
+    how = {"device": "mixed" if config.gpu else "cpu", "output_type": types.RGB}
+    how |= {"use_fast_idct": config.fast, "jpeg_fancy_upsampling": not config.fast}
     return how | engine | as_stored(operator)
 
 
@@ -146,7 +149,7 @@ def as_stored(operator: Callable) -> dict[str, Any]:
     return {"adjust_orientation": False} if "adjust_orientation" in known else {}
 
 
-def delivered(images: Any, label: Any, look: Look) -> tuple[Any, Any]:
+def delivered(images: Any, label: Any, config: GraphConfig) -> tuple[Any, Any]:
     """Return images and labels (int32) on the device where they were made."""
     label = fn.cast(label, dtype=types.INT32)
-    return images, label.gpu() if look.gpu else label
+    return images, label.gpu() if config.gpu else label

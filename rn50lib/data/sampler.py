@@ -1,7 +1,7 @@
 """The order of images on each rank: pure functions of seed, epoch, rank and size.
 
 No function here keeps any state, so a resumed run, or one with other workers, sees the same order.
-`Plan` applies them to one split on one rank; every loader of stored images follows it.
+`BatchSampler` applies them to one split on one rank; every loader of stored images follows it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-class Plan:
+class BatchSampler:
     """The batches of one split on one rank, epoch by epoch, as image numbers.
 
     `examples` is how many of the split's `images` an epoch uses, `limit` how many steps at most.
