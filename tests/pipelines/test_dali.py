@@ -19,7 +19,7 @@ import pytest
 
 from rn50lib import recipe
 from rn50lib.data import Batch, open_pipeline
-from rn50lib.data.sampler import Plan
+from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
 from tests.pipelines import test_loaders
@@ -47,7 +47,7 @@ def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
     for size, resize in ((32, 37), (40, 50), (64, 150)):
         source = open_source(textured, "val", "files")
         experiment = full(loader="dali", image_shape=size, val_resize=resize, batch_size=5)
-        pipeline = Dali(experiment, source, Plan(experiment, source, "val"), engine)
+        pipeline = Dali(experiment, source, BatchSampler(experiment, source, "val"), engine)
         made = pixels(list(pipeline.epoch(0)))
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
         assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
@@ -70,11 +70,11 @@ def crops(images: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("engine", [False, True])
 def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
     """DALI's default smallest crop is 8 % of the area; the recipe's is 5 %."""
-    from rn50lib.data.dali import Dali
+    from rn50lib.data.dali import DaliStream
 
     source = open_source(textured, "train", "recordio")
     experiment = full(loader="dali")
-    pipeline = Dali(experiment, source, Plan(experiment, source, "train"), engine)
+    pipeline = DaliStream(experiment, source, BatchSampler(experiment, source, "train"), engine)
     made = np.concatenate([crops(pixels(list(pipeline.epoch(epoch)))) for epoch in range(25)])
     width, height = np.abs(made[:, 2] - made[:, 0]), made[:, 3] - made[:, 1]
     area, aspect = width * height, width / height * 200 / 150
@@ -134,9 +134,6 @@ def packed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-# --- runs -----------------------------------------------------------------------------------------
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -180,14 +177,6 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
     (tmp_path / "set/records/val.idx").unlink()
     with pytest.raises(UserError, match=r"val\.idx: the index .* `python -m data_prep.im2rec"):
         open_source(tmp_path / "set", "val", "recordio").labels.sum()
-
-
-def test_raw_pixels_are_refused(photos: Photos, tmp_path: Path) -> None:
-    from data_prep import tfrecord
-
-    tfrecord.convert(photos.root, tmp_path / "raw", schema="slides", size=50, jobs=0, quiet=True)
-    with pytest.raises(UserError, match="hold raw pixels, .* use --loader native"):
-        read(open_source(tmp_path / "raw", "train"))
 
 
 # --- the other generation -------------------------------------------------------------------------

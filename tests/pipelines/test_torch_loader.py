@@ -16,7 +16,7 @@ from rn50lib import recipe
 from rn50lib.data import Batch, open_pipeline, sampler
 from rn50lib.data.decode import find_frame
 from rn50lib.data.source import Source, open_source
-from rn50lib.data.torch_loader import TorchPictures
+from rn50lib.data.torch_loader import TorchDecoder
 from rn50lib.errors import UserError
 from tests.pipelines.test_images import photograph
 from tests.support import Photos, full, write_photo
@@ -153,8 +153,8 @@ def workers() -> list[psutil.Process]:
 
 
 @pytest.fixture
-def pictures(photos: Photos) -> TorchPictures:
-    return TorchPictures(open_source(photos.root, "train", "files"), True, full())
+def decoder(photos: Photos) -> TorchDecoder:
+    return TorchDecoder(open_source(photos.root, "train", "files"), True, full())
 
 
 def jpeg(width: int, height: int, **how: Any) -> bytes:
@@ -178,14 +178,14 @@ def test_partial_decode_matches_the_whole_image(
 ) -> None:
     import simplejpeg
 
-    pictures = TorchPictures(open_source(photos.root, "train", "files"), train, full())
+    decoder = TorchDecoder(open_source(photos.root, "train", "files"), train, full())
     width, height = 139, 117
     data = jpeg(width, height, subsampling=subsampling, **way)
     smaller = {"min_height": -(-height // ratio), "min_width": -(-width // ratio)}
     smaller |= {"fastdct": train, "fastupsample": train}
     whole = simplejpeg.decode_jpeg(data, min_factor=ratio, **smaller)
     for bottom in (1, 15, 16, 17, 63, 64, 100, 115, 116, 117):
-        rows = pictures.decode(data, frame_of(data), bottom, ratio)
+        rows = decoder.decode_rows(data, frame_of(data), bottom, ratio)
         above = -(-bottom // ratio)
         assert rows.shape[1:] == whole.shape[1:]
         np.testing.assert_array_equal(rows[:above], whole[:above])
@@ -193,23 +193,23 @@ def test_partial_decode_matches_the_whole_image(
             assert len(rows) < 20  # the promise is not kept by decoding everything
 
 
-def test_damage_inside_the_crop_is_detected(pictures: TorchPictures) -> None:
+def test_damage_inside_the_crop_is_detected(decoder: TorchDecoder) -> None:
     data = bytearray(jpeg(400, 300, quality=90))
-    whole = pictures.decode(bytes(data), frame_of(data), 300, 1).copy()
+    whole = decoder.decode_rows(bytes(data), frame_of(data), 300, 1).copy()
     at = len(data) * 6 // 10
     del data[at : at + 500]  # the rows that are left end before the image does
     with pytest.raises(ValueError):
-        pictures.decode(bytes(data), frame_of(data), 290, 1)
-    above = pictures.decode(bytes(data), frame_of(data), 60, 1)
+        decoder.decode_rows(bytes(data), frame_of(data), 290, 1)
+    above = decoder.decode_rows(bytes(data), frame_of(data), 60, 1)
     np.testing.assert_array_equal(above[:60], whole[:60])
 
 
 def test_a_header_that_claims_a_huge_image_is_refused(photos: Photos) -> None:
     data = bytearray(jpeg(400, 300))
     data[frame_of(data) + 5 : frame_of(data) + 9] = b"\xff\xdc" * 2
-    pictures = TorchPictures(open_source(photos.root, "train", "files"), True, full())
+    decoder = TorchDecoder(open_source(photos.root, "train", "files"), True, full())
     with pytest.raises(UserError, match="not an image that can be decoded"):
-        pictures.part(bytes(data), 0, 0)
+        decoder.decode_crop(bytes(data), 0, 0)
 
 
 # --- synthetic ------------------------------------------------------------------------------------
