@@ -28,6 +28,7 @@ from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import ImageDecoder, fast_decode
 from rn50lib.data.recordfile import LARGE, Arrays, disk_cache, load_arrays
 from rn50lib.data.recordio import Reader, checksum_path
+from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import ShardSource, Source
 from rn50lib.data.tfrecord import IMAGE, LABEL, TFRecordReader, index_path
 from rn50lib.errors import UserError
@@ -54,20 +55,15 @@ class Dali:
     """
 
     ordered = True
+    engine: bool | None = None
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        source: Source,
-        batches: sampler.BatchSampler,
-        engine: bool | None = None,
-    ) -> None:
+    def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
         if hooks.get("augment") is not recipe.augment:
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
-        self.config, self.source, self.sampler, self.engine = config, source, batches, engine
+        self.config, self.source, self.sampler = config, source, batches
         self.examples = batches.examples
         self.ahead = config.data_nthreads > 0  # else the training process makes the batches
         self.builder = ThreadPoolExecutor(1, "dali-build")
@@ -185,13 +181,13 @@ class Dali:
         import torch
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
-        made = []
-        for values, dtype in ((images, torch.uint8), (labels, torch.int32)):
+        def copy(values: Any, dtype: Any) -> Any:
             dense = values.as_tensor()
             tensor = torch.empty(dense.shape(), dtype=dtype, device="cuda")
             feed_ndarray(dense, tensor, cuda_stream=torch.cuda.current_stream())
-            made.append(tensor)
-        return Batch(made[0], made[1], valid)
+            return tensor
+
+        return Batch(copy(images, torch.uint8), copy(labels, torch.int32), valid)
 
     def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
         """Return the error that names the file because of which a batch near `step` failed.
@@ -218,14 +214,8 @@ class DaliStream(Dali):
 
     ordered = False
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        source: Source,
-        batches: sampler.BatchSampler,
-        engine: bool | None = None,
-    ) -> None:
-        super().__init__(config, source, batches, engine)
+    def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
+        super().__init__(config, source, batches)
         if hooks.get("shard") is not sampler.shard:
             raise UserError(
                 "--override shard: DALI's reader shares a record file out among the ranks itself;"

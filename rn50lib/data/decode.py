@@ -32,14 +32,10 @@ warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")
 VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
 
 OVERSAMPLE = 2
-"""How many times the pixels that the network gets are decoded of a validation image, per side.
+"""How many times the pixels that the network gets are decoded of a validation image, per side: so
+that all loaders give the same image, although libjpeg decodes at a part of the size."""
 
-libjpeg can decode at a half, a quarter or an eighth of the size, which is faster, and not quite the
-same as resizing the whole image. The additional pixels make all loaders give the same image. A
-training image needs none."""
-
-SIZE = struct.Struct(">HHB")
-"""In a JPEG's start of frame, from its fifth byte on: height, width, number of components."""
+SIZE = struct.Struct(">HHB")  # height, width, components: from a frame's fifth byte on
 
 
 def fast_decode(config: TrainConfig, train: bool) -> bool:
@@ -52,11 +48,7 @@ def fast_decode(config: TrainConfig, train: bool) -> bool:
 
 
 def find_frame(data: bytes) -> int | None:
-    """Return the place of a JPEG's start of frame, None if there is none.
-
-    A frame is 0xff, a marker, two bytes of length, the bits of a sample, and `SIZE` (ITU T.81,
-    B.1).
-    """
+    """Return the place of a JPEG's start of frame (ITU T.81, B.1), None if there is none."""
     if data[:3] != b"\xff\xd8\xff":
         return None
     at, end = 2, len(data)

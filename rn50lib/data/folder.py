@@ -11,8 +11,7 @@ import numpy as np
 
 from rn50lib.errors import UserError
 
-IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")
-"""Extensions of image files, in small letters; capitals count as well. im2rec has the same list."""
+IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")  # or in capitals; im2rec has the same list
 
 LFS_POINTER = b"version https://git-lfs"
 """The first bytes of a git-LFS pointer: a short text in place of the file itself."""

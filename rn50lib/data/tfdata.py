@@ -32,23 +32,12 @@ from rn50lib.tf import PythonCalls, tf
 
 BATCHES_AHEAD = 4
 
-SHARDS_AT_ONCE = 16
-"""A constant, not a number of threads: the order of a stream must not depend on the machine."""
-
-READ_BYTES = 1 << 20
-"""What is read of a shard at a time."""
-
+SHARDS_AT_ONCE = 16  # not a number of threads: a stream's order must not depend on the machine
+READ_BYTES = 1 << 20  # of a shard at a time
 ACCURATE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
-FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}
-"""How libjpeg computes pixels. The accurate way is Pillow's, so that all loaders give the same
-image in validation. See `decode.fast_decode`."""
-
-RATIOS = (1, 2, 4, 8)
-"""libjpeg decodes at a half, a quarter or an eighth of the size for little more than the reading:
-done if the crop is still at least as large as what the network gets."""
-
-TURN = 1 + len(Turn._fields)
-"""Values of a turn: mirrored, then the fields of `recipe.Turn`."""
+FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}  # see `decode.fast_decode`
+RATIOS = (1, 2, 4, 8)  # libjpeg decodes at 1 / ratio of the size for little more than the reading
+TURN = 1 + len(Turn._fields)  # values of a turn: mirrored, then the fields of `recipe.Turn`
 
 as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
@@ -140,9 +129,8 @@ class TfData:
         """
         boxes = np.zeros((len(numbers), 4), np.int32)
         turns = np.zeros((len(numbers), TURN), np.float32)
-        for i, (number, (height, width)) in enumerate(
-            zip(numbers.tolist(), sizes.tolist(), strict=True)
-        ):
+        for i, number in enumerate(numbers.tolist()):
+            height, width = map(int, sizes[i])
             if height:
                 (left, top, w, h), mirror = self.decoder.sample_crop(epoch, number, width, height)
                 boxes[i] = top, left, h, w

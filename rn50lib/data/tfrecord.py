@@ -22,11 +22,8 @@ import numpy as np
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.errors import UserError
 
-FRAMING_BYTES = 16
-"""What the framing adds to the data of a record."""
-
-SPLIT_PREFIX = {"train": "train", "val": "validation"}
-"""The first part of the field's shard names: train-00000-of-01024, validation-00000-of-00128."""
+FRAMING_BYTES = 16  # what the framing adds to the data of a record
+SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
 WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"

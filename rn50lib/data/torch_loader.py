@@ -44,10 +44,6 @@ AHEAD = 4  # batches that each worker makes before they are asked for
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 Task = tuple[int | None, list[Key]]  # the buffer that a batch is made in, None for new memory
 
-RATIOS = (8, 4, 2, 1)
-"""libjpeg decodes at 1 / ratio of the size for little more than the reading: the largest is taken
-with which the crop still has as many pixels as are needed (see `decode.OVERSAMPLE`)."""
-
 REST = "extraneous bytes before marker 0xd9"
 """libjpeg's warning that the image has more rows than its header says. It reports its first warning
 only, so there was nothing wrong with the rows above; and an image whose file is cut off has no end
@@ -55,8 +51,8 @@ marker, 0xd9, and gets a different warning."""
 
 
 def decoding_ratio(box: Box, size: int) -> int:
-    """Return how much smaller an image is decoded whose `box` needs `size` pixels per side."""
-    return next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * size)
+    """Return how much smaller libjpeg decodes an image whose `box` needs `size` pixels per side."""
+    return next(r for r in (8, 4, 2, 1) if r == 1 or min(box[2:]) >= r * size)
 
 
 class TorchDecoder(ImageDecoder):
@@ -143,9 +139,9 @@ class TorchDecoder(ImageDecoder):
 class BatchBufferPool:
     """A DataLoader's sampler of batches, with memory for those under way, shared with the workers.
 
-    The kernel would clear new memory for each batch, page by page: 6 % of the workers' time. A
-    buffer is free again when nothing refers to its batch any more; if none is free, the batch gets
-    new memory. ``keys`` are the batches of an epoch.
+    To clear new memory for each batch would take 6 % of the workers' time. A buffer is free again
+    when nothing refers to its batch; if none is, the batch gets new memory. ``keys`` are the
+    batches of an epoch.
     """
 
     def __init__(self, buffers: int, shape: tuple[int, ...]) -> None:
@@ -222,10 +218,7 @@ def _start_worker(worker: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the training process is gone, even if it was killed.
-
-    A worker's parent is the fork server, which lives as long as any of its workers.
-    """
+    """End this worker with the training process; its parent, the fork server, would live on."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -236,10 +229,7 @@ def _end_with_parent() -> None:
 
 
 def _fork_server() -> Any:
-    """Start the server that forks the loaders' workers, and return its context.
-
-    It has imported PyTorch, and runs no OpenMP, CUDA or MPI threads, with which forking can hang.
-    """
+    """Return the context of a server that forks workers: it runs no threads, so none can hang."""
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.data.torch_loader"])
     if threading.current_thread() is threading.main_thread():

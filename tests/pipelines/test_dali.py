@@ -47,7 +47,8 @@ def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
     for size, resize in ((32, 37), (40, 50), (64, 150)):
         source = open_source(textured, "val", "files")
         experiment = full(loader="dali", image_shape=size, val_resize=resize, batch_size=5)
-        pipeline = Dali(experiment, source, BatchSampler(experiment, source, "val"), engine)
+        pipeline = Dali(experiment, source, BatchSampler(experiment, source, "val"))
+        pipeline.engine = engine
         made = pixels(list(pipeline.epoch(0)))
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
         assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
@@ -74,7 +75,8 @@ def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
 
     source = open_source(textured, "train", "recordio")
     experiment = full(loader="dali")
-    pipeline = DaliStream(experiment, source, BatchSampler(experiment, source, "train"), engine)
+    pipeline = DaliStream(experiment, source, BatchSampler(experiment, source, "train"))
+    pipeline.engine = engine
     made = np.concatenate([crops(pixels(list(pipeline.epoch(epoch)))) for epoch in range(25)])
     width, height = np.abs(made[:, 2] - made[:, 0]), made[:, 3] - made[:, 1]
     area, aspect = width * height, width / height * 200 / 150
