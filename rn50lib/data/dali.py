@@ -37,7 +37,7 @@ from rn50lib.hardware import machine
 try:
     from nvidia.dali import fn, tfrecord
 
-    from rn50lib.data.dali_graph import JPEG_ENGINES, GraphConfig, training, validation
+    from rn50lib.data.dali_graph import JPEG_ENGINES, ImageSpec, training, validation
 except ImportError as error:
     raise UserError(
         f"--loader dali: DALI does not import here ({error}): `make setup` installs it where there"
@@ -132,7 +132,7 @@ class Dali:
             engine = gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
         graph = (training if self.sampler.train else validation)(
             lambda: self._read(epoch, skip),
-            GraphConfig(
+            ImageSpec(
                 pixels=self.config.image_shape,
                 resize=self.config.val_resize,
                 augmentation=self.config.to_recipe().augmentation,

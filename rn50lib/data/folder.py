@@ -66,33 +66,38 @@ def open_folders(root: Path, split: str) -> FileSource:
     Raises UserError, which names the folder and the remedy, if it is missing, holds no images, or
     if train and val do not have the same classes.
     """
-    classes = _class_folders(root, split)
-    other = "val" if split == "train" else "train"
-    others = _class_folders(root, other) if (root / other).is_dir() else classes
-    if classes != others:
-        only_here, only_there = set(classes) - set(others), set(others) - set(classes)
-        inside, lacking = (split, other) if only_here else (other, split)
-        raise UserError(
-            f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
-            f" {other} has {len(others)}): {min(only_here or only_there)!r} is in {inside} and not "
-            f"in {lacking}, so a label would mean one class in training and another in validation. "
-            "Make them the same"
-        )
-    names: list[bytes] = []
-    counts = []
-    for class_name in classes:
-        found = _image_names(root / split / class_name)
-        names += [os.fsencode(f"{class_name}/{name}") for name in found]
-        counts.append(len(found))
-    if not names:
+    classes = folder_classes(root, split)
+    images = [_image_names(root / split / name) for name in classes]
+    paths = [
+        os.fsencode(f"{name}/{image}")
+        for name, found in zip(classes, images, strict=True)
+        for image in found
+    ]
+    if not paths:
         raise UserError(
             f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
         )
-    ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
-    source = FileSource(root, root / split, labels, classes, b"".join(names), ends)
+    ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
+    source = FileSource(root, root / split, labels, classes, b"".join(paths), ends)
     source.read(0)  # a folder of git-LFS pointers is seen here, not in a worker
     return source
+
+
+def folder_classes(root: Path, split: str) -> tuple[str, ...]:
+    """Return the names of the class folders. Raises UserError if train and val differ in them."""
+    classes = _class_folders(root, split)
+    other = "val" if split == "train" else "train"
+    others = _class_folders(root, other) if (root / other).is_dir() else classes
+    if classes == others:
+        return classes
+    name = min(set(classes) ^ set(others))
+    inside, lacking = (split, other) if name in classes else (other, split)
+    raise UserError(
+        f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
+        f" {other} has {len(others)}): {name!r} is in {inside} and not in {lacking}, so a label"
+        " would mean one class in training and another in validation. Make them the same"
+    )
 
 
 def _class_folders(root: Path, split: str) -> tuple[str, ...]:

@@ -32,17 +32,9 @@ PART = struct.Struct("<II")  # the magic, then flag and length of the part
 LENGTH_BITS = 29
 MAX_PAYLOAD = (1 << LENGTH_BITS) - 1  # bytes that one record can hold
 
-WHOLE, FIRST, MIDDLE, LAST = range(4)
-"""The 3-bit flag above the length: a record in one part, or the place of a part in its record."""
-
-HEADER = struct.Struct("<IfQQ")
-"""The image header inside a record: number of labels or 0 for one, float32 label, key, 0."""
-
-START_BYTES = PART.size + HEADER.size
-"""What a record takes before its image, if it has one label."""
-
-Labels = int | float | np.ndarray
-"""A record's label: an int if it is whole, as classes are; an array if there are several."""
+WHOLE, FIRST, MIDDLE, LAST = range(4)  # the 3-bit flag: the place of a part in its record
+HEADER = struct.Struct("<IfQQ")  # of an image: number of labels or 0 for one, label, key, 0
+START_BYTES = PART.size + HEADER.size  # before the image, if it has one label
 
 
 # -- one record ----------------------------------------------------------------------------------
@@ -163,8 +155,9 @@ def read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
 class Reader:
     """Random access to a record file by position, which is the order of the lines of its index.
 
-    ``reader[position]`` is (label, image bytes); iterating gives the same for all records in the
-    file's own order and needs no index. It can be pickled or inherited by workers.
+    ``reader[position]`` is (label, image bytes): an int if it is whole, an array if there are
+    several. Iterating gives the same for all records in the file's own order and needs no index. It
+    can be pickled or inherited by workers.
 
     If there are checksums (`PREFIX.crc`), each record that is read is compared with its own.
     Raises RecordError, with file, offset and remedy, if the file is damaged or was changed, or if
@@ -211,7 +204,7 @@ class Reader:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __getitem__(self, position: int) -> tuple[Labels, bytes]:
+    def __getitem__(self, position: int) -> tuple[int | float | np.ndarray, bytes]:
         """Return (label, encoded image) of the record at a position of the index."""
         return self._unpack(int(self.offsets[position]), self.read(position))
 
@@ -248,11 +241,11 @@ class Reader:
             yield offset, join(data, span)
             offset = span.end
 
-    def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
+    def __iter__(self) -> Iterator[tuple[int | float | np.ndarray, bytes]]:
         for offset, record in self.payloads():
             yield self._unpack(offset, record)
 
-    def _unpack(self, offset: int, record: bytes) -> tuple[Labels, bytes]:
+    def _unpack(self, offset: int, record: bytes) -> tuple[int | float | np.ndarray, bytes]:
         try:
             (label, _), image = unpack_header(record)
         except RecordError as error:

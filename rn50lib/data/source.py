@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from rn50lib.data.folder import open_folders, read_class_names, refuse_no_image
+from rn50lib.data.folder import folder_classes, open_folders, read_class_names, refuse_no_image
 from rn50lib.data.recordfile import Arrays, RecordError, disk_cache, load_arrays
 from rn50lib.data.recordio import Reader
 from rn50lib.data.tfrecord import (
@@ -30,17 +30,12 @@ from rn50lib.errors import UserError
 
 SPLITS = ("train", "val")
 
-LARGE = 20_000_000
-"""Bytes of shards from which on their labels are cached: up to 100,000 examples."""
-
+LARGE = 20_000_000  # bytes of shards from which on their labels are cached
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 
 
 class Source(Protocol):
-    """One split of a data set. Images are numbered from 0; ``labels`` is int32 of shape (images,).
-
-    ``classes`` names the labels, "0", "1", … if unknown.
-    """
+    """One split of a data set; ``labels`` is int32 of shape (images,), ``classes`` names them."""
 
     format: ClassVar[str]
     root: Path
@@ -136,40 +131,31 @@ class ShardSource:
 def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") -> Source:
     """Open one split, "train" or "val", of the data set under ``root``.
 
-    "recordio" reads ROOT/SPLIT.rec and .idx, or ROOT/records/SPLIT.rec and .idx; "files" reads the
-    class folders ROOT/SPLIT/CLASS/; "tfrecord" the shards in ROOT/tfrecord or in ROOT. "auto" takes
-    record files if there are any, else files, and shards if there is nothing else. Raises
-    UserError, which names the folder or file and the remedy, if the data set is missing, has a
-    different layout, is empty, or if its class folders in train and val differ.
+    "recordio" reads SPLIT.rec and .idx in ROOT or ROOT/records; "files" reads the class folders
+    ROOT/SPLIT/CLASS/; "tfrecord" the shards in ROOT/tfrecord or ROOT. "auto" takes record files if
+    there are any, else files, else shards. Raises UserError, which names the folder or file and the
+    remedy, if the data set is missing, has a different layout, or is empty.
     """
     root = _check_root(root)
-    if data_format == "recordio" or (data_format == "auto" and _record_folder(root)):
-        return _open_records(root, split)
-    folders = any((root / part).is_dir() for part in SPLITS)
-    if data_format == "tfrecord" or (data_format == "auto" and not folders and _shard_folder(root)):
-        return _open_shards(root, split)
-    if data_format == "auto" and not folders:
-        raise _neither(root)
-    return open_folders(root, split)
+    form = _detect(root) if data_format == "auto" else data_format
+    if form == "files":
+        return open_folders(root, split)
+    return _open_records(root, split) if form == "recordio" else _open_shards(root, split)
 
 
 def classes_of(root: str | os.PathLike, data_format: str = "auto") -> tuple[str, ...]:
     """Return the names of the classes of a data root, without reading any image.
 
-    They come from the class folders if there are any, else from the record files, else from the
-    shards; from the shards also if ``data_format`` asks for them. Raises UserError as
-    ``open_source`` does.
+    They come from the class folders if there are any for both splits, unless ``data_format`` asks
+    for shards. Raises UserError as ``open_source`` does.
     """
     root = _check_root(root)
     folders = [split for split in SPLITS if (root / split).is_dir()]
-    records, shards = _record_folder(root), _shard_folder(root)
-    if shards and (data_format == "tfrecord" or not (len(folders) == 2 or records)):
-        return read_class_names(shards) or _open_shards(root, "train").classes
-    if records and len(folders) < 2:
-        return read_class_names(root) or _open_records(root, "train").classes
-    if not folders:
-        raise _neither(root)
-    return open_folders(root, folders[0]).classes  # val alone can be scored
+    form = data_format if data_format == "tfrecord" and _shard_folder(root) else _detect(root)
+    if form == "files" or (form == "recordio" and len(folders) == 2):
+        return folder_classes(root, folders[0])  # val alone can be scored
+    folder = (_shard_folder(root) or root) if form == "tfrecord" else root
+    return read_class_names(folder) or open_source(root, "train", form).classes
 
 
 # -- the data root -------------------------------------------------------------------------------
@@ -203,13 +189,20 @@ def _shard_folder(root: Path) -> Path | None:
     return None
 
 
-def _neither(root: Path) -> UserError:
+def _detect(root: Path) -> str:
+    """Return the form of a data set. Raises UserError if there is none."""
+    if _record_folder(root):
+        return "recordio"
+    if any((root / split).is_dir() for split in SPLITS):
+        return "files"
+    if _shard_folder(root):
+        return "tfrecord"
     if root.name in SPLITS and any(entry.is_dir() for entry in root.iterdir()):
-        return UserError(
+        raise UserError(
             f"--data-root {root}: this is one split; give the folder above it, {root.parent}, "
             "which holds train and val"
         )
-    return UserError(
+    raise UserError(
         f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
         "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "
         "(train-*-of-*, validation-*-of-*). "
