@@ -2,8 +2,8 @@
 
     python -m data_prep.imagenet /downloads /data/imagenet --jobs 8
 
-The form is detected: the original archives with the devkit, folders train-jpeg and val-jpeg,
-Kaggle's ILSVRC tree, or Hugging Face's parquet shards; the labels are the same from all of them.
+The form is detected: the original archives with the devkit, folders train-jpeg and val-jpeg, or
+Kaggle's ILSVRC tree; the labels are the same from all of them.
 The output is OUT/train/WNID/, OUT/val/WNID/ and OUT/classes.txt (index, WNID, words). The folder
 appears whole; a killed run can be continued. Nothing is downloaded: access to ImageNet needs your
 own registration at image-net.org, whose terms allow non-commercial research and teaching.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -71,10 +70,10 @@ def unpack(
             check_room(out.parent, _needed(plan, out.parent, copy), f"unpacking {plan.form}")
         elif not quiet:
             print("continuing an interrupted run", file=sys.stderr)
-        settings = {"out": str(folder.part), "copy": copy, "wnids": plan.wnids}
+        settings = {"out": str(folder.part), "copy": copy}
         total, size = sum(plan.images.values()), 0
         with Progress(total, f"unpacking {plan.form}", quiet=quiet) as progress:
-            for number, answer in processes.run_all(unpacking.prepare, settings, plan.tasks, jobs):
+            for number, answer in processes.run(unpacking.prepare, settings, plan.tasks, jobs):
                 done[plan.tasks[number][1]] += answer[0]
                 size += answer[1]
                 progress.add(answer[0])
@@ -91,7 +90,6 @@ def unpack(
 
 def _finish(part: Path, plan: Plan) -> None:
     """Write the class list, and wait until the images are on the disk."""
-    shutil.rmtree(part / ".shards", ignore_errors=True)
     for split in plan.images:
         for wnid in plan.wnids:
             (part / split / wnid).mkdir(parents=True, exist_ok=True)
@@ -160,7 +158,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "image-net.org.",
     )
     add = parser.add_argument
-    add("source", type=Path, metavar="SOURCE", help="folder with the archives, tree or shards")
+    add("source", type=Path, metavar="SOURCE", help="folder with the archives or tree")
     add("out", type=Path, metavar="OUT", help="new folder for train/, val/ and classes.txt")
     add("--devkit", type=Path, metavar="PATH", help=f"{DEVKIT}.tar.gz, or its folder")
     add("--md5", action="store_true", help="check the archives' md5 first")

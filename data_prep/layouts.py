@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
-from data_prep.unpacking import Item, name_and_class, open_parquet, safe_members
+from data_prep.unpacking import Item, safe_members
 from rn50lib.data.folder import IMAGE_EXTENSIONS
 from rn50lib.errors import UserError
 
@@ -53,11 +53,8 @@ def make_plan(source: Path, devkit: Path | None = None) -> Plan:
     if not source.is_dir():
         raise UserError(f"{source}: there is no such folder")
     kaggle = _first_folder(source / "ILSVRC/Data/CLS-LOC", source / "Data/CLS-LOC")
-    shards = {split: _parquet_shards(source, split) for split in ("train", "validation")}
     if (source / TRAIN_TAR).exists() or (source / VAL_TAR).exists():
         return _plan_archives(source, read_devkit(source, devkit))
-    if any(shards.values()):
-        return _plan_parquet(source, shards, devkit)
     if kaggle:
         return _plan_kaggle(source, kaggle, devkit)
     train = _first_folder(source / "train-jpeg", source / "train")
@@ -77,8 +74,7 @@ def make_plan(source: Path, devkit: Path | None = None) -> Plan:
         return plan
     raise UserError(
         f"{source}: ImageNet is not here in any form known: {TRAIN_TAR} and {VAL_TAR} with "
-        f"{DEVKIT}.tar.gz, folders train-jpeg and val-jpeg, Kaggle's ILSVRC/Data/CLS-LOC, or "
-        "Hugging Face's parquet files"
+        f"{DEVKIT}.tar.gz, folders train-jpeg and val-jpeg, or Kaggle's ILSVRC/Data/CLS-LOC"
     )
 
 
@@ -209,51 +205,3 @@ def _kaggle_val(folder: Path, solution: Path) -> Classes:
             raise UserError(f"{solution}: it does not give the class of {name}")
         found.setdefault(wnid, []).append([name, path])
     return found
-
-
-# -- parquet -------------------------------------------------------------------------------------
-
-
-def _parquet_shards(source: Path, split: str) -> list[Path]:
-    pattern = f"{split}-*.parquet"
-    return sorted(source.glob(pattern)) or sorted((source / "data").glob(pattern))
-
-
-def _plan_parquet(source: Path, shards: dict[str, list[Path]], devkit: Path | None) -> Plan:
-    """Plan Hugging Face's shards, whose label is already the rank of the class."""
-    plan = Plan("parquet shards", inputs=shards["train"] + shards["validation"])
-    kit = read_devkit(source, devkit)
-    plan.words = kit.words if kit else _read_mapping(source, source)
-    plan.wnids = sorted(plan.words) or _classes_of_shards(shards)
-    plan.size = sum(path.stat().st_size for path in plan.inputs)
-    for split, name in (("train", "train"), ("validation", "val")):
-        if shards[split]:
-            plan.images[name] = sum(open_parquet(p).metadata.num_rows for p in shards[split])
-        plan.tasks += [["parquet", name, str(path)] for path in shards[split]]
-    return plan
-
-
-def _classes_of_shards(shards: dict[str, list[Path]]) -> list[str]:
-    """Return the classes in label order, from the names of the images in all shards."""
-    found: dict[int, str] = {}
-    for path in [*shards["validation"], *shards["train"]]:
-        file = open_parquet(path)
-        for batch in file.iter_batches(columns=["image.path", "label"], batch_size=4096):
-            for row in batch.to_pylist():
-                _, wnid = name_and_class(row["image"]["path"] or "", str(path))
-                if wnid is None:
-                    raise UserError(
-                        f"{path}: the names of its images do not contain their classes; put "
-                        f"{DEVKIT}.tar.gz or LOC_synset_mapping.txt next to the shards"
-                    )
-                if found.setdefault(row["label"], wnid) != wnid:
-                    raise UserError(
-                        f"{path}: label {row['label']} is both {found[row['label']]} and {wnid}"
-                    )
-    wnids = [found[label] for label in sorted(found)]
-    if wnids != sorted(wnids) or sorted(found) != list(range(len(found))):
-        raise UserError(
-            "the labels of these shards are not the ranks of their classes; these are not "
-            "imagenet-1k's shards"
-        )
-    return wnids

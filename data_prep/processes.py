@@ -1,4 +1,4 @@
-"""Tasks in worker processes. A worker that dies costs one task, not the run."""
+"""Tasks in worker processes, whose answers come in as they are ready."""
 
 from __future__ import annotations
 
@@ -10,36 +10,24 @@ import signal
 import sys
 import threading
 import types
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from typing import Any
 
 from rn50lib.errors import UserError
 
 Work = Callable[[Any], Any]
-Answers = Generator[tuple[int, Any], None, tuple[list[tuple[int, Any]], str]]
 
 
 class Failed(UserError):
     """A file that a worker could not read or write."""
 
 
-@dataclass(frozen=True)
-class Died:
-    """The answer to a task that ended its worker twice."""
-
-    reason: str
-
-
 def run(
     prepare: Callable[[Any], Work], settings: Any, tasks: Sequence[Any], jobs: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield (number of the task, answer) as the answers come in.
-
-    A task whose worker died runs again, alone; if that worker dies too, the answer is a ``Died``.
 
     Args:
         prepare: A module's function. Each worker calls it once, with ``settings``; it returns the
@@ -50,65 +38,38 @@ def run(
 
     Raises:
         Failed: A file could not be read or written. Other exceptions arrive as they were raised.
+        UserError: A worker was killed, or crashed in a library.
     """
     if jobs == 0:
         yield from enumerate(map(prepare(settings), tasks))
         return
-    left = deque(enumerate(tasks))
-    while left:
-        suspects, _ = yield from _run_pool(prepare, settings, left, min(jobs, len(left)))
-        for suspect in suspects:
-            lost, reason = yield from _run_pool(prepare, settings, deque([suspect]), 1)
-            if lost:
-                yield suspect[0], Died(reason)
-
-
-def run_all(
-    prepare: Callable[[Any], Work], settings: Any, tasks: Sequence[Any], jobs: int
-) -> Iterator[tuple[int, Any]]:
-    """Do the same as ``run``, but raise UserError for a task whose worker died twice."""
-    for number, answer in run(prepare, settings, tasks, jobs):
-        if isinstance(answer, Died):
-            raise UserError(
-                f"a worker process was {answer.reason}, twice on the same task; "
-                "run the same command again to continue from here"
-            )
-        yield number, answer
-
-
-def _run_pool(prepare: Callable, settings: Any, left: deque, jobs: int) -> Answers:
-    """Yield answers until all tasks are done or a worker dies.
-
-    Returns the unfinished tasks, one of which ended its worker, and how a worker ended.
-    """
     others = set(multiprocessing.active_children())
     workers: set[Any] = set()
-    running: dict[Future, tuple[int, Any]] = {}
+    running: dict[Future, int] = {}
+    left = list(enumerate(tasks))[::-1]
     context = multiprocessing.get_context("spawn")  # TensorFlow and DALI do not survive a fork
-    pool = ProcessPoolExecutor(jobs, context, _start, (prepare, settings))
+    pool = ProcessPoolExecutor(max(1, min(jobs, len(left))), context, _start, (prepare, settings))
     try:
         while left or running:
             with _inherited():
                 while left and len(running) < 2 * jobs:
-                    future = pool.submit(_do, left[0][1])
-                    running[future] = left.popleft()
+                    number, task = left.pop()
+                    running[pool.submit(_do, task)] = number
             workers |= set(multiprocessing.active_children()) - others
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 answer = future.result()
-                yield running.pop(future)[0], answer
+                yield running.pop(future), answer
     except BrokenProcessPool:
-        pool.shutdown()
-        codes = [worker.exitcode for worker in workers if worker.exitcode]
-        code = codes[0] if codes else 1
-        reason = f"killed by signal {-code}" if code < 0 else f"ended with status {code}"
-        return list(running.values()), reason
+        raise UserError(
+            "a worker process was killed or crashed: the machine may have run out of memory, or a"
+            " file may crash a decoder; run the same command again with fewer --jobs"
+        ) from None
     except BaseException:  # an error, Ctrl-C, or a caller that stops early
         for worker in workers:
             worker.kill()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-    return [], ""
 
 
 @contextlib.contextmanager

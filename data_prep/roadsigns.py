@@ -223,7 +223,7 @@ def _draw(
         batches += [(split, numbers[i : i + BATCH]) for i in range(0, len(numbers), BATCH)]
     with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
         try:
-            for number, answer in processes.run_all(prepare, settings, batches, jobs):
+            for number, answer in processes.run(prepare, settings, batches, jobs):
                 written += answer
                 progress.add(len(batches[number][1]))
         except processes.Failed as error:

@@ -113,7 +113,7 @@ def convert(
         }
         total, written = sum(len(task[2]) for task in tasks), 0
         with Progress(total, "writing shards", quiet=quiet) as progress:
-            for number, answer in processes.run_all(
+            for number, answer in processes.run(
                 prepare, settings, tasks, usable_cores() if jobs is None else jobs
             ):
                 written += answer

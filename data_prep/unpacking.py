@@ -1,4 +1,4 @@
-"""Write the images of one class, or of one parquet shard, into class folders; runs in workers.
+"""Write the images of one class into its folder; runs in worker processes.
 
 A class folder appears whole, by renaming, so that a resumed run knows what is finished.
 """
@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.files import write_file
 
 _NAME = re.compile(r"[\w.-]+\.(JPEG|jpeg|jpg|JPG)")
-_HF_NAME = re.compile(r"(.+)_(n\d{8})\.(JPEG|jpe?g)", re.IGNORECASE)
 
 Item = list[Any]
 """An image to write: [name, path], or [name, archive, offset, size in bytes]."""
@@ -68,16 +66,13 @@ def safe_members(
 def prepare(settings: dict[str, Any]) -> Callable[[list], list[int]]:
     """Return the worker's function, which does one task and returns [images, bytes].
 
-    The tasks are ["tar", split, wnid, path, offset, size] for an inner tar, ["items", split, wnid,
-    items] for the images of a class, and ["parquet", split, path] for a shard of all classes.
+    The tasks are ["tar", split, wnid, path, offset, size] for an inner tar, and ["items", split,
+    wnid, items] for the images of a class.
     """
     out = Path(settings["out"])
 
     def work(task: list) -> list[int]:
-        kind, split, *rest = task
-        if kind == "parquet":
-            return _parquet(out, split, rest[0], settings["wnids"])
-        wnid, *where = rest
+        kind, split, wnid, *where = task
         items = where[0]
         if kind == "tar":
             items = [[m.name, where[0], m.offset_data, m.size] for m in safe_members(*where)]
@@ -147,61 +142,3 @@ def _fresh_part(folder: Path) -> Path:
     part = folder.with_name(f".{folder.name}.part-{os.getpid()}")
     part.mkdir(parents=True)
     return part
-
-
-def _parquet(out: Path, split: str, path: str, wnids: list[str]) -> list[int]:
-    """Write the images of a Hugging Face shard: columns image {bytes, path} and label."""
-    marker = out / ".shards" / f"{split}-{Path(path).name}"
-    if marker.exists():
-        images, size = map(int, marker.read_text().split())
-        return [images, size]
-    images = total = 0
-    for batch in open_parquet(path).iter_batches(batch_size=256, columns=["image", "label"]):
-        for row in batch.to_pylist():
-            name, wnid = name_and_class(row["image"]["path"] or "", path)
-            label = row["label"]
-            if label is None or not 0 <= label < len(wnids) or wnid not in (None, wnids[label]):
-                raise UserError(
-                    f"{path}: {row['image']['path']} has the label {label}, which is not the rank "
-                    "of its class; these are not imagenet-1k's shards"
-                )
-            _check_name(name, path)
-            data = row["image"]["bytes"] or b""
-            folder = out / split / wnids[label]
-            folder.mkdir(parents=True, exist_ok=True)
-            draft = folder / f".{name}.draft"  # a killed run's is overwritten
-            draft.write_bytes(data)
-            os.replace(draft, folder / name)
-            images, total = images + 1, total + len(data)
-    marker.parent.mkdir(exist_ok=True)
-    write_file(marker, f"{images} {total}")
-    return [images, total]
-
-
-def name_and_class(path: str, where: str) -> tuple[str, str | None]:
-    """Return the original name of an image, and its class if the name contains it.
-
-    Hugging Face appends the class: n01440764_10026_n01440764.JPEG,
-    ILSVRC2012_val_00000293_n....JPEG.
-    """
-    name = os.path.basename(path)
-    match = _HF_NAME.fullmatch(name)
-    if match:
-        return f"{match[1]}.{match[3]}", match[2]
-    if not name:
-        raise UserError(f"{where}: its images have no names, so they cannot be written as files")
-    return name, None
-
-
-def open_parquet(path: str | os.PathLike) -> Any:
-    """Open a parquet file. Raises UserError if it is damaged or pyarrow is not installed."""
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(
-            f"{path}: reading parquet needs the package pyarrow: `pip install pyarrow`"
-        ) from None
-    try:
-        return parquet.ParquetFile(path)
-    except Exception as error:  # pyarrow has its own hierarchy
-        raise UserError(f"{path}: this parquet file cannot be read ({error})") from None

@@ -2,7 +2,6 @@
 
     python -m data_prep.verify data/roadsigns
     python -m data_prep.verify train.rec val.rec --json > report.json
-    python -m data_prep.verify /data/imagenet --fix /data/imagenet-fixed
 
 It reads folders, record files, shards, lists and indexes, and decodes every image. Exit status 0
 means that training will neither fail on the data nor learn something wrong (there may be notes and
@@ -10,9 +9,7 @@ warnings), 1 that it would, 2 that the command was wrong.
 
 A changed byte that still decodes is found in TFRecord shards, in record files with checksums
 (PREFIX.crc, by im2rec), and if the same images are there in a second form: pass both, `verify ROOT
-/elsewhere/records`. Elsewhere it cannot be found, and the report says so. `--fix` writes a copy in
-which CMYK images and PNG images named as JPEG are RGB JPEG of quality 100, and everything else is
-unchanged, byte for byte.
+/elsewhere/records`. Elsewhere it cannot be found, and the report says so.
 """
 
 from __future__ import annotations
@@ -152,24 +149,17 @@ def _read_images(
 ) -> None:
     """Pass every image to the workers and gather what they find."""
     problems = report.problems
-    again: list[tuple[Part, int, list]] = []
-    for number, answer in processes.run(prepare, None, [task for _, _, task in work], jobs):
+    tasks = [task for _, _, task in work]
+    for number, answer in processes.run(prepare, None, tasks, jobs):
         part, first, task = work[number]
-        form, where, items = task
-        if isinstance(answer, processes.Died) and form != "shard" and len(items) > 1:
-            again += [(part, first + i, [form, where, [item]]) for i, item in enumerate(items)]
-            continue
+        form, where, *items = task
         progress.add(_count_images(task))
-        if isinstance(answer, processes.Died):
-            problems.add("crash", where if form == "shard" else part.names[first], answer.reason)
-        elif form == "shard":
+        if form == "shard":
             shards.add_answer(part, where, answer, problems)
         else:
-            part.digests[first : first + len(items)] = answer["digests"]
+            part.digests[first : first + len(items[0])] = answer["digests"]
             for i, kind, text in answer["found"]:
                 problems.add(kind, part.names[first + i], text)
-    if again:  # one of these images ends its worker
-        _read_images(again, report, jobs, progress)
 
 
 def print_report(report: Report, every: bool = False) -> None:
@@ -224,36 +214,23 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("paths", nargs="+", type=Path, metavar="DIR|FILE", help="data root, .rec file or shard")
     add("--json", action="store_true", help="print the report as JSON")
     add("--all", action="store_true", help="show every problem, not ten of a kind")
-    add("--fix", type=Path, metavar="OUT", help="write a copy with CMYK and PNG images repaired")
     add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress")
     arguments = parser.parse_args(argv)
     if arguments.jobs is not None and arguments.jobs < 1:
         parser.error(f"--jobs {arguments.jobs}: give at least one process")
-    if arguments.fix and len(arguments.paths) > 1:
-        parser.error("--fix: give one data set to fix at a time")
     return arguments
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the program; return the exit status."""
     flags = parse(argv)
-    if flags.fix:
-        from data_prep.checks.fix import check_target, write_fixed
-
-        check_target(flags.paths[0], flags.fix)
     report = verify(flags.paths, flags.jobs, flags.quiet)
     if flags.json:
         json.dump(report.as_json(), sys.stdout, indent=4, ensure_ascii=False)
         print()
     else:
         print_report(report, flags.all)
-    if flags.fix:
-        count = write_fixed(flags.paths[0], flags.fix, report.parts, report.problems, flags.quiet)
-        print(
-            f"{flags.fix}: a copy with {count:,} images re-encoded as RGB JPEG, the rest unchanged",
-            file=sys.stderr if flags.json else sys.stdout,
-        )
     return 0 if report.good else 1
 
 

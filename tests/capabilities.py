@@ -162,7 +162,6 @@ DETECTORS = {
     "root": lambda: hasattr(os, "geteuid") and os.geteuid() == 0,
     "mlflow": lambda: _module("mlflow"),
     "wandb": lambda: _module("wandb"),
-    "pyarrow": lambda: _module("pyarrow"),
     "simplejpeg": lambda: _module("simplejpeg"),
     "triton": lambda: _module("triton"),
     "onnx": lambda: _module("onnx") and _module("onnxruntime"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,6 @@ import numpy as np
 from data_prep.checks.folders import Part
 from data_prep.checks.problems import Problems
 from rn50lib.data.folder import read_class_names
-
-IMAGENET = {"train": (1_281_167, 732, 1300), "val": (50_000, 50, 50)}
-"""All images of ILSVRC 2012, and the fewest and most in a class."""
 
 FORMS = ("files", "recordio", "tfrecord")
 
@@ -27,7 +23,6 @@ def compare_classes(parts: list[Part], root: Path, problems: Problems) -> None:
         for part in splits.values():
             if listed is not None:
                 _compare_with_list(part, listed, problems)
-            _compare_with_imagenet(part, problems)
 
 
 def _compare_splits(train: Part, val: Part, problems: Problems) -> None:
@@ -63,20 +58,6 @@ def _compare_with_list(part: Part, listed: tuple[str, ...], problems: Problems) 
     elif part.form != "files":  # empty folders are already reported
         for label in np.flatnonzero(part.class_counts(len(listed)) == 0):
             problems.add("empty-class", part.path, listed[label])
-
-
-def _compare_with_imagenet(part: Part, problems: Problems) -> None:
-    """Compare the counts with ILSVRC 2012's if the classes are its thousand."""
-    names = part.classes or ()
-    if len(names) != 1000 or not all(re.fullmatch(r"n\d{8}", name) for name in names):
-        return
-    total, fewest, most = IMAGENET[part.split]
-    counts = part.class_counts(1000)
-    if len(part) != total:
-        problems.add("counts", part.path, f"{len(part):,} images; ILSVRC 2012 has {total:,}")
-    for label in np.flatnonzero((counts < fewest) | (counts > most)):
-        text = f"{counts[label]:,} images, {fewest:,} to {most:,} are usual"
-        problems.add("counts", f"{part.path}, class {names[label]}", text)
 
 
 def compare_forms(parts: list[Part], problems: Problems) -> None:

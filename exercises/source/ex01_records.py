@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex01 · Records
 #
-# After these exercises you have written both record formats byte by byte, and a test that detects a leaking split.
+# In these exercises you write both record formats byte by byte, and a test that detects a leaking split.
 #
 # **Time:** 42 minutes · **Needs:** notebook 01 · **On a CPU:** seconds
 
@@ -25,12 +25,12 @@ session = workshop.start("ex01", profile)
 #
 # | bytes | what |
 # |---|---|
-# | 4 | the magic number `0xced7230a`, in the file `0a 23 d7 ce` |
+# | 4 | the magic number `0xced7230a`, which is `0a 23 d7 ce` in the file |
 # | 4 | `cflag << 29 \| length`, the length of the part without padding |
 # | length | the part |
 # | 0 to 3 | zeros, up to a multiple of 4 |
 #
-# A record is usually one part with `cflag` 0. But a reader that searches for the next record must never find the magic number inside a record. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, all between them 2, and each has its own magic number, length and padding. The reader inserts the magic number between the parts again.
+# A record is usually one part with `cflag` 0. But a reader that searches for the next record must never find the magic number inside a record. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last one 3, and all parts between them 2. Each has its own magic number, length and padding. The reader puts the omitted bytes back between the parts.
 
 # %% tags=["answer", "ex01.frame"]
 import struct
@@ -81,7 +81,7 @@ workshop.use(record_framing=frame)
 # | length | the data |
 # | 4 | the masked checksum of the data, uint32 |
 #
-# The checksum is CRC-32C, which `crc32c(data)` computes. It is stored *masked*, because the CRC of data that contains CRCs is a weak check: rotated right by 15 bits, plus a constant, modulo 2**32.
+# The checksum is CRC-32C, which `crc32c(data)` computes. It is stored *masked*, because the CRC of data that contains CRCs is a weak check. To mask it, rotate it right by 15 bits and add a constant, modulo 2**32:
 #
 # ```
 # masked = ((crc >> 15 | crc << 17) + 0xa282ead8) mod 2**32

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex02 · One GPU
 #
-# After these exercises you have turned ResNet v1 into v1.5, written its learning-rate schedule and its weight-decay groups, and trained with them.
+# In these exercises you turn ResNet v1 into v1.5, write its learning-rate schedule and its weight-decay groups, and train with them.
 #
 # **Time:** 44 minutes · **Needs:** notebook 02 · **On a CPU:** about a minute to run
 
@@ -28,7 +28,7 @@ session = workshop.start("ex02", profile)
 # | v1, stage 2, block 0 | **2** | 1 | 1 | 2 |
 # | v1, stage 2, block 1 | 1 | 1 | 1 | none |
 #
-# In v1 the first 1×1 has the stride, so it sees only a quarter of the pixels. In v1.5 the **3×3** has it. Write `strides(stage, index)` for v1.5, both counted from 0: it returns four values, with `None` for a missing projection.
+# In v1 the first 1×1 has the stride, so it uses only a quarter of the pixels. In v1.5 the **3×3** has it. Write `strides(stage, index)` for v1.5, with both counted from 0. It returns four values, with `None` for a missing projection.
 
 
 # %% tags=["answer", "ex02.stride"]
@@ -82,7 +82,7 @@ print(f"v1   {v1:>13,} multiply-adds\nv1.5 {v15:>13,}, {100 * (v15 - v1) / v1:.2
 #
 # *fill in · medium · 12 minutes*
 #
-# Write `schedule(progress, global_batch, recipe)`: the learning rate after `progress` epochs, which may be a fraction. It follows three rules.
+# Write `schedule(progress, global_batch, recipe)`, which returns the learning rate after `progress` epochs. `progress` may be a fraction. It follows three rules.
 #
 # - **Linear scaling**: the rate is `recipe.lr` at a global batch of `recipe.lr_batch`, and proportional to the global batch.
 # - **Warm-up**: it rises linearly from 0 and reaches that rate after `recipe.warmup_epochs` (which may be 0).
@@ -115,7 +115,7 @@ run = workshop.use(schedule=schedule)
 #
 # *fill in · easy · 8 minutes*
 #
-# Weight decay pulls weights towards zero. That does not help the scales and shifts of batch norm or the biases: they are few, and a scale of zero switches a channel off. Many recipes exclude them (the reference of this course does not).
+# Weight decay pulls weights towards zero. That does not help the scales and shifts of batch norm or the biases: they are few, and a scale of zero switches a channel off. Many recipes exclude them (this course's reference recipe does not).
 #
 # Write `decay_groups(names)`: it takes the names of all parameters and returns two lists, first the names with weight decay, then those without, each in the original order. In this library, convolutions and the fully-connected layer have a `weight`, the latter also a `bias`; batch norm has `gamma` and `beta`. Some names:
 #
@@ -153,7 +153,7 @@ run = workshop.use(decay_groups=decay_groups)
 # distance = distance − lr · velocity
 # ```
 #
-# It is stable while `lr · curvature < 2 (1 + momentum)`. The target: after 60 steps both distances are at most 0.001. The usual momentum of 0.9 does not reach it with any rate. Move the controls, then write down a pair that does.
+# It is stable while `lr · curvature < 2 (1 + momentum)`. After 60 steps, both distances should be at most 0.001. With the usual momentum of 0.9, no learning rate reaches that target. Move the controls to find a pair that does, and write it down.
 
 # %%
 from workshop.lessons import nb02

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex03 · Many workers
 #
-# After these exercises you have trained one model on two workers with your own shard function, and turned a script for one GPU into one for many.
+# In these exercises you train one model on two workers with your own shard function, and turn a single-GPU script into one for many GPUs.
 #
 # **Time:** 54 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
 
@@ -11,7 +11,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 # %% [markdown]
 # **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex03.shard")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex03.shard")` shows a solution. Your progress is saved in the folder `answers/`.
 #
-# Some answers train in separate processes, which see nothing else of this notebook. So each answer must import what it needs, for example `import numpy as np`.
+# Some answers run in separate processes, which cannot see the rest of this notebook. So each answer must import what it needs, for example `import numpy as np`.
 
 # %%
 import workshop
@@ -50,7 +50,7 @@ workshop.check("ex03.shard", shard)
 run = workshop.use(shard=shard)
 
 # %% [markdown]
-# ## ex03.start · The same start for all
+# ## ex03.start · The same start for every rank
 #
 # *fill in · easy · 6 minutes*
 #
@@ -84,7 +84,7 @@ workshop.check("ex03.start", broadcast_start)
 #
 # *find the bug · medium · 10 minutes*
 #
-# Two ranks validate 40 images. Rank 0 has 32 of them and gets 24 right, rank 1 has 8 and gets 2 right: 26 of 40, 65 %. The function below returns 50 %. Run it and find out why.
+# Two ranks validate 40 images. Rank 0 has 32 of them and gets 24 right; rank 1 has 8 and gets 2 right. That is 26 of 40, or 65 %. The function below returns 50 %. Run it and find out why.
 #
 # Each rank calls it with `sums`, a tensor of four numbers: the sum of its losses, its number of top-1 hits, its number of top-5 hits, and its number of images.
 
@@ -208,10 +208,10 @@ single(data, data.parent)
 # 2. **Share** the images: each rank takes its own part of the order, and fewer steps.
 # 3. **Scale** the learning rate with the number of ranks. (Usually with a warm-up; an epoch of 12 steps is too short for one.)
 # 4. **Average** the gradients.
-# 5. **Start alike**, from rank 0's weights.
+# 5. **Broadcast** rank 0's weights, so that all ranks start with the same ones.
 # 6. Write only on **rank 0**.
 #
-# The check does not read your code. It runs the function as a script on two ranks, and once on one rank to compare the rates. It reports what it saw: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
+# The check does not read your code. It runs the function as a script on two ranks, and once on one rank to compare the rates. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
 
 
 # %% tags=["answer", "ex03.recipe"]

@@ -21,9 +21,9 @@ session = workshop.start("ex04", profile)
 #
 # *find the bug · hard · 15 minutes*
 #
-# This is the slides' script with recipe 1 applied in a hurry: eight lines are wrong. Some mistakes are on the slides themselves, others are common in many scripts. On one machine with a few GPUs it would run, and its loss would fall.
+# This is the slides' script with recipe 1 applied in a hurry, and eight lines are wrong. Some of the mistakes are on the slides themselves; others are common in many scripts. On one machine with a few GPUs it would run, and its loss would fall.
 #
-# Recipe 1, for comparison: start Horovod and use one GPU for each *local* rank; share the images; scale the learning rate, with a warm-up; average the gradients; start all ranks alike; print and save only on rank 0; take 1/size of the steps.
+# Recipe 1, for comparison: start Horovod and use one GPU for each *local* rank; share the images; scale the learning rate, with a warm-up; average the gradients; broadcast rank 0's weights; print and save only on rank 0; take 1/size of the steps.
 
 # %%
 from workshop.checks import ex04
@@ -73,7 +73,7 @@ workshop.check("ex04.order", stages)
 #
 # *fill in · hard · 15 minutes*
 #
-# The slides feed their network by hand, like this loop:
+# The slides feed their network by hand, as in this loop:
 #
 # ```
 # for step in range(steps):

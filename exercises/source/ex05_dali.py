@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex05 · DALI
 #
-# After these exercises you have predicted the speed of a DALI pipeline, built your own DALI graph, and counted every validation image once.
+# In these exercises you predict the speed of a DALI pipeline, build your own DALI graph, and count every validation image exactly once.
 #
 # **Time:** 36 minutes · **Needs:** notebook 05, DALI for one exercise · **On a CPU:** half a minute to run
 
@@ -167,7 +167,7 @@ def valid(images: int, rank: int, size: int, batch: int) -> list[int]:
 workshop.check("ex05.exact", valid)
 
 # %% [markdown]
-# And this is the real output of two DALI readers, cut by your numbers:
+# This is the real output of two DALI readers, trimmed with your numbers:
 
 # %%
 ex05_graph.show_counted(valid)

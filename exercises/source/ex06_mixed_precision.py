@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex06 · Mixed precision
 #
-# After these exercises you know what 16 bits save, have trained with your own dynamic loss scale, and recognise a step that is taken twice.
+# In these exercises you compute what 16 bits save, train with your own dynamic loss scale, and find a step that is taken twice.
 #
 # **Time:** 40 minutes · **Needs:** notebook 06, PyTorch · **On a CPU:** half a minute to run
 
@@ -140,7 +140,7 @@ from workshop.checks import ex06
 ex06.show_steps(broken_step)
 
 # %% [markdown]
-# Copy it into the next cell as `train_step` and fix it. A small gradient should be used as it is, a large one clipped to a norm of 1, and an overflow should only change the scale. Here, two good steps double the scale.
+# Copy it into the next cell as `train_step` and fix it. A small gradient should be used unchanged, a large one should be clipped to a norm of 1, and an overflow should only change the scale. Here, two good steps double the scale.
 
 
 # %% tags=["answer", "ex06.step"]
@@ -151,7 +151,7 @@ def train_step(model, images, targets, optimizer, scaler):
     ### BEGIN SOLUTION
     optimizer.zero_grad()  # what is left of the last step would be added
     scaler.scale(torch.nn.functional.mse_loss(model(images), targets)).backward()
-    scaler.unscale_(optimizer)  # first, so that real gradients are clipped
+    scaler.unscale_(optimizer)  # first, so that the unscaled gradients are clipped
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
     scaler.step(optimizer)  # the only step, and none on an overflow
     scaler.update()  # after every step, taken or not
@@ -177,7 +177,7 @@ workshop.check("ex06.step", train_step)
 #
 # Tensor cores need adjacent channels, in multiples of 8 for 16 bits. So the channels in memory are rounded up to a multiple and padded with zeros: with `multiple` 4, 3 channels take the space of 4.
 #
-# Write `strides(shape, order, multiple)`: it returns four numbers, for `n`, `c`, `h`, `w`, in both layouts.
+# Write `strides(shape, order, multiple)` for both layouts. It returns four numbers, for `n`, `c`, `h` and `w`.
 
 
 # %% tags=["answer", "ex06.layout"]

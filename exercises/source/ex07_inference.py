@@ -73,7 +73,7 @@ if not engine.unanswered(percentile):
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# Write `fold(conv, bn)` for two PyTorch layers in evaluation mode: it returns a new `torch.nn.Conv2d` and does not change the inputs.
+# Write `fold(conv, bn)` for two PyTorch layers in evaluation mode. It returns a new `torch.nn.Conv2d` and does not change the inputs.
 #
 # | | shape | |
 # |---|---|---|

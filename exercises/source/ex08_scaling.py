@@ -75,7 +75,7 @@ milliseconds = {n: 2 * (n - 1) * message_ms[n] for n in (2, 8, 512)}
 workshop.check("ex08.ring", milliseconds)
 
 # %% [markdown]
-# The check simulated every message of the ring. Here is how the two parts grow: the time for the bytes levels off, the latency does not. This is why large machines do not use a single ring.
+# The check simulated every message of the ring. The next cell shows how the two parts grow: the time for the bytes levels off, but the latency does not. This is why large machines do not use a single ring.
 
 # %%
 from workshop.checks import ex08
@@ -119,7 +119,7 @@ workshop.check("ex08.overlap", efficiency)
 #
 # *tune to a target · hard · 60 minutes*
 #
-# `exercises/capstone/train_slow.py` trains a small network on the road signs. It runs, its loss falls, it reports an accuracy. But it is slow in several ways and **wrong in six**. Fix it, and make it at least **3 times as fast** on this machine. First see how it performs:
+# `exercises/capstone/train_slow.py` trains a small network on the road signs. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in six**. Fix it, and make it at least **3 times as fast** on this machine. First see how it performs:
 
 # %%
 ex08.look()
@@ -139,7 +139,7 @@ ex08.look()
 #
 # The check runs your script and the slow one in turns, each in a separate process that starts from the JPEGs. It divides the number of training images by the seconds of the whole run. It ignores what you print: it records the images that go into the network and the logits that come out. No GPU is used, and float32 is enough.
 #
-# To start, write `%load capstone/train_slow.py` as the only line into the next cell and run it: the cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first, since a wrong script may be fast for the wrong reason; the check names them one at a time. Then make it faster.
+# To start, write `%load capstone/train_slow.py` as the only line in the next cell and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first, since a wrong script may be fast for the wrong reason; the check names them one at a time. Then make it faster.
 
 # %% tags=["answer", "ex08.capstone"]
 # This cell contains the whole script; the check calls train(data, out).

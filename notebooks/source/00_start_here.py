@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# After this notebook you have trained a first network and shown it images. You also know why training needs the hardware that this course is about, and how the notebooks work.
+# In this notebook you train a first network and test it on images. You also learn why training needs so much computing power, and how the notebooks work.
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, and a minute more to draw the images the first time
 
@@ -11,7 +11,7 @@ epochs: int | None = None  # epochs of the training run
 seed: int = 0  # start of all randomness in that run
 
 # %% [markdown]
-# Run the cells from top to bottom with Shift + Enter. The cell above holds the notebook's parameters: change a value there and run from that cell on. The next cell begins every notebook. It shows what this machine has, chooses a profile for it, and draws the course's images of road signs if they are missing.
+# Run the cells from top to bottom with Shift + Enter. The cell above holds the notebook's parameters: to change one, edit it and run everything from that cell on. The next cell is the first step of every notebook. It reports this machine's hardware, chooses a profile for it, and draws the course's images of road signs if they are missing.
 
 # %%
 import os
@@ -26,9 +26,9 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 # %% [markdown]
 # ## A trained network, first
 #
-# The command below trains a network on images of twelve road signs. The network is `tiny`: it runs through the same code as ResNet-50, but takes seconds. In a cell that starts with `%%bash -e`, you see what you would type in a terminal. The words in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
+# The command below trains a network on images of twelve road signs. The network is `tiny`: it runs through the same code as ResNet-50, but takes seconds. A cell that starts with `%%bash -e` holds what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
 #
-# **Predict** before you run it: guessing gets 1 in 12 right, 8.3 %. How much better will the network be after so short a time?
+# **Predict** before you run it: guessing gets 1 in 12 right, or 8.3 %. How much better will the network be after such a short run?
 
 # %% language="bash" magic_args="-e"
 # rm -f first*  # from an earlier run
@@ -36,7 +36,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 #   --model-prefix first --report first.json 2>&1
 
 # %% [markdown]
-# Now show it eight validation images, which it has never seen.
+# Now show it eight validation images, which it was not trained on.
 
 # %%
 from pathlib import Path
@@ -72,7 +72,7 @@ fig.suptitle(f"Eight signs (title) and the network's answer (below): {right} rig
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The accuracy over the whole validation set is in the run's report, next to the machine, the versions, and for every setting the reason why it was chosen.
+# The run's report has the accuracy over the whole validation set. It also records the machine, the software versions, and the reason for every setting.
 
 # %%
 import json
@@ -83,9 +83,9 @@ print("validation accuracy after each epoch:", [f"{value:.1f} %" for value in to
 print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(report['metrics'])}")
 
 # %% [markdown]
-# ## What it is for
+# ## Why train so much?
 #
-# This course grew out of a talk on data sets for autonomous driving. A car that drives itself needs networks that recognise signs, people and lanes, and the fleet that uses these networks also collects the data for the next ones. That makes a loop of five stations. Simulation lets a new network drive on virtual roads, and re-simulation replays recorded drives with it.
+# This course grew out of a talk on data sets for autonomous driving. A car that drives itself needs networks that recognise signs, people and lanes. The fleet that uses these networks also collects the data for the next ones, which makes a loop of five steps. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
 
 # %%
 loop = ["collect data", "train models", "simulate", "re-simulate", "map"]
@@ -107,10 +107,10 @@ ax.set(
     title="The loop of autonomous driving: this course is about training",
 )
 ax.axis("off")
-workshop.figure(fig, alt=f"A loop of five stations: {', '.join(loop)}, and back to the start")
+workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every turn of the loop adds data, and every network is trained again on all of it. How long does that take? To estimate it, multiply. ImageNet, the data set of the published ResNet-50, has 1,281,167 training images, and the recipe shows each of them 90 times. The rates and hours below were published for one V100 GPU with 16 GB: the hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, which is FP16.
+# Every turn of the loop adds data, and every network is trained again on all of it. How long does that take? You can estimate it. ImageNet, the data set of the published ResNet-50, has 1,281,167 training images, and the recipe shows each of them 90 times. The rates and hours below were published for one V100 GPU with 16 GB, in 32-bit (FP32) and 16-bit numbers (FP16). The hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, whose default is FP16.
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -123,7 +123,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is a little low because it leaves out validation and start-up. FP16, with the larger batch that it allows, brings 82 hours down to 23. The other ways to go faster are several GPUs and an input that keeps up with them. Training in minibatches is also bound by memory: the published FP32 run has 96 images in a batch and the FP16 run 208, on the same 16 GB.
+# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. The other ways to go faster are several GPUs and an input pipeline that keeps up with them. Minibatching is also memory-bound: on the same 16 GB, the published FP32 run has 96 images in a batch and the FP16 run 208.
 #
 # ## Where the course goes
 #
@@ -133,22 +133,22 @@ print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} 
 workshop.course_map()
 
 # %% [markdown]
-# Each lesson has a notebook of exercises. A check says at once what is wrong with an answer and why. You have passed:
+# Each lesson has a notebook of exercises. Checks tell you at once what is wrong with an answer and why. So far you have passed:
 
 # %%
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how large the lessons are, not what they teach: `cpu` runs any notebook from top to bottom within 5 minutes, `gpu` takes as long as its numbers need, and `ci` takes seconds, so its accuracy and speed mean nothing. If a lesson needs hardware that you don't have, you see a smaller variant, or a recorded result with its origin.
+# The profile decides how much a lesson computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs as long as reliable numbers need. `ci` is for tests: it is so short that its accuracy and speed mean nothing. If a lesson needs hardware that you don't have, you see a smaller variant, or a recorded result with its origin.
 #
 # ## Your turn
 #
-# A fleet of 100 cars has 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. Replace `...`: how many days do 90 epochs over everything collected in `days` days take, at `rate` images per second?
+# A fleet of 100 cars has 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. How many days of training do 90 epochs over the images of `days` days take, at `rate` images per second? Replace `...` with your formula.
 
 
 # %%
 def training_days(days, rate):
-    """Return the days that 90 epochs over the fleet's images take."""
+    """Return the days of training for 90 epochs over the fleet's images."""
     ...
 
 
@@ -170,16 +170,16 @@ else:
 
 # %% tags=["results"]
 session.note("first_top1", top1[-1], "%", "accuracy of the first network")
-session.note("first_run_s", report["total_duration"], "s", "first training run")
+session.note("first_run_s", report["total_duration"], "s", "duration of the first training run")
 
 # %% [markdown]
 # ## If something does not work
 #
-# - **An error in one line** names the file, value or flag that is wrong and says what to do.
-# - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and prints a remedy for what is missing.
+# - **An error in one line** names the wrong file, value or flag and says what to do.
+# - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and prints a remedy for each problem.
 # - **To get an original notebook back**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 # - **To stop a run**, interrupt the cell (■ in the toolbar).
-# - **Out of GPU memory?** Shut down the kernels of other notebooks. The table at the top of each notebook shows who holds memory.
+# - **Out of GPU memory?** Shut down the kernels of other notebooks. The table at the top of each notebook lists the processes that hold memory.
 # - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu -p seed 1` writes the executed notebook and its web page to `runs/`.
 #
 # The next notebook turns a folder of JPEGs into files that a training run can read at full speed.

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 01 · Dataset preparation
 #
-# After this notebook you can turn a folder of JPEGs into record files, read them byte by byte, say what packing gains and costs, and find damage before a training run does.
+# After this notebook you can turn a folder of JPEGs into record files, read them byte by byte, explain what packing gains and costs, and find damage before a training run does.
 #
 # **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-left_out: str = "deer"  # the class that is missing from val in the experiment on labels
-rounds: int | None = None  # turns in which reading is measured
+left_out: str = "deer"  # the class that is missing from val in the experiment with labels
+rounds: int | None = None  # rounds of the reading measurement
 seed: int = 0  # start of all randomness
 
 # %%
@@ -32,9 +32,9 @@ os.environ |= {
 # %% [markdown]
 # ## What is in the data set
 #
-# A model learns what is in the files, not what you believe is in them. Ten minutes of looking are the cheapest part of a training run.
+# A model learns what is in the files, not what you believe is in them. Ten minutes of looking at them can save days of training.
 #
-# The layout is ImageNet's: a folder per split, in it a folder per class, in that the images. Count first. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
+# The layout is ImageNet's: one folder per split, with one folder per class, which holds the images. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
 
 # %%
 from collections import Counter
@@ -66,7 +66,7 @@ print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 10
 print("colour modes here:", dict(modes))
 
 # %% [markdown]
-# ImageNet's mean is the size of its archive divided by the number of images; the archive's own headers are less than 1 % of it. Then look: at the images, their shapes and their sizes.
+# ImageNet's mean is the size of its archive divided by the number of images; the archive's own headers are less than 1 % of it. Next, look at the images, their shapes and their sizes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -93,20 +93,18 @@ for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
 right.set(title="File sizes", xlabel="kilobytes", ylabel="training images")
 right.legend()
 upright = 100 * np.mean(height > width)
-finding = (
-    f"{upright:.0f} % of the images are upright; the largest file has {kilobytes.max():.0f} KB"
-)
+finding = f"{upright:.0f} % of the images are upright; the largest file is {kilobytes.max():.0f} KB"
 workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. {finding}.")
 print(finding)
 
 # %% [markdown]
-# A program drew these images, but they have the nuisances of photographs: signs are small, tilted, dirty or half hidden, and some images are dark, grey or upright.
+# A program drew these images, but they have the flaws of real photos: signs are small, tilted, dirty or half hidden, and some images are dark, grey or in portrait format.
 #
 # ## From folder to label
 #
 # A network knows its classes only by number, so a number must mean the same class in training, in validation and a year later. The rule is simple: **the label is the rank of the folder's name in sorted order**, counted from 0.
 #
-# The rule has a weakness. Suppose one folder is missing from val because a copy was interrupted. **Predict:** which accuracy is reported for a model that never errs?
+# The rule has a weakness. Suppose one folder is missing from val because a copy was interrupted. **Predict:** what accuracy is reported for a model that never errs?
 
 # %%
 in_train = {name: label for label, name in enumerate(sorted(per_class))}
@@ -114,10 +112,10 @@ in_val = {name: label for label, name in enumerate(sorted(per_class.keys() - {le
 scored = [file.parent.name for file in val if file.parent.name != left_out]
 perfect = 100 * np.mean([in_train[name] == in_val[name] for name in scored])
 print("labels in train:", in_train)
-print(f"labels in val:   {in_val}\na perfect model is reported with {perfect:.1f} % top-1")
+print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f} % top-1")
 
 # %% [markdown]
-# The missing folder shifts every label after it. Nothing crashes and the training loss looks healthy. Only the validation accuracy is poor, which can cost a week. Keep the list of classes next to the data, and look at validation images with their labels.
+# The missing folder shifts every label after it. Nothing crashes, and the training loss looks healthy. Only the validation accuracy is poor, and finding out why can take a week. So keep the list of classes next to the data, and look at some validation images with their labels.
 #
 # ## ImageNet's archives
 #
@@ -141,7 +139,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # %% [markdown]
 # The last line gives a number for each validation image. **Predict:** if you take that number minus 1 as the label, how many are right?
 #
-# `data_prep.imagenet` unpacks the archives into class folders. For the real ones you type the same line; `--md5` first checks them against the published checksums.
+# `data_prep.imagenet` unpacks the archives into class folders. The same command works on the real ones; with `--md5` it first checks them against the published checksums.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.imagenet downloads imagenet 2>&1
@@ -158,11 +156,11 @@ for number, true in enumerate(numbers.read_text().split(), start=1):
 print(f"{right} of {number} labels are right if you subtract 1 from the number in the kit")
 
 # %% [markdown]
-# The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is the kit fox, `n02119789`, and the kit fox has label 278. The program translates the numbers into ids by the kit's table and sorts the images into folders.
+# The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is the kit fox, `n02119789`, and the kit fox has label 278. The program looks the ids up in the kit's table and moves each image into its class folder.
 #
 # ## Odd files
 #
-# A million files always include some that are not what their names say. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Folders that were copied by hand add truncated files, empty files and git-LFS pointers. Make one of each. **Predict:** which of them will Pillow decode?
+# Among a million files, some are not what their names say. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Copying by hand adds truncated files, empty files and git-LFS pointers. The next cell makes one of each kind. **Predict:** which of them will Pillow decode?
 
 # %%
 original = firsts[0].read_bytes()
@@ -186,11 +184,11 @@ for file in sorted(odd.iterdir()):
         print(f"{file.name:12} refused: {str(error).split(' <')[0].split(' /')[0]}")
 
 # %% [markdown]
-# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, a lenient one fills the rest with grey and continues. Packing does not decode at all; further down you see what gets through.
+# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey and continues. Packing does not decode at all; you will see below what gets through.
 #
 # ## Pack: `im2rec`
 #
-# RecordIO is MXNet's format, which DALI reads too. Two commands make it: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG stay as they are. The flags are the same as in MXNet's `im2rec.py`, and so are the files, byte for byte: this project's tests compare them.
+# RecordIO is MXNet's format, which DALI reads too. Two commands make it: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags are those of MXNet's `im2rec.py`, and so are the resulting files, byte for byte: this project's tests compare them.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -200,16 +198,16 @@ for file in sorted(odd.iterdir()):
 # od -A d -t x1z -N 64 records/val.rec
 
 # %% [markdown]
-# The **list** (`.lst`) has a line per image: number, label, path. The numbers were given before the shuffle, whose seed is fixed, so every run gives the same file. You may edit the list before you pack.
+# The **list** (`.lst`) has one line per image: number, label, path. The images are numbered first and then shuffled with a fixed seed, so every run gives the same file. You may edit the list before you pack.
 #
-# The **index** (`.idx`) has a line per record: the number, and the byte where the record starts. The **records** (`.rec`) are shown by `od`. All numbers are little-endian, and a record is
+# The **index** (`.idx`) has one line per record: its number, and the byte at which it starts. `od` shows the start of the **records** (`.rec`). All numbers are little-endian, and a record consists of
 #
-# 1. a **magic** number, `0xced7230a`, in the file `0a 23 d7 ce`;
-# 2. a word with a kind in its upper 3 bits and the **length** in the other 29;
+# 1. a **magic** number, `0xced7230a`, which is `0a 23 d7 ce` in the file;
+# 2. a 32-bit word with the kind of record in its upper 3 bits and the **length** in the other 29;
 # 3. the content: 24 bytes of **header** with the label, then the JPEG, which starts with `ff d8`;
-# 4. zeros up to a multiple of 4 bytes.
+# 4. zeros that fill it up to a multiple of 4 bytes.
 #
-# Find these parts in the output above. Then let Python read them.
+# Find these parts in the output above, then read them in Python.
 
 # %%
 import struct
@@ -224,7 +222,7 @@ print(f"flag {flag} (one label), label {label:.0f}, number {number}, second numb
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# If you understand a format, you can write it. Six lines pack the whole list, and the result should equal the file above.
+# If you understand a format, you can write it. The next cell packs the whole list, and the result should equal the file above.
 
 
 # %%
@@ -240,19 +238,21 @@ for line in Path("records/val.lst").read_text().splitlines():
     own += pack(int(number), float(label), (data / "val" / path).read_bytes())
 words = np.frombuffer(packed, dtype="<u4")
 print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}")
-print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} places that look like a start")
+print(
+    f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} places that look like the start of one"
+)
 print(
     f"ImageNet, if its bytes were random: {ARCHIVE / 4 / 2**32:.1f} more such places than records"
 )
 
 # %% [markdown]
-# One thing is missing from `pack`. A reader that lost its place searches for the magic, so no content may contain it at a multiple of 4 bytes. The real writer then splits the record into parts (kinds 1, 2 and 3) and leaves the magic out, and the reader puts it back.
+# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a multiple of 4 bytes. If it does, the real writer splits the record there into parts (kinds 1, 2 and 3) and leaves the magic number out, and the reader puts it back.
 #
-# A reader or writer without this rule passes every small test. The last line estimates how often ImageNet needs it. It assumes random bytes and is not a count, so such a program *probably* fails on ImageNet. You write the rule in exercise `ex01.frame`.
+# A reader or writer without this rule passes most small tests. The last line of the output estimates how often ImageNet needs it. The estimate assumes random bytes and is not a count, so such a program *probably* fails on ImageNet. You will write the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
-# The index makes each record one jump away. This class is all you need to train from a record file. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
+# The index lets you read any record with one seek. The class below is all you need to train from a record file. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
 
 # %%
 import io
@@ -284,7 +284,7 @@ image, label = records[0]
 print(f"{len(records):,} records; the first is {image.size}, label {label}")
 
 # %% [markdown]
-# Do other readers agree? DALI's `mxnet` reader shares no code with this course. It takes the same two files.
+# Do other readers agree? DALI's `mxnet` reader shares no code with this course and reads the same two files.
 
 # %%
 if workshop.has("nvidia.dali"):
@@ -304,7 +304,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What packing gains
 #
-# The folder works, too. What does one large file bring? Read all images in three ways, in turns, without decoding: one file per image in random order, records in random order, and records from front to back. Each way is measured **warm**, with the bytes in memory, and **cold**, after the system was asked to forget them.
+# Training from the folder works, too. What does one large file gain? Read all images in three ways, in turns, without decoding: one file per image in random order, records in random order, and records from front to back. Each way is measured **warm**, with the bytes in memory, and **cold**, after asking the operating system to drop them.
 #
 # **Predict:** how many times faster is the last way than the first, warm and cold?
 
@@ -362,7 +362,7 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ends = [[m - min(v) for m, v in zip(mid, values, strict=True)],
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
     ax.barh(names, mid, xerr=ends, capsize=4)
-    ax.axvline(needed, color="black", ls="--", label="8 V100 in FP16 train")
+    ax.axvline(needed, color="black", ls="--", label="8 V100s train, FP16")
     ax.set(title=f"Read {cache}", xlabel=f"images/s, median and range of {rounds} turns")
 axes[0].invert_yaxis()
 axes[1].legend(fontsize=8)
@@ -374,23 +374,23 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; the dashed line is {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, every opening of a file is a round trip over the network. Assume 1 ms for it and multiply. NVIDIA's runner has `--data-nthreads 40` by default, but those threads feed MXNet's own loader. The published runs read with DALI, which had 3 threads per GPU, so 24 for eight GPUs.
+# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose that takes 1 ms. How long does it take for all of ImageNet? NVIDIA's runner has `--data-nthreads 40` by default, but those threads feed MXNet's own loader. The published runs read with DALI, which had 3 threads per GPU, or 24 for eight GPUs.
 
 # %%
 print(
-    f"8 V100 train an epoch in {IMAGENET / needed / 60:.1f} minutes; opening ImageNet's files takes"
+    f"8 V100s train an epoch in {IMAGENET / needed / 60:.1f} minutes; opening ImageNet's files takes"
 )
 for readers in (1, 24, 40):
     print(f"{IMAGENET * 0.001 / 60 / readers:6.1f} minutes with {readers} reader(s) at 1 ms each")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
-print(f"the price of packing: a second copy of the data, and {overhead:.2f} % on top")
+print(f"the price of packing: a second copy of the data, {overhead:.2f} % larger than the first")
 
 # %% [markdown]
-# The other gains: the records were shuffled once when they were packed, so even a sequential reader sees mixed classes. And one file is easier to copy, check and delete than a million. The price is a second copy on disk and packing again whenever the data changes.
+# Packing has other advantages. The records were shuffled when they were packed, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. In return, you need a second copy on disk and have to pack again whenever the data changes.
 #
 # ## Resize? Which quality?
 #
-# Without `--pass-through`, `im2rec` decodes, resizes and encodes again. A smaller file is read and decoded faster, but what is lost is lost for every later run. **Predict:** by how much does encoding again at quality 95, MXNet's default, shrink the files?
+# Without `--pass-through`, `im2rec` decodes each image and encodes it again, after resizing it if you ask for that. A smaller file is read and decoded faster, but the lost detail is lost for every later run. **Predict:** by how much does re-encoding at quality 95, MXNet's default, shrink the files?
 
 # %% language="bash" magic_args="-e"
 # for choice in "--pass-through" "--quality 95" "--quality 75" "--resize 256 --quality 95"; do
@@ -420,7 +420,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Encoding again at 95 hardly saves space and already changes the pixels. Quality 75 and 256 pixels save a lot. Is it visible? Look at the centre of one image.
+# Compare the sizes: re-encoding changes the pixels even at quality 95. Are the changes visible? Look at the centre of one image.
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(10, 3), layout="constrained")
@@ -430,14 +430,16 @@ for ax, (name, few) in zip(axes, opened.items(), strict=True):
     ax.imshow(image.convert("RGB").crop((w / 2 - half, h / 2 - half, w / 2 + half, h / 2 + half)))
     ax.set(title=name, xticks=[], yticks=[], xlabel=f"{2 * half:.0f} pixels wide")
 fig.suptitle("The centre of one image after each choice")
-workshop.figure(fig, alt="Four times the centre of an image, with more artefacts at lower quality")
+workshop.figure(
+    fig, alt="The centre of an image in four versions, with more artefacts at lower quality"
+)
 
 # %% [markdown]
-# Quality 75 adds noise along the edges, and resizing makes them coarser. Resizing also costs the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image such a crop has about 97 × 97 real pixels, and after resizing to 256 only 66 × 66. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here: it takes a training run each.
+# Quality 75 adds noise along the edges, and resizing makes them coarser. Resizing also takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here, because each would need its own training run.
 #
 # ## One wrong bit
 #
-# Disks and copies change bits. **Predict:** of images with a single flipped bit, how many still decode without an error?
+# Disks and copying sometimes change bits. **Predict:** what share of images with a single flipped bit still decodes without an error?
 
 # %%
 exact = np.asarray(Image.open(io.BytesIO(original)).convert("RGB"), float)
@@ -457,13 +459,13 @@ for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.imshow(pixels)
     ax.set_title(f"mean error {error:.0f} of 255", fontsize=10)
     ax.axis("off")
-fig.suptitle("One image, and the worst three of those with one flipped bit")
-finding = f"{len(decoded)} of {session.flips} images with one flipped bit decode"
+fig.suptitle("One image, and the three worst results of flipping one bit")
+finding = f"{len(decoded)} of {session.flips} images with one flipped bit decode without an error"
 workshop.figure(fig, alt=f"An image, whole and with shifted or coloured parts. {finding}.")
 print(finding)
 
 # %% [markdown]
-# Most damage still decodes, and RecordIO has no checksums. That is why our `im2rec` writes one more file, `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now really change one bit, in the middle of a copy of the record file, and let `verify` read everything before training does. It exits with status 1 if training cannot trust the data.
+# A decoder misses much of the damage, and RecordIO has no checksums. That is why our `im2rec` writes one more file, `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and let `verify` check everything before training reads it. It exits with status 1 if it finds damage.
 
 # %%
 shutil.copytree("records", "damaged")
@@ -483,9 +485,9 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# Without checksums, the same damage passes, at most with a warning of the decoder, and `verify` says what it cannot see. For record files from elsewhere, `python -m data_prep.im2rec --checksums PREFIX` adds them once you know that the files are good.
+# Without checksums, the same damage passes, at most with a warning from the decoder, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you know that the files are good.
 #
-# Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` find, and which are fine?
+# Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/odd odd
@@ -494,7 +496,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses what cannot be an image, and `--skip-bad` leaves it out and names it. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are notes: every loader here converts them. `verify` also compares the labels of train and val, so it reports the missing folder from above.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. `verify` also compares the labels of train and val, so it would report the missing folder from above.
 #
 # TensorFlow has its own format, TFRecord, which has a checksum for each record and counts labels from 1. Notebook [04](04_tfrecord.ipynb) is about it.
 #
@@ -506,19 +508,19 @@ session.note("mean_kb", float(kilobytes.mean()), "KB", "mean size of a training 
 session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {left_out}")
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 session.note(
-    "survivors", len(decoded), "", f"images of {session.flips} that decode with a wrong bit"
+    "survivors", len(decoded), "", f"images of {session.flips} that decode despite a flipped bit"
 )
 
 # %% [markdown]
 # ## What to keep
 #
-# - Look at the data first; counts, one figure and one histogram take a minute.
+# - Look at the data first: counts, a few images and a histogram take a minute.
 # - A label is the rank of the folder's name. Train and val need the same folders.
-# - ImageNet's kit has its own order of classes: translate, never subtract 1.
-# - A record is magic, length, header, JPEG, padding. The index makes each record one jump away.
+# - ImageNet's kit numbers the classes in its own order: translate the numbers, never subtract 1.
+# - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
 # - Pack pass-through unless disk or decoding forces you to resize.
-# - Run `verify` before you train; keep checksums.
+# - Run `verify` before you train, and keep checksums.
 #
 # To try: pack at quality 30 and look again, or flip two bits instead of one.
 #
-# The images are ready. In the next notebook a model reads them.
+# The images are ready. In the next notebook, a model trains on them.

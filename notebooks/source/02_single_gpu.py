@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · One GPU
 #
-# After this notebook you have a training script for ResNet-50 v1.5 that you understand line by line, you know where its time goes, and you know what a production training run adds to it.
+# After this notebook you have a training script for ResNet-50 v1.5 that you understand line by line. You also know where its time goes, and what a production training run adds to it.
 #
 # **Time:** 40 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -32,9 +32,9 @@ os.environ |= {
 # %% [markdown]
 # ## One script
 #
-# From here to notebook 08 you work on one script, `train.py`. It starts with plain PyTorch on one device. Notebook 03 runs it on several GPUs, 05 replaces its input pipeline, 06 changes its number format and 08 tunes it. After every change the question is the same: **where is the time going now?**
+# From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input pipeline, 06 changes its number format, and 08 tunes it. After every change you ask the same question: **where is the time going now?**
 #
-# First write the parts of the script. A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one cuts a random square out of each photo, so that the network rarely sees the same pixels twice.
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one cuts a random square out of each image, so that the network rarely sees the same pixels twice.
 
 # %%
 import random
@@ -69,7 +69,7 @@ pixels, label = photos[0]
 print(f"{len(photos):,} images; the first shows {photos.classes[label]}, {tuple(pixels.shape)}")
 
 # %% [markdown]
-# The network is ResNet-50 v1.5. It is the only part that comes from the course's library, because 50 layers do not fit on one screen. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3, a 1×1 to more channels. The result is *added* to the input. A block only learns a correction, and gradients have a short path back through the additions. That is why 50 layers can be trained at all.
+# The network is ResNet-50 v1.5. It is the only part that comes from the course's library, because it would not fit on one screen. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input. So a block only learns a correction, and gradients have a short path back through the additions. Without these shortcuts, very deep networks train worse than shallower ones.
 
 # %%
 from rn50lib import resnet
@@ -82,7 +82,7 @@ print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 workshop.show("rn50lib.torch.model:Bottleneck")
 
 # %% [markdown]
-# Now the loop. Each step takes a batch, computes the loss, sends it backwards through the network, and moves every weight a little against its gradient. The cell trains the 18-layer version, which learns something in a minute on a CPU.
+# Next comes the loop. Each step takes a batch, computes the loss, propagates it backwards through the network, and moves every weight a little against its gradient. The cell trains the 18-layer version, which learns something within a minute on a CPU.
 
 
 # %%
@@ -106,9 +106,9 @@ losses = train(small, loader, session.loop_steps)
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# A network that guesses among 12 classes has a loss of ln 12 = 2.48. What does this one know about images it was not trained on?
+# A network that guesses among 12 classes has a loss of ln 12 = 2.48. How well does this one do on images it was not trained on?
 #
-# **Predict:** the next cell asks twice, and the second time it leaves out `model.eval()`. In training mode, batch norm uses the statistics of the current batch, and the validation files are sorted by class. What will that do to the accuracy?
+# The next cell measures that twice, the second time without `model.eval()`. In training mode, batch norm uses the statistics of the current batch, and the validation files are sorted by class. **Predict:** what will that do to the accuracy?
 
 # %%
 validation = Photos(session.data_root / "val", session.loop_size)
@@ -126,7 +126,7 @@ print(f"with model.eval():    {top1(small.eval()):.1f} % right")
 print(f"without model.eval(): {top1(small.train()):.1f} % right")
 
 # %% [markdown]
-# Both numbers look like accuracies, and no error was raised. Training has such silent mistakes too. The next cell starts again from the same weights and forgets `shuffle=True`, so that nearly every batch holds one class. **Predict** how the loss will look.
+# Both numbers look plausible, and no error was raised. Training has such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that nearly every batch holds a single class. **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -136,11 +136,11 @@ print("loss of every third step:", *(f"{loss:.1f}" for loss in unshuffled[::3]))
 print(f"top-1 {top1(small.eval()):.1f} %")
 
 # %% [markdown]
-# The network learns to answer with the class of the moment, and the loss jumps when the next class begins. In the end it only knows the last class it saw: 1 of 12, or 8.3 %. Two more to try: leave out `optimizer.zero_grad()`, or pass `lr=1`.
+# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that knows only one class is right 1 time in 12, or 8.3 %.
 #
 # ## The whole script
 #
-# The same parts in one file, plus flags and a clock, are `exercises/ladder/1_single.py`. The next cell copies it to `train.py` in your folder of runs. From now on that file is yours. This is its loop:
+# `exercises/ladder/1_single.py` has the same parts in one file, plus flags and a clock. The next cell copies it to `runs/train.py`, which is yours from now on, and prints its loop:
 
 # %%
 script = workshop.ladder.script("1_single")
@@ -148,11 +148,11 @@ text = script.read_text()
 print(text[text.index("    def now():") :])
 
 # %% [markdown]
-# A GPU works through a queue: Python adds work to it and continues. A clock that does not wait for the queue measures how fast Python can type. Hence `synchronize()` in `now()`.
+# A GPU works through a queue: Python adds work to it and continues. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
 #
 # ### Where is the time going?
 #
-# **Predict:** of every 100 ms, how many does the loop wait for images? Write the number down, then run the script. While it runs, watch the device from a terminal as well: `nvidia-smi dmon -s um` for a GPU, `htop` for a CPU. For a CPU, `psutil` in the cell does the same.
+# **Predict:** of every 100 ms, how many does the loop wait for images? Write the number down, then run the script. While it runs, check the utilisation by hand in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures the CPU with `psutil`.
 
 # %%
 import psutil
@@ -170,15 +170,15 @@ waiting = 100 * rung["input_ms"] / step_ms
 print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.0f} % of the time")
 
 # %% [markdown]
-# Two worker processes decode the images *while* the model computes, so you only see the part that is not hidden behind it. **Predict** `input_ms` with `--workers 0`, where the loop has to decode its own images.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that the computation does not hide. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
 
 # %% language="bash" magic_args="-e"
 # python "$TRAIN" --data "$DATA" $FLAGS --workers 0
 
 # %% [markdown]
-# With overlap, the slower of the two parts decides: making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
+# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
 #
-# **Your turn.** Open the file named above, `runs/train.py`, in the file browser. After `Image.open(...)`, let the JPEG decoder skip pixels that the resize would throw away:
+# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder skip pixels that the resize would throw away, which works if the images are several times larger than `--image-size`:
 #
 # ```python
 # image = Image.open(self.files[i])
@@ -186,11 +186,11 @@ print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.
 # image = image.convert("RGB")
 # ```
 #
-# Predict both `input_ms` with 0 workers and images/s with 2 workers, then run the two cells above again. Only one of the two should change much. Which one, and why?
+# Predict `input_ms` with 0 workers and images/s with 2 workers, then run the two cells above again. Which of the two changes more, and why?
 #
 # ## How long will it take?
 #
-# Data sets grow: more images, and larger ones. The hours are images × epochs ÷ images per second, and the work per image grows with its area.
+# Data sets grow: they get more images, and larger ones. The time is images × epochs ÷ images per second, and the work per image grows with its area.
 
 # %%
 imagenet, training = 1_281_167, 90  # images, epochs
@@ -206,11 +206,11 @@ for name, ips in speeds.items():
           f"{10 * 4 * hours / 24:,.0f} days")  # fmt: skip
 
 # %% [markdown]
-# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, with validation included. (If you compare a newer GPU in "float32": PyTorch's convolutions use TF32 there by default, its matrix products do not.) A fleet of cars needs its new model sooner than in 40 × 22.9 hours: the reason for everything that follows.
+# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, with validation included. A fleet of cars cannot wait 40 × 22.9 hours for its new model. That is the reason for everything that follows.
 #
 # ### Minibatching is memory-bound
 #
-# Why not use a larger batch, to keep the GPU busier? Because the backward pass needs the output of every layer, and these outputs must stay in memory until then. PyTorch has a hook that sees every tensor it keeps.
+# Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, and they must stay in memory until then. PyTorch has a hook that sees every tensor it keeps.
 
 
 # %%
@@ -231,13 +231,13 @@ def kept_bytes(count):
 
 per_image = kept_bytes(2) - kept_bytes(1)
 fixed = 3 * 4 * 25_557_032  # weights, gradients, momentum
-print(f"per image {per_image / 1e6:.0f} MB, whatever the batch {fixed / 1e6:.0f} MB")
+print(f"per image {per_image / 1e6:.0f} MB, for any batch {fixed / 1e6:.0f} MB")
 for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 208)):
     limit = (16e9 - fixed) / size
     print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
 
 # %% [markdown]
-# The weights are a small part. The published batches of 96 and 208 are below these limits, because work space and copies need memory too. Half the bytes per number allow twice the batch: one reason for notebook 06. How much is a larger batch worth here?
+# The weights are a small part. The published batches of 96 and 208 are below these limits; workspace and copies need memory too. Half the bytes per number allow twice the batch, which is one reason for notebook 06. How much does a larger batch gain here?
 
 # %%
 import time
@@ -282,17 +282,17 @@ workshop.figure(
 # %% [markdown]
 # ## The recipe
 #
-# Two people who train "ResNet-50" and get different accuracies mostly use different recipes. Here the recipe is data, in one place.
+# Two people who train "ResNet-50" and get different accuracies have often used different recipes. In this course, the recipe is data in one place:
 
 # %%
 workshop.show("rn50lib.recipe:REFERENCE")
 
 # %% [markdown]
-# The learning rate belongs to a batch size. A step on twice as many images averages twice as many gradients, and an epoch has half as many steps. If each step is also twice as long, the weights end up in much the same place. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step is twice as long, and the weights end up in much the same place. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
 #
-# The argument needs weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it falls to a tenth three times.
+# The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by ten three times.
 #
-# The next cell chains two schedulers from PyTorch for this, and once more with an easy mistake.
+# The next cell chains two PyTorch schedulers for this, first correctly and then with an easy mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -333,11 +333,11 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start: the third line decays five epochs late, without an error. Look at what the function does *not* have: a counter, a state, a call that must happen once per step. It is a pure function of the progress. Ask it about epoch 45.5 in any order, on any worker, after any crash, and the answer is the same. Schedulers must be saved and restored.
+# In a sequence, the second scheduler counts from its own start, so the third line decays five epochs late, without an error. The library's function has no counter, no state, and no call that must happen once per step. It is a pure function of the progress: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
 #
 # ## v1 and v1.5
 #
-# Between two stages the maps shrink to half their width and height by a convolution with a stride of 2. The original network, now called v1, does this in the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The gradient shows the difference: pixels with a gradient of zero are never used.
+# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The gradient shows the difference: pixels with a gradient of zero are never used.
 
 # %%
 from torch import nn
@@ -353,7 +353,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. You cannot check the accuracy here: half a per cent needs ImageNet, 90 epochs and several runs of each. The time you can. Two runs one after the other would compare two moments of this machine, so the networks take turns.
+# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. You cannot check the accuracy here, because that needs ImageNet, 90 epochs and several runs of each. You can check the time. The machine's speed varies, so the networks take turns.
 
 # %%
 versions = ("v1", "v1.5")
@@ -377,17 +377,17 @@ print(
 # %% [markdown]
 # ## What your script lacks
 #
-# Your script trains. For days on many GPUs it lacks nearly everything else:
+# Your script trains, but a run of days on many GPUs needs more:
 #
 # | your script | the library | because |
 # |---|---|---|
 # | one learning rate | warm-up and decay, a function of the progress | large batches need the first, accuracy the second |
-# | `loss.item()` at the end | sums that stay on the device, read every 20 steps | each question to a GPU stops its queue |
-# | a printed line | a report with every setting and its reason | others must be able to compare |
+# | `loss.item()` at the end | sums that stay on the device, read every 20 steps | each read makes Python wait for the GPU |
+# | a printed line | a report with every setting and its reason | others need to compare their runs |
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`. It takes everything that you leave out from the recipe. On a CPU this run is shorter than the recipe; its schedule shrinks with it.
+# The library's command is `rn50 run`. Any setting you omit comes from the recipe. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -395,7 +395,7 @@ print(
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# You cannot compare with a run that leaves no report. This one has the keys of the published report, in the same order. Each metric has one value per epoch; what was not measured is `null`, never 0. `train.time` leaves out the first iteration of an epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. Under `env` is every setting with the reason for it.
+# The run's report has the keys of the published program's report, in the same order. Each metric has one value per epoch; what was not measured is `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it.
 
 # %%
 import json
@@ -410,7 +410,7 @@ for name in ("dtype", "batch_size", "lr", "warmup_epochs", "threads", "data_nthr
 accuracy = report["metrics"]["val.top1"][-1]
 
 # %% [markdown]
-# **Predict** before you look at the table: what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images)? And how long does one V100 need for ImageNet? Your number is next to the published one only if your run was the full recipe.
+# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images)? Your accuracy is in the table only if your run was the full recipe.
 
 # %%
 full = epochs == recipe.ROADSIGNS.epochs and session.images == 2400
@@ -427,7 +427,7 @@ session.expect(yours)
 # %% [markdown]
 # ## Kill it, and continue
 #
-# Machines fail and queues end. A run of days must survive that without a change to its result. What has to be saved? The next cell saves after two steps, continues undisturbed, and compares with two ways to restore.
+# Machines fail, and jobs hit their time limit. A run of days must survive that without a change in its result. What has to be saved? The next cell saves the state after two steps, trains on for two more, and compares that with two ways to resume.
 
 # %%
 import copy
@@ -456,9 +456,9 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
     print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
-# If you save the weights alone, you get a different run: the optimizer has a memory too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, to a new file that is then renamed, so that there is a whole checkpoint at any moment.
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, to a new file that is then renamed, so that a crash never leaves half a checkpoint.
 #
-# Its promise: on a CPU, a run that was killed and resumed ends with the *same bits* as an undisturbed one. The test needs both. The network is `tiny` here, because the promise is about bits, not accuracy. SIGKILL cannot be caught: this is what a power cut looks like to software. It comes in the middle of an epoch; see in the log where the resumed run begins.
+# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The test runs both, with the `tiny` network, because the promise is about bits, not accuracy. A program cannot catch SIGKILL, just as it cannot catch a power cut. Look in the log for the epoch from which the killed run resumes.
 
 # %%
 import signal
@@ -489,11 +489,11 @@ same = sum(np.array_equal(calm[name], killed[name]) for name in calm)
 print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 
 # %% [markdown]
-# On a CPU this holds for the same number of threads, because sums are then added in the same order. On a GPU some operations add in whatever order their threads finish, so there the runs agree up to rounding. It also needs the order of the images and every random crop to be a function of seed, epoch and image. Your script's `random.uniform` is not: another thing it lacks.
+# This holds for the same number of threads, because sums are then added in the same order. On a GPU some operations add in whatever order their threads finish, so the runs agree only up to rounding. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. Your script's `random.uniform` does not do that.
 #
 # ## The ladder
 #
-# Every notebook from here on ends with this figure. It has one rung so far. Bars are speeds, colours the shares of a step; the published rungs are on the right.
+# This figure, the ladder, returns in the notebooks that change the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. Published rungs are on the right.
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -505,14 +505,13 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # %% [markdown]
 # ## What to take with you
 #
-# - A training script fits on one page. What it takes to trust it with days of computing is the rest.
-# - Silent mistakes give plausible numbers: check the accuracy on unseen images in `eval()` mode.
-# - Input and computation overlap, so only the slower one counts. Measure before you make anything faster.
+# - A training script fits on one page. Most of a training library is what makes runs of days reliable.
+# - Silent mistakes give plausible numbers, so check the accuracy on unseen images in `eval()` mode.
+# - If input and computation overlap, only the slower one counts. Measure before you make anything faster.
 # - Activations fill the memory, and they grow with the batch and the image area.
 # - The learning rate scales with the global batch, starts with a warm-up, and is a pure function of the progress.
-# - v1.5 moves one stride: the same parameters, more work, and no pixel skipped.
-# - With everything restored, a killed run ends as if nothing had happened.
+# - With everything restored, a killed run on a CPU gives the same result as an uninterrupted one.
 #
-# **Try it:** run the notebook with `batch = 16` or `batch = 64` in its second cell, and predict the learning rate and the speed of the library's run first.
+# **Try it:** set `batch = 64` in the first code cell, and predict the learning rate and the speed of the library's run.
 #
-# If computing is the bottleneck, more processors are the next idea. They must agree on one model, and that takes time as well: notebook 03.
+# If computation is the bottleneck, use more processors, as in notebook 03.

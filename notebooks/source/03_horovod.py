@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Horovod
 #
-# After this notebook you can train one model on several GPUs, name the five changes this takes, recognise what goes wrong without each of them, and compute what more workers would bring.
+# After this notebook you can train one model on several GPUs with five changes, recognise what goes wrong without each of them, and estimate the gain from more workers.
 #
 # **Time:** 45 minutes · **Needs:** notebook 02 · **On a CPU:** about 4 minutes to run
 
@@ -43,11 +43,11 @@ os.environ |= {
 workshop.ladder.figure()
 
 # %% [markdown]
-# The first rung is your script from notebook 02. Most of its time is computation, so more processors are the obvious remedy. But workers that train one model must agree after every step, and while they talk, they may not compute. A step gets a third part, the **communication**. Where will the time go now?
+# The first rung is your script from notebook 02. If computation takes most of its time, use more processors. But workers that train one model must exchange their gradients in every step, which adds a third part, **communication**. Where will the time go now?
 #
 # ## Data parallelism
 #
-# Give each worker the whole model and a part of the *images*: ResNet-50 fits on every device, and images do not depend on each other. The gradient of a batch is the mean of the gradients of its images. So if two workers each have half of the batch, the mean of their gradients should be the gradient of the whole. Is it?
+# Give each worker the whole model and a share of the *images*. If each of two workers has half of a batch, the mean of their gradients should be the gradient of the whole batch. Is it?
 
 # %%
 import torch
@@ -73,13 +73,13 @@ for name, norm in {
     print(f"{name}: gradient of 32 and mean of two of 16 differ by {gap:.1g} of its size")
 
 # %% [markdown]
-# Without batch norm they differ by rounding. Batch norm uses the mean and variance of one worker's images. That is usually accepted, because sharing them would cost a message per layer.
+# Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted, because sharing them would cost a message per layer.
 #
-# So the workers need one average per step. The batch decides how much a worker *computes*; the model decides how much it *sends*: 25.6 million gradients, 102 MB, for 16 images as for 256. That is the whole economy of data parallelism.
+# So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, for 16 images as for 256.
 #
 # ## The ring
 #
-# If all workers sent everything to worker 0, its link would carry everything. In a ring all-reduce no link is busier than another. Every worker cuts its gradients into as many chunks as there are workers, and only sends to its neighbour. First the *scatter-reduce*: chunks travel around and are added up. Then the *all-gather*: the finished sums travel around once more. Follow chunk 0, then set the workers to 8 and compare the megabytes.
+# If all workers sent their gradients to worker 0, its link would carry everything. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *scatter-reduce*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0, then set the number of workers to 8 and compare the megabytes.
 
 # %%
 import inspect
@@ -90,41 +90,41 @@ nb03.explore_ring()
 print(inspect.getsource(nb03.all_reduce))
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients: less than twice their size, for any number of workers. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network adds for them. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)); NCCL and Gloo, which carry the messages, know other patterns too.
+# Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, also use other patterns.
 #
 # ## Recipe 1: press the sport button
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), has a recipe: keep the model, adapt the training procedure.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), has a recipe that keeps the model and adapts the training procedure.
 #
-# **Step one: use the NVIDIA container.** Horovod, NCCL and MPI must be compiled for each other, and there they are:
+# **Step one: use the NVIDIA container.** Horovod, NCCL and MPI must be compiled to work together, and in the container they are:
 #
 # ```
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 # ```
 #
-# `--ipc=host` matters: NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. (25.02 is the last such image with Horovod. This project's own image is in [docs/containers.md](../docs/containers.md).)
+# `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. [docs/containers.md](../docs/containers.md) describes this project's own image.
 #
-# **Step two: five changes.** Before you make them: what happens if a launcher starts the *unchanged* script twice?
+# **Step two: five changes.** First, what happens if a launcher starts the *unchanged* script several times?
 
 # %% language="bash" magic_args="-e"
 # $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# Both report the same loss, to the last digit: every process does the whole training again. Nothing failed, and nothing got faster. Now the five changes:
+# All report the same loss, to the last digit, because every process runs the whole training by itself. Nothing failed, and nothing got faster. Now make the five changes:
 
 # %% language="bash" magic_args="-e"
 # diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
 
 # %% [markdown]
-# 1. **Start, and take a device.** After `hvd.init()` a process knows its **rank** and the **size**, the number of processes. The *local* rank counts on one machine and chooses the GPU. If all took the first one, NCCL would refuse ("Duplicate GPU detected").
-# 2. **Share the images.** All ranks compute the same random order and each takes its part, so nothing has to be sent. All must take equally many steps: a rank with one more step would wait for the others for ever.
+# 1. **Start, and take a device.** After `hvd.init()` a process knows its number, the **rank**, and the number of processes, the **size**. The *local* rank counts the processes on one machine and selects the GPU. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
+# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
-# 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient by its mean over all ranks. This change is the one that costs time.
+# 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 #
-# And rank 0 alone reports and saves. The extra lines around `optimizer.synchronize()` only serve the clock: normally the exchange runs *during* `backward()`, and `step()` waits for what is left.
+# In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` only serve the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest.
 #
-# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times as fast all workers together are (set `factor` in the second cell), then run it. If you have not edited the file, the finished script is used.
+# **Your turn.** Type these changes into your `runs/train.py`. **Predict** the speed-up of all workers together over one (set `factor` in the first code cell), then run it. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. If you have not edited the file, the finished script is used.
 
 # %%
 workshop.ladder.predict(rung, factor)
@@ -134,7 +134,7 @@ found = workshop.ladder.climb(
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU both workers share the cores that one had before, so do not expect twice the speed here. The point of a CPU run is that it is *right*. Is it? The next cell watches what the ranks of your script do, and names the changes that are missing.
+# On a CPU the workers share the cores that one had before, so do not expect twice the speed. A CPU run can still show whether the script is *right*. The next cell names any change that is missing.
 
 # %%
 script = workshop.ladder.script(rung)
@@ -146,7 +146,7 @@ workshop.try_script(script, "--data", session.data_root, *flags, ranks=workers, 
 #
 # ### Each change removed once
 #
-# **Predict** which of these you would notice from the loss: no share, no scaled rate, no broadcast, no average. The script makes each mistake in turn and measures what to check in every parallel script: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. (ResNet-18 and random images, so that this takes seconds.)
+# The next script omits the share, the scaled rate, the broadcast and the average in turn. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile without.py
@@ -195,35 +195,35 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # $HOROVODRUN python without.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# - Without the **share**, all ranks see the same images and compute the same gradient: of eight GPUs, seven are paid for nothing.
+# - Without the **share**, all ranks see the same images, so of eight GPUs, seven do nothing useful.
 # - Without the **rate**, the weights move about half as far (with two workers).
-# - Without the **broadcast**, the gradients are averaged, yet the average belongs to none of the models.
+# - Without the **broadcast**, the ranks' weights differ, so the averaged gradient is not the gradient of any rank's model.
 # - Without the **average**, the ranks start alike and become different models.
 #
-# Every run ended without an error and with a plausible loss.
+# Every run ended without an error.
 #
 # ### The same with DDP
 #
-# PyTorch has its own form, `DistributedDataParallel`, and its own launcher. The five changes are the same; wrapping the model does two of them.
+# PyTorch has its own version, `DistributedDataParallel` (DDP), and its own launcher. The five changes are the same; wrapping the model makes two of them.
 
 # %% language="bash" magic_args="-e"
 # diff --unified=0 "$LADDER/1_single.py" "$LADDER/2_ddp.py" || test $? = 1
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's containers have not had it since TensorFlow 25.02. *Learn the ring and the five changes from it; start new work on DDP.* FSDP2 also splits the weights; use it only if the model does not fit on one GPU, which ResNet-50 does.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's containers have not had it since TensorFlow 25.02. *Learn the ring and the five changes from it; start new work on DDP.* FSDP2 also splits the weights; you need it only if the model does not fit on one GPU, and ResNet-50 does.
 #
 # ### In TensorFlow
 #
-# Notebook 04 runs the talk's TensorFlow script. Three traps when you parallelise one:
+# TensorFlow scripts have three traps:
 #
-# - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a part. Every rank decodes everything. Shard the list of files first.
-# - Horovod's Keras integration belongs to Keras 2. Under Keras 3 the gradients are **not averaged**, without a warning. Set `TF_USE_LEGACY_KERAS=1` with `tf-keras`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`, as this project does.
-# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). The same two remedies apply.
+# - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
+# - Horovod's Keras integration belongs to Keras 2. Under Keras 3 the gradients are **not averaged**, without a warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
+# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). The same two remedies work.
 #
 # ### The talk's `mpirun` line
 #
-# On a cluster, MPI starts the processes. The talk's line, flag by flag:
+# On a cluster, MPI can start the processes. Here is the talk's line, flag by flag:
 #
 # ```
 # mpirun -np 8 --allow-run-as-root -H localhost:8 -bind-to none -map-by slot \
@@ -235,13 +235,13 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # | `-np 8` | 8 processes, one per GPU |
 # | `--allow-run-as-root` | in a container you are root, which `mpirun` refuses otherwise |
 # | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two |
-# | `-bind-to none` | do not tie a process to one core: it has data loader threads |
-# | `-map-by slot` | fill the first host, then the next, so that neighbours in the ring are close |
+# | `-bind-to none` | do not bind a process to one core, because it has data loader threads |
+# | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
 # | `-x NAME`, `-x NAME=VALUE` | pass an environment variable on; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
-# | `-mca pml ob1` | MPI's own messages use its plain layer ... |
+# | `-mca pml ob1` | use MPI's plain layer for its own messages ... |
 # | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses that for the gradients |
 #
-# `rn50 run` writes such a line for you. `--dry-run` prints it and starts nothing.
+# `rn50 run` writes such a line for you; `--dry-run` only prints it.
 
 # %% language="bash" magic_args="-e"
 # rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | cut -c 1-400
@@ -249,7 +249,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # %% [markdown]
 # ## What the exchange costs
 #
-# How long should one all-reduce take? A message costs something however small it is, and then something per megabyte: `t = α + β · size`. Let the workers do nothing else, and fit the two numbers.
+# How long should one all-reduce take? A message has a fixed cost and a cost per megabyte: `t = α + β · size`. Measure the all-reduce alone and fit both numbers.
 
 # %%
 # %%writefile allreduce.py
@@ -288,9 +288,9 @@ if len(measured):
     print(f"your script's communication: {found['communication_ms']:.0f} ms per step")
 
 # %% [markdown]
-# The second number can be larger: a step also waits for its slowest worker. It can be smaller: part of the exchange hides behind `backward()`. Because each message has its price, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`).
+# The script's number can be larger, because a step also waits for its slowest worker, or smaller, because part of the exchange overlaps with `backward()`. Because each message has a fixed cost, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`).
 #
-# What is lost does not depend on the batch, so a larger batch does more work for the same loss. With `c` the time of an image and `o` the lost time per step, the efficiency is `b c / (b c + o)`. Your numbers:
+# The communication does not depend on the batch, so a larger batch does more work for the same lost time. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
 
 # %%
 lost = found.get("communication_ms", 0.0)
@@ -300,9 +300,9 @@ for size in (8, 16, 32, 64, 128, 256):
 efficiency = 100 * batch * per_image / (batch * per_image + lost)
 
 # %% [markdown]
-# ### Beside the published figures
+# ### The published figures
 #
-# NVIDIA's *ResNet-50 v1.5 for MXNet* measured weak scaling on a DGX-1, 208 images per GPU in FP16 and 96 in FP32. **Predict:** which precision scales better?
+# NVIDIA's *ResNet-50 v1.5 for MXNet* measured weak scaling, with the same batch per GPU on 1, 4 and 8 GPUs of a DGX-1. The rates are *Total IPS*: images per second, data and computation together. The FP16 command was `benchmark.py -n 1,4,8 -b 208 --dtype float16 -i 100 -e 12 -w 4 --num-examples 25600`; for FP32 it had `-b 96` and `--num-examples 12800`. **Predict:** which precision scales better?
 
 # %%
 for precision in ("fp32", "fp16"):
@@ -312,11 +312,11 @@ for precision in ("fp32", "fp16"):
     print(f"{precision.upper()}: {shares}; 8 GPUs lose {step[8] - step[1]:.0f} of {step[8]:.0f} ms")
 
 # %% [markdown]
-# FP16 computes faster, so the time that is lost becomes a larger share. The rows alone cannot say what is lost on. And they are not Horovod's: in that release one process drives all GPUs, and MXNet's kvstore `device` adds the gradients. They show what is possible on such a machine, not what Horovod did.
+# FP16 computes faster, so about the same lost time becomes a larger share. The rows alone do not show where it is lost, and they are not Horovod's: in that release, one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
 #
 # ## The wires
 #
-# The talk draws a step in two phases. Images come over PCIe, from the processor to each GPU. Gradients go over NVLink, from GPU to GPU. Two sets of wires, which cannot congest each other: the next images arrive while the gradients travel.
+# The talk draws a step in two phases. Images go over PCIe, from the processor to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel, without congestion.
 
 # %%
 fig = nb03.draw_phases()
@@ -325,14 +325,14 @@ workshop.figure(
 )
 
 # %% language="bash" magic_args="-e"
-# command -v nvidia-smi > /dev/null && nvidia-smi topo -m || echo "no NVIDIA driver here: nothing to ask"
+# command -v nvidia-smi > /dev/null && nvidia-smi topo -m || echo "no NVIDIA driver here"
 
 # %% [markdown]
-# On a machine with GPUs the matrix names the link between each pair: `NV2` is two NVLinks, `PIX` and `PXB` are PCIe switches, `PHB` and `NODE` go through the processor, `SYS` through both. A ring runs at the speed of its slowest hop. On a cluster, run once with `NCCL_DEBUG=INFO` and look for `via`: `P2P` is what you want inside a machine, `NET/IB` between machines; `NET/Socket` in spite of InfiniBand is the commonest reason for bad scaling.
+# On a machine with GPUs, the matrix names the link between each pair: `NV2` means two NVLinks, `PIX` and `PXB` PCIe switches, `PHB` and `NODE` a path through one processor, and `SYS` through two. A ring is as fast as its slowest link. On a cluster, run once with `NCCL_DEBUG=INFO` and look for `via`: you want `P2P` inside a machine and `NET/IB`, not `NET/Socket`, between machines with InfiniBand.
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images, an eighth as many per epoch. The learning rate depends on the global batch, not on who computes it, so *one* worker with 128 images shows the same. Four runs of a tiny network:
+# Eight workers with 16 images each take steps of 128 images, and an eighth as many per epoch. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags
@@ -343,7 +343,7 @@ workshop.figure(
 # set -o pipefail
 # rm -f ./*.json
 # run small     -b 16  --lr 1.6 --warmup-epochs 0
-# run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # steps as long as before, but an eighth as many
+# run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # steps of the same length, but an eighth as many
 # run no_warmup -b 128 --lr 1.6 --warmup-epochs 0   # eight times the rate, from the first step
 # run warmup    -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
 
@@ -370,19 +370,19 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; in the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# In the recorded runs the full rate throws the weights off in the first steps, and six epochs later they have hardly recovered. The small rate is safe and gets nowhere. With the warm-up the large batch comes close to the small one, with an eighth of the steps. This is a tiny network; the result that counts is [Goyal et al., 2017](https://arxiv.org/abs/1706.02677): ResNet-50 on ImageNet reaches the same accuracy at a batch of 8,192 as at 256, and beyond 8,192 it falls.
+# In the recorded runs, the full rate without warm-up hardly learns in six epochs, and neither does the unscaled rate. With the warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached the same ImageNet accuracy with ResNet-50 at a batch of 8,192 as at 256.
 #
 # ## Does it learn as well?
 #
-# A full training takes five to twelve minutes here, so these are recorded: notebook 02's recipe with ResNet-50 on one worker with a batch of 32, and on two with 16 each.
+# Full runs take too long here, so these results of notebook 02's recipe are recorded: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
 ways = ["roadsigns.resnet50.bfloat16.top1", *(f"horovod.accuracy.{start}" for start in starts)]
 session.expect(dict.fromkeys(ways))
 means = [session.results[way].value for way in ways]
-print(f"The means lie within {max(means) - min(means):.1f} points; "
-      f"seeds alone make ± {session.results[ways[0]].spread} points.")  # fmt: skip
+print(f"The means are within {max(means) - min(means):.1f} points of each other; "
+      f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
 workshop.ladder.figure()
 
 # %% tags=["results"]
@@ -393,12 +393,11 @@ session.note("scaling_efficiency", efficiency, "%", "computation as a share of b
 # %% [markdown]
 # ## What to take with you
 #
-# - Data parallelism needs one agreement per step: the mean of the gradients. Its size does not depend on the batch.
+# - Data parallelism needs one exchange per step: the mean of the gradients.
 # - Five changes: start and take a device, share the images, scale the rate, broadcast, average. Rank 0 reports and saves.
-# - Without one of them a script runs and looks healthy. Count the images, compare the weights.
-# - In a ring each worker sends less than twice the gradients, however many workers there are.
-# - Larger batches and faster wires help scaling; faster computation alone makes the lost time a larger share.
+# - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
+# - Larger batches and faster links improve scaling; faster computation alone makes the lost time a larger share.
 #
-# **Try it:** set `batch = 64` in the second cell and predict the efficiency first. Then find the bugs in `exercises/hunt/train_parallel.py`.
+# **Try it:** find the bugs in `exercises/hunt/train_parallel.py`.
 #
-# The talk ends this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" That is notebook 04.
+# The talk ends this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.

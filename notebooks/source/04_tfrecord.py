@@ -48,9 +48,9 @@ random.seed(seed)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs want nearly eight times as many images per second, from the same CPU and the same disk.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python opens, decodes, crops and resizes one image after the other, and hands over a batch (`feed_dict`). This is such a loop:
+# That recipe feeds the network by hand: Python opens, decodes, crops and resizes one image after another, and passes each batch to TensorFlow through `feed_dict`. This is such a loop:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -74,7 +74,7 @@ class PythonLoop:
 
 
 # %% [markdown]
-# **Predict:** how many such loops have to run side by side to keep one V100 busy? And eight? The published training speeds are in the [results of ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5).
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy? And eight V100s? The published training speeds are *Total IPS* (data and computation together) from the [results of ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5).
 
 # %%
 loop = iter(PythonLoop())
@@ -92,7 +92,7 @@ for name, speed in speeds.items():
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each of them costs a look-up of its name, an open, a read and a close. **Predict:** what share of the loop's time goes into that, and what share into decoding?
+# ImageNet is 1.3 million files. Each one has to be found, opened, read and closed. **Predict:** what share of the loop's time does that take?
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
@@ -110,13 +110,13 @@ for storage, delay in {
     print(f"With a delay per file of a {storage}: at most {1 / (read_s + delay):6,.0f} files/s")
 
 # %% [markdown]
-# Your files are in memory, because they were used a moment ago, so opening them is nearly free here and decoding is what costs. On storage that answers slowly it is the other way round: the delays in the list are typical, and the rates follow from them. Eight V100s want 10,263 images/s. A hard disk that seeks for each file delivers about a hundred.
+# If your files are in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round: the delays in the list are assumed typical values, and the rates follow from them. Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
 #
-# Two different problems, two remedies. **Store** images so that few, large reads suffice: this is what TFRecord is for. Then **decode** on all cores while the device computes: this is what tf.data is for. The talk calls both together recipe 2, "optimize fuel flow".
+# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. The talk calls both together recipe 2, "optimize fuel flow".
 #
 # ## Write shards
 #
-# A TFRecord file is called a *shard*. This command copies the JPEGs, as they are, into eight shards, in an order shuffled across the classes.
+# A data set is split over several TFRecord files, called *shards*. This command copies the JPEGs unchanged into eight shards, in an order shuffled across the classes.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.tfrecord "$DATA" $SHARDS --train-shards 8 --val-shards 1 2>&1
@@ -135,7 +135,7 @@ for storage, delay in {
 # | *length* | the data: a `tf.train.Example`, a message of named features |
 # | 4 | checksum of the data |
 #
-# That is the whole format. Read the first record by hand. The checksum is CRC-32C, rotated and shifted ("masked").
+# That is the whole format. The next cell reads the first record by hand. The checksum is CRC-32C, rotated and with a constant added ("masked").
 
 # %%
 shards = sorted(str(path) for path in Path(os.environ["SHARDS"]).glob("train-*"))
@@ -162,7 +162,7 @@ print(f"data:   stored {data_crc:08x}, computed {masked_crc(data):08x}")
 print(f"data begins with {data[:48]}")
 
 # %% [markdown]
-# You can see names of features in the data. Let TensorFlow read the message, then flip one bit of the file and let TensorFlow read it again. **Predict:** does it notice?
+# You can see the names of features in the data. Let TensorFlow parse the message, then flip one bit of the file and let TensorFlow read it again. **Predict:** does it notice?
 
 # %%
 if TF:
@@ -180,13 +180,13 @@ if TF:
         print("\nDataLossError:", error.message.split("}} ")[-1])
 
 # %% [markdown]
-# The checksum catches any single flipped bit. What it cannot catch is a wrong agreement about the content: in this schema the labels **count from 1**; in the talk's they are floating-point numbers that count from 0. A program that mixes the two is off by one for every image and reports nothing.
+# The checksum catches any single flipped bit. It cannot catch a misunderstanding about the content: in this schema the labels **count from 1**; in the talk's they are floating-point numbers that count from 0. A program that confuses the two is off by one for every image and reports no error.
 #
 # ## From a loop to a pipeline, one stage at a time
 #
-# tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. For each, write your prediction into the cell first: how many times as fast as the stage before?
+# tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. Before you run each cell, change the number in `measure(...)` to your **prediction**: how many times as fast as the stage before?
 #
-# Any machine can imitate a fast device: `measure` sleeps after each batch for as long as a V100 would compute. The input before it is real.
+# Any machine can imitate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. While the stages run, check the CPU's utilisation in a terminal with `htop`.
 
 # %%
 stages, predicted = {"Python loop": PythonLoop()}, {}
@@ -212,7 +212,7 @@ def measure(name, guess):
 
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of it happens in one thread, in turn with the device. Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. Is it faster than Python?
 
 # %%
 if TF:
@@ -239,9 +239,9 @@ if TF:
     measure("tf.data", 1.0)
 
 # %% [markdown]
-# **Interleave** reads several shards at the same time. On a network file system it hides the delays. Here?
+# **Interleave** reads several shards at the same time. On a network file system it hides the delays. What does it gain here?
 #
-# **Shuffle** keeps a buffer of records and returns one of them at random. It sits before `map`, so that the buffer holds JPEGs of 100 KB and not decoded images of 150 KB. What does it cost?
+# **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds JPEGs of 100 KB and not decoded images of 150 KB. What does it cost?
 
 # %%
 if TF:
@@ -255,7 +255,7 @@ if TF:
     measure("+ shuffle", 1.0)
 
 # %% [markdown]
-# **Parallel map** decodes several images at the same time. How many cores do you have?
+# **Parallel map** decodes several images at the same time. How many cores does this machine have?
 
 # %%
 if TF:
@@ -289,7 +289,7 @@ if TF:
     measure("+ prefetch", 1.0)
 
 # %% [markdown]
-# Single measurements on a busy machine mislead. The next cell lets all stages take turns, so that a slow moment hits each of them, and draws the median of the rounds with the smallest and largest value. Diamonds are your predictions.
+# Single measurements on a busy machine mislead. The next cell lets all stages take turns, so that a slow moment affects each of them, and draws the median of the rounds and the range. Diamonds are your predictions.
 
 # %%
 timed = {name: [] for name in stages}
@@ -315,9 +315,9 @@ print(f"The device is busy {speed['Python loop'] / device:.0%} of the time with 
 print(f"and {speed[names[-1]] / device:.0%} with all stages.")
 
 # %% [markdown]
-# Ask after each bar: **is the input still the bottleneck?** A stage helps only at the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on all cores gains at most as much as there are cores. Prefetching saves the shorter of the two times, input or device.
+# Ask after each bar: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, input or device.
 #
-# So the same pipeline is worth more or less, depending on the device. The next cell computes it from your rates: in turn, a batch costs the sum of both times; overlapped, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes it from your rates. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -328,18 +328,18 @@ for name, ips in {"a CPU": 20.0, **speeds}.items():
     )
 
 # %% [markdown]
-# A model that trains on this CPU at 20 images/s hardly notices its input. Measure only there, and you conclude that a Python loop is good enough: a correct conclusion about the wrong machine.
+# A model that trains on a CPU at 20 images/s is hardly affected by its input. If you measure only there, you will conclude that a Python loop is good enough, which is wrong for a GPU.
 #
 # ## Shard, then shuffle
 #
-# With several ranks the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. Four programs try it. All of them run, and their losses all fall. **Predict** which are right.
+# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. Here are four attempts, and all of them run without an error. **Predict** which are right.
 
 # %%
 if TF:
     from collections import Counter
 
     total = 1200
-    images = tf.data.Dataset.range(total)  # numbers in the place of records
+    images = tf.data.Dataset.range(total)  # numbers instead of records
     programs = {
         "no shard": lambda r: images.shuffle(total, seed + r),
         "shuffle, shard": lambda r: images.shuffle(total, seed + r).shard(8, r),
@@ -354,16 +354,16 @@ if TF:
         )
 
 # %% [markdown]
-# - **No shard** is the talk's recipe 2: each rank reads the whole file. Where its flag says ten epochs, eight ranks go through the images eighty times.
-# - **Shuffle, shard** looks right and is common. But each rank shuffles with a different seed, so one rank's eighth is not what the others leave.
-# - **One seed** repairs that, at a price: each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` is worse: it returns decoded images, so that with a `shard` after it every rank *decodes* everything.
-# - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read; then the seeds may differ.
+# - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten epochs become eighty on eight ranks.
+# - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap.
+# - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` is worse: it returns decoded images, so with a `shard` after it every rank *decodes* everything.
+# - **Shard, shuffle** is right and cheap. Shard the *file names* before anything is read; then the seeds may differ.
 #
 # The order to remember: **files → shard → interleave → shuffle → map → batch → prefetch.**
 #
 # ### How good is a shuffle buffer?
 #
-# An image leaves the buffer at most one buffer length earlier than its place in the file. That is harmless if the file is shuffled. Below it is sorted by class, as you get it by packing one folder after the other. **Predict:** how many of the classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell it is sorted by class, which happens if you pack one folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -383,11 +383,11 @@ if TF:
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to answer with that class, and batch normalisation takes its statistics from it. A larger buffer needs memory on each rank. The cure is to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
+# A network that sees one class for many steps learns to answer with that class, and batch normalisation takes its statistics from it. A larger buffer needs memory on each rank. It is better to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
 #
 # ## The talk's recipe 2
 #
-# [exercises/recipes](../exercises/recipes/README.md) has the talk's scripts in the calls of TensorFlow 1, which `tf.compat.v1` still runs: one writes a TFRecord file with raw pixels, the other trains from it with a queue of file names, a `TFRecordReader` and `shuffle_batch`. Their mistakes are left in.
+# [exercises/recipes](../exercises/recipes/README.md) has the talk's scripts, written for TensorFlow 1, which `tf.compat.v1` still runs. One writes a TFRecord file with raw pixels; the other trains from it with a queue of file names, a `TFRecordReader` and `shuffle_batch`. Their mistakes are left in.
 
 # %% language="bash" magic_args="-e"
 # [ "$READY" ] || { echo "TensorFlow or Horovod is missing: make setup WITH=tensorflow"; exit 0; }
@@ -401,9 +401,9 @@ if TF:
 # grep "loss = " log
 
 # %% [markdown]
-# It runs, and the loss falls. Two more mistakes besides the missing shard stay silent.
+# It runs without an error, although its ranks do not shard. It makes two more silent mistakes.
 #
-# **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in tf.data today. **Predict** what each row will show.
+# **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row will show.
 
 # %%
 if TF:
@@ -426,9 +426,9 @@ if TF:
     print(f"Distinct angles for six images: {distinct}")
 
 # %% [markdown]
-# In the first row all images lean the same way, for the whole training. **Randomness belongs in the graph.**
+# In the first row all images have the same angle, and so they would for the whole training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images upside down. An augmentation claims that the label stays the same. For the cracks of the talk that is true. And for road signs?
+# **A flip that changes the label.** The script also flips images upside down. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks upside down. Does the label also stay the same for road signs?
 
 # %%
 signs = {name: Image.open(sorted((session.data_root / "train" / name).iterdir())[0])
@@ -442,11 +442,11 @@ fig.suptitle("Two road signs, and the same images flipped upside down")
 workshop.figure(fig, alt="Upside down, yield looks like a warning sign and 50 like 20")
 
 # %% [markdown]
-# Upside down, *yield* has the outline of a warning sign, and a limit of 50 reads like 20. Leave this flip out for signs. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# Upside down, *yield* has the outline of a warning sign, and a limit of 50 looks like 20. So omit this flip for signs. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
-# `train_horovod.py` is recipe 1 today: the loop of `train_single.py` with Horovod's five changes. The next cell puts a copy into `train.py` and shows where Python loads the images.
+# `train_horovod.py` is recipe 1 in current TensorFlow: the loop of `train_single.py` with Horovod's five changes. The next cell copies it to `train.py` and shows where Python loads the images.
 
 # %%
 recipes = Path(os.environ["RECIPES"])
@@ -458,9 +458,9 @@ text = before.read_text()
 print(text[text.index("def load(") : text.index("def checksum(")])
 
 # %% [markdown]
-# Edit `train.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks have to take the same number of steps: count the records in the index files.
+# Edit `train.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files.
 #
-# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports what it saw of recipe 1's changes. **Predict** which of them your pipeline could break. As long as `train.py` is unedited, the finished script runs. Stuck? `diff train_horovod.py train_tfrecord.py` shows the solution: 29 new lines.
+# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. As long as `train.py` is unedited, the finished script runs. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, 29 new lines.
 
 # %% language="bash" magic_args="-e"
 # mkdir -p two-signs/train
@@ -481,11 +481,11 @@ if os.environ["READY"]:
         print(f"{row.change:8} {row.status:9} {row.evidence}")
 
 # %% [markdown]
-# The loop is GradientTape with an allreduce of its gradients, so it works with Keras 3 as well as with Keras 2. Two shortcuts do not: Horovod's `DistributedOptimizer` in Keras's `fit` trains without averaging, as notebook 03 shows, and TensorFlow's own `MultiWorkerMirroredStrategy` [fails](https://github.com/keras-team/keras/issues/20585). Both need `tf-keras`, or a loop such as this one.
+# The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 3 as well as with Keras 2. Two shortcuts do not work with Keras 3: Horovod's `DistributedOptimizer` in Keras's `fit` trains without averaging, and TensorFlow's own `MultiWorkerMirroredStrategy` [fails](https://github.com/keras-team/keras/issues/20585). Use `tf-keras`, or a loop such as this one.
 #
 # ## Where is the time going now?
 #
-# On eight V100s the input makes the difference between idle and busy GPUs. NVIDIA published three runs of ResNet-50 for TensorFlow 1.15; *synthetic* images cost nothing, so they are the ceiling.
+# On eight V100s, how much does the input pipeline matter? NVIDIA published three runs of ResNet-50 in TensorFlow 1.15. *Synthetic* images need no reading or decoding, so their speed is the ceiling.
 
 # %% tags=["results"]
 inputs = {"tf.data": "tfdata", "DALI": "dali", "synthetic": "synthetic"}
@@ -501,12 +501,12 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 # %% [markdown]
 # ## What to take with you
 #
-# - Find out first whether the input is the bottleneck: a faster device makes it so.
-# - TFRecord turns many small files into few large reads. A checksum protects each record, and an agreement the meaning of its features.
+# - First find out whether the input is the bottleneck. The faster the device, the likelier that is.
+# - TFRecord turns many small files into a few large reads. A checksum protects each record, but not the meaning of its features.
 # - Add one stage at a time, and measure in turns.
-# - Shard the file names, then shuffle; shuffle across classes when you write.
-# - Draw random numbers in the graph, and augment only by what keeps the label.
+# - Shard the file names, then shuffle. Shuffle across the classes when you write the shards.
+# - Draw random numbers in the graph, and use only augmentations that keep the label.
 #
-# **Try it yourself.** Set `device = 400.2`, a V100 in FP32, in the second cell, and predict after which stage the input stops being the bottleneck.
+# **Try it yourself.** Set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input stops being the bottleneck.
 #
-# What remains is decoding, which keeps all cores busy next to an idle GPU. In the next notebook DALI decodes on the GPU.
+# What remains is decoding, which can keep all cores busy while a GPU waits. In the next notebook, DALI can decode on the GPU.

@@ -38,7 +38,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and often it stays slow, because the input was never the problem. So prove it first. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader. The speed it reaches is the most that *any* loader can bring, and the distance to it is your headroom.
+# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is the problem. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can make the loop faster. Its speed divided by your loader's is your **headroom**.
 #
 # Here is an ordinary loader: `DataLoader` with Pillow in its worker processes.
 
@@ -73,9 +73,9 @@ loader = torch.utils.data.DataLoader(
 pillow = endless(loader)
 
 # %% [markdown]
-# And here are two devices that consume batches: this machine training ResNet-50, and a stand-in for a V100, which sleeps for as long as a V100 would compute.
+# Two devices consume the batches: this machine training ResNet-50, and a simulated V100, which sleeps for as long as a V100 would compute.
 #
-# **Predict:** how much faster does each of them become with a perfect loader?
+# **Predict:** how much faster is each of them with a perfect loader?
 
 # %%
 model = ResNet(resnet.resnet(50, num_classes=12)).to(device)
@@ -109,15 +109,15 @@ for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v1
     print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}: headroom {perfect / real:.2f} times")  # fmt: skip
 
 # %% [markdown]
-# A headroom near 1 means: leave the loader alone. A processor that trains ResNet-50 is busy with arithmetic, and no loader can change that. In front of a fast accelerator the same loader is the bottleneck. The faster your device, the more the rest of this notebook is worth.
+# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. Feeding a fast accelerator, the same loader can be the bottleneck. The faster your device, the more the rest of this notebook can gain.
 #
-# What takes the loader so long? A JPEG has to be *decoded*: bits of variable length become coefficients, coefficients become blocks of 8 × 8 pixels, colours are enlarged to full size. That is arithmetic. A faster disk would not help.
+# What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colours are enlarged to full size. That is arithmetic, and a faster disk would not help.
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is a Python function made of *operators*; DALI's own threads run it in C++. This project names version 1.34 for processors and 2.4 for GPUs; everything here runs in both.
+# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. This project uses version 1.34 on CPUs and 2.4 on GPUs.
 #
-# Build it in four pieces. The first only reads. `build` turns the function into a graph, `run` returns the next batch.
+# Build a pipeline in four pieces. The first only reads. `build` turns the function into a graph, and `run` returns the next batch.
 
 # %%
 if DALI:
@@ -140,7 +140,7 @@ if DALI:
         print(f"{len(data):,} bytes, first {data[:4]}, class {np.array(labels[i])}")
 
 # %% [markdown]
-# 255, 216 begins every JPEG. The second piece decodes. On a GPU the decoder is a `mixed` operator: it starts on the processor and ends on the GPU. **Predict** the shapes: will eight images fit into one array?
+# Every JPEG begins with the bytes 255 and 216. The second piece decodes. On a GPU the decoder is a `mixed` operator: its input is in CPU memory and its output on the GPU. **Predict** the shapes: will eight images fit into one array?
 
 # %%
 if DALI:
@@ -156,9 +156,9 @@ if DALI:
     print(pipe.run()[0].shape())
 
 # %% [markdown]
-# Photos differ in size, so a DALI batch is a *list* of arrays. The third piece makes them equal: a random crop, resized. The fourth mirrors half of them and normalises: `(pixel − mean) / std`, a plane per colour.
+# Images differ in size, so a DALI batch is a *list* of arrays. The third piece makes them the same size by resizing a random crop. The fourth mirrors half of them at random and normalises: `(pixel − mean) / std`, with one plane per colour.
 #
-# Pass the crop's area yourself. The published recipe says 5 to 100 %, but the reference program never passed it on, so its runs used DALI's default of 8 %.
+# Pass the crop's area yourself. The published recipe says 5 to 100 %, but NVIDIA's program never passed that to DALI, so its runs used the default, which starts at 8 %.
 
 # %%
 if DALI:
@@ -186,11 +186,11 @@ if DALI:
     )
 
 # %% [markdown]
-# Compare the bytes: normalising makes every value four times as large. If the processor decodes, send bytes to the GPU and normalise there.
+# Normalising turns every 1-byte value into a 4-byte float. So if the CPU decodes, send the bytes to the GPU and normalise there.
 #
 # ### Python runs once
 #
-# The function looks as if it handled images. It does not: it describes a graph, and Python runs through it **once**. That invites a silent failure. Here are two random numbers per image, one drawn by DALI and one by Python:
+# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. That invites a silent failure. Here are two random numbers per image, one drawn by DALI and one by Python:
 
 # %%
 if DALI:
@@ -206,11 +206,11 @@ if DALI:
         print("drawn by DALI", dali, "  drawn by Python", python)
 
 # %% [markdown]
-# Python's number is the same for every image of the whole training. Nothing fails; the augmentation is gone. Chance belongs in the graph: `fn.random`.
+# Python's number is the same for every image, for the whole training. No error is raised, but the augmentation is gone. So draw random numbers in the graph, with `fn.random`.
 #
 # ### What each operator costs
 #
-# **Predict:** which operator takes the most time? Cut the graph off behind each operator and let the pieces take turns, on one thread. *Decode the crop* is a fused operator that decodes only the part it needs.
+# **Predict:** which operator takes the most time? The next cell cuts the graph off after each operator and lets the pieces take turns on one thread. *Decode the crop* is a fused operator that decodes only the part it needs.
 
 # %%
 if DALI:
@@ -251,23 +251,23 @@ if DALI:
     print(f"Decoding is {share:.0f} % of the graph; decoding only the crop saves {saved:.0f} %.")
 
 # %% [markdown]
-# A crop has about half of the pixels on average, yet decoding only the crop saves less than half. A JPEG is one string of bits of variable length: to find row 300 you have to unpack the 299 rows before it.
+# A crop has about half of the pixels on average, so compare that with the time saved. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
 #
 # ### What changed since 1.34
 #
-# One word per operator decides where it runs: `cpu`, `mixed` or `gpu`. Older texts about DALI, this course's among them, state rules that no longer hold:
+# One word per operator decides where it runs: `cpu`, `mixed` or `gpu`. Older texts about DALI state rules that no longer hold:
 #
 # - *No CPU operator after a GPU operator.* True in 1.34. Since 1.44 `node.cpu()` brings data back.
 # - *A pipeline is always a graph.* Since 1.52 **dynamic mode** calls operators like functions, batch by batch. It suits debugging and Python control flow.
 # - *nvJPEG and libjpeg-turbo decode.* Since 2.2 the default decoder is nvImageCodec, which calls them and others.
 #
-# Ask your version:
+# Check your version:
 
 # %%
 if DALI:
     from nvidia.dali.data_node import DataNode
 
-    print(f"DALI {nvidia.dali.__version__}: node.cpu() is there: {hasattr(DataNode, 'cpu')}")
+    print(f"DALI {nvidia.dali.__version__}: node.cpu() exists: {hasattr(DataNode, 'cpu')}")
     try:
         import nvidia.dali.experimental.dynamic as ndd
     except ImportError:
@@ -317,7 +317,7 @@ if DALI:
     loaders["DALI"] = iter(pipe.run, None)  # calls run for ever
 
 # %% [markdown]
-# Two loaders measured one after the other are two moments of your machine. So they take **turns**, and ratios are taken within a round. Loaders also work ahead: each turn first empties the queue.
+# Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round. Loaders also work ahead, so each turn first empties the queue.
 #
 # **Predict** the order, and DALI's speed relative to Pillow.
 
@@ -332,18 +332,18 @@ for row, (name, values) in enumerate(rates.items()):
     axes.plot(values, [row] * rounds, "o", color="white", mec="black", ms=5)
     ratio = np.divide(values, rates["DataLoader + Pillow"])
     print(f"{name:20} {np.median(values):8,.0f} images/s, {np.median(ratio):.2f} times Pillow (from {ratio.min():.2f} to {ratio.max():.2f})")  # fmt: skip
-axes.axvline(v100, color="#d55e00", ls="--", label=f"a V100 in FP16 takes {v100:,.0f}")
+axes.axvline(v100, color="#d55e00", ls="--", label=f"a V100 in FP16 needs {v100:,.0f}")
 axes.set_yticks(range(len(rates)), list(rates))
-axes.set(title=f"Loaders on {cores} cores, {size} pixels, a dot per round", xlabel="images/s")
+axes.set(title=f"Loaders on {cores} cores, {size} pixels, one dot per round", xlabel="images/s")
 axes.legend()
 medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.items())
 workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed line is a V100.")
 over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
 
 # %% [markdown]
-# On a processor all three unpack the same bits on the same cores with some build of the same JPEG library, so none can be many times as fast as another. What moves the bottleneck is other hardware for the same work: `mixed`, or the JPEG engine of an A100 or H100. That engine decodes whole images only, so there you use `decoders.image` followed by `random_resized_crop`.
+# On a CPU, all three unpack the same bits on the same cores with similar JPEG code, so do not expect one to be many times as fast as another. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator does not use that engine, so there you use `decoders.image` followed by `random_resized_crop`.
 #
-# With eight V100s and TensorFlow, NVIDIA published what an input pipeline is worth:
+# With eight V100s and TensorFlow, NVIDIA published the effect of the input pipeline:
 
 # %%
 published = {key: session.results[f"published.v100.8gpu.input.{key}.ips"].value for key in ("tfdata", "dali", "synthetic")}  # fmt: skip
@@ -354,11 +354,11 @@ for name, ips in published.items():
 print(session.results["published.v100.8gpu.input.dali.ips"].provenance)
 
 # %% [markdown]
-# *Synthetic* is the perfect loader of this notebook's first cells, so the last column is the headroom again. On the DGX-1 of the MXNet tables DALI ran with three threads per GPU. The reference's 40 reader threads (`--data-nthreads`) feed only MXNet's own loader.
+# *Synthetic* is the perfect loader of this notebook's first cells, so 100 % divided by the last column is the headroom again. On the DGX-1 of the MXNet tables, DALI ran with three threads per GPU. The 40 reader threads of NVIDIA's program (`--data-nthreads`) feed only MXNet's own loader.
 #
 # ## The same image?
 #
-# A network trained behind one loader and used behind another may lose accuracy without any error message. Resize the centre of some validation images with Pillow, and compare. **Predict:** how large will the mean difference be, out of 255?
+# A network that is trained with one loader and used with another may lose accuracy without any error message. The next cell resizes the centre of some validation images with Pillow and with DALI. **Predict:** how large is the mean difference, out of 255?
 
 # %%
 files = [
@@ -398,11 +398,11 @@ workshop.images([images[-1] for images in resized.values()], labels=list(resized
                 alt=f"One image, resized in several ways. Mean differences from Pillow, of 255: {finding}")  # fmt: skip
 
 # %% [markdown]
-# Pillow and DALI agree to a rounding error as long as both **antialias**, which means averaging over all pixels that become one. Without it each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The third difference is larger and easy to overlook: `size=(64, 64)` alone ignores the **aspect ratio**. What missing antialiasing costs a trained network was recorded: 4 points of accuracy, in the last row of the table at the end.
+# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all pixels that become one. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The third difference is easy to overlook: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
 #
 # ## Who reads what
 #
-# With several workers each must read its own shard. Let the labels be file numbers, so that a batch shows who reads what. 48 files, two ranks, batches of six: the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
+# Each of several workers must read its own shard. In the next cell the labels are file numbers, so that a batch shows who reads what. With 48 files, two ranks and batches of six, the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
 
 # %%
 if DALI:
@@ -420,9 +420,9 @@ if DALI:
         print(f"rank {rank}: first batch {read[0]}, fifth {read[4]}")
 
 # %% [markdown]
-# Shards rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. By default nothing is shuffled, and a last batch that is not full is filled up with images of the next epoch.
+# Shards rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. By default nothing is shuffled, and an incomplete last batch is filled with images from the next epoch.
 #
-# A class folder can be split by file. A record file cannot: to find where shard 1 begins, DALI needs an **index** with the offset of each record.
+# A class folder can be split by file. In a record file, DALI needs an **index** with the offset of each record to find where shard 1 begins.
 
 # %% language="bash" magic_args="-e"
 # echo "key and offset of each record:"
@@ -450,19 +450,19 @@ if DALI:
 #
 # ## Your turn: one more rung
 #
-# Put DALI into your `train.py` in the folder of runs. Replace the dataset, the sampler and the loader by a pipeline and `DALIClassificationIterator`, which returns tensors and knows where an epoch ends. Try it first. This is the solution:
+# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator`, which returns tensors. Try it before you look at the solution:
 
 # %%
 workshop.ladder.changes("3_dali", "2_horovod")
 
 # %% [markdown]
-# You know the headroom of this machine. **Predict** the factor: replace the number, then run both rungs. While they run, look at `htop`, or at `nvidia-smi dmon` on a GPU: which of the two is busy?
+# You know the headroom of this machine. **Predict** how many times as fast the script becomes: replace the number, then run both rungs. While they run, check the utilisation with `htop`, and with `nvidia-smi dmon` if you have a GPU. Is the CPU or the GPU the busy one?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
 
 # %%
-before = workshop.ladder.finished("2_horovod")  # your train.py is the next rung by now
+before = workshop.ladder.finished("2_horovod")  # your train.py is already the next rung
 for rung in ("2_horovod", "3_dali"):
     workshop.ladder.climb(
         rung, ranks=ranks, path=before if rung == "2_horovod" else None,
@@ -489,12 +489,12 @@ if DALI:
     )
 
 # %% [markdown]
-# The figure splits each step into input and compute. The headroom at the top of this notebook predicted how much the first part could shrink.
+# The figure splits each step into input, computation and communication. The headroom tells you how much a shorter input part could gain.
 #
-# - Cache one batch before you change a loader. The perfect loader's speed is the most you can gain.
-# - A pipeline is built once and run by threads without Python. Chance belongs inside it.
-# - Decoding dominates, and decoding a part saves less than its pixels suggest.
+# - Cache one batch before you change a loader. You cannot gain more than the headroom.
+# - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
+# - Decoding takes most of the time, and decoding only the crop saves less than its share of the pixels suggests.
 # - Compare loaders in turns, on the same images, with the same resizing.
-# - Defaults differ: crop area, antialiasing, aspect ratio, shuffling. Pass each of them.
+# - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #
-# Now the input keeps up, or you know what it would take. What is left is the arithmetic: the next notebook asks how few bits it needs.
+# Now the input keeps up, or you know what is missing. What remains is the arithmetic. The next notebook asks how few bits it needs.

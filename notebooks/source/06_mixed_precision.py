@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook you can say what 16-bit numbers gain and what they lose, keep small gradients alive with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, and predict from work and traffic how much faster a network becomes.
+# After this notebook you can say what 16-bit numbers gain and what they lose, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, and predict from arithmetic and memory traffic how much faster a network becomes.
 #
 # **Time:** 35 minutes · **Needs:** notebook 05 for the script that you extend · **On a CPU:** about 3 minutes to run
 
@@ -33,11 +33,11 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# The input keeps up by now. What remains is arithmetic, and moving numbers between memory and the processor. A `float32` has 32 bits. With 16, every array takes half the memory and half the traffic, and hardware built for it computes several times as fast.
+# Once the input keeps up, what remains is arithmetic, and moving numbers between memory and the processor. A `float32` has 32 bits. With 16 bits, an array takes half the memory and half the traffic, and hardware built for it computes several times as fast.
 #
-# The figure's right side shows how much that can be: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
+# The right panel of the figure shows how much that can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
-# GPUs from Volta on compute in `float16`. Processors with 16-bit arithmetic mostly have `bfloat16`. Ask your processor's own flags:
+# GPUs since Volta have fast arithmetic in `float16`. CPUs with 16-bit arithmetic mostly have `bfloat16`. Check your machine's flags:
 
 # %% language="bash" magic_args="-e"
 # grep -o -w -E 'avx512_bf16|amx_bf16|amx_fp16|bf16' /proc/cpuinfo | sort | uniq -c || true
@@ -54,7 +54,7 @@ if emulated:
 # %% [markdown]
 # ## What a number can hold
 #
-# A floating-point number has a sign, an **exponent**, which sets its size, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits buy range, mantissa bits buy resolution. Here is 0.1 in three formats:
+# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits give range, and mantissa bits give resolution. Here is 0.1 in three formats:
 
 # %%
 formats = {torch.float32: (torch.int32, 8), torch.bfloat16: (torch.int16, 8), torch.float16: (torch.int16, 5)}  # fmt: skip
@@ -68,7 +68,7 @@ for dtype, (integer, exponent) in formats.items():
     print(f"smallest {info.smallest_normal * info.eps:.2g}")
 
 # %% [markdown]
-# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` with the last 16 bits cut off: the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range ends at 65,504 and at 0.00000006.
+# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` without its last 16 bits: it has the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only from 0.00000006 to 65,504.
 #
 # **Predict** before you run: what becomes of 70,000, of 0.00000001 and of 1.001 in each format?
 
@@ -148,16 +148,16 @@ workshop.figure(fig, alt=f"Histogram of gradients by size, below the range of fl
 print(finding)
 
 # %% [markdown]
-# The gradients fill only the lower end of `float16`'s range; the upper half is unused. So **multiply the loss** by a large number before the backward pass. By the chain rule every gradient grows by the same factor: the histogram moves to the right. Divide the gradients by it again, in `float32`, before the optimizer uses them. A power of two leaves every mantissa bit as it was.
+# The gradients occupy only the lower end of `float16`'s range; its upper end is unused. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
 # ## Write the loss scale yourself
 #
-# The best scale is the largest one without an overflow, and it changes as the network learns. So find it by trial:
+# The best scale is the largest one that does not overflow, and it changes as the network learns. So find it by trial and error:
 #
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
 #
-# Delete the body below and write it yourself before you run the cell. The exercise `ex06.scaler` has a check for it.
+# Delete the body below and write it yourself before you run the cell. Exercise `ex06.scaler` checks your version.
 
 
 # %%
@@ -171,7 +171,7 @@ def next_scale(scale, good, finite, wait=2000):
 
 
 # %% [markdown]
-# Now a loop that uses it. **Predict** four outcomes: your rule with a start of 2^24, far too high; no scale; 2^24 for ever; and 2^24 without the test for infinity.
+# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the test for infinity.
 
 
 # %%
@@ -217,15 +217,15 @@ workshop.figure(
 )
 
 # %% [markdown]
-# With your rule the first steps are skipped until the scale fits, and later one step each time that it tries too much. With the usual wait of 2,000 steps that costs almost nothing.
+# Your rule skips the first steps until the scale fits, and later one step each time that the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped, nothing is learnt, and no error appears: only a loss that jumps from batch to batch and does not fall. Without the test, the fourth run writes infinity into the weights and prints NaN from then on, which at least is noticed.
+# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which at least you notice.
 #
-# The run without a scale looks no worse than yours, which spent its first steps on finding the scale: in so few steps only the largest gradients matter. A loss curve does not show what share of the gradients is missing. That is why you counted them.
+# The run without a scale may look no worse than yours, which spent its first steps on finding the scale. A short loss curve does not show what share of the gradients is missing. That is why you counted them.
 #
 # ## Master weights
 #
-# A second loss awaits. An update is a small number added to a large one, and disappears if it is below half the spacing there. Add a ten-thousandth to 1, a thousand times:
+# There is a second way to lose information. An update adds a small number to a large one, and has no effect if it is less than half the spacing between numbers there. Add a ten-thousandth to 1, a thousand times:
 
 # %%
 for dtype in formats:
@@ -235,7 +235,7 @@ for dtype in formats:
     print(f"{str(dtype):15} {weight.item():.6g}; it should be 1.1")
 
 # %% [markdown]
-# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower ones, as they come after decays. Which share of the weights stays exactly as it was?
+# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower ones, which follow when the rate decays. What share of the weights does not change at all?
 
 # %%
 for rate in (1e-2, 1e-3, 1e-4):
@@ -250,11 +250,11 @@ for rate in (1e-2, 1e-3, 1e-4):
         print(f"rate {rate:g}, {str(dtype):15}: {100 * kept / moved:5.1f} % do not move")
 
 # %% [markdown]
-# So the weights stay in `float32`: these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master.
+# So the weights stay in `float32`; these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master weights.
 #
 # ## All of it in twelve lines
 #
-# PyTorch has all of this in two names. `torch.autocast` runs convolutions and matrix products in 16 bits and sums over many values in `float32`; the weights stay in `float32`. `GradScaler` is your rule, starting at 2^16 and with a wait of 2,000 steps.
+# PyTorch has two tools for all of this. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` is your rule, starting at 2^16 and with a wait of 2,000 steps.
 
 
 # %%
@@ -278,9 +278,9 @@ for dtype in formats:
     print(f"{str(dtype):15} loss {loss:.2f}, {time.perf_counter() - begin:.1f} s")
 
 # %% [markdown]
-# The losses differ as they would with a different seed. The seconds mean little for so small a network, and most processors emulate `float16`.
+# Small differences between the losses are normal: a different seed also causes some. The seconds mean little for such a small network, and most CPUs emulate `float16`.
 #
-# A common claim is that `GradScaler` stops the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one:
+# A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one, which updates the weights in one kernel:
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -304,11 +304,11 @@ for fused in (False, True):
     print(f"fused={fused!s:5}: {count.calls} call(s) of .item() in a step")
 
 # %% [markdown]
-# A fused optimizer tests and skips on the device, so the claim holds only without it.
+# A fused optimizer skips the update on the device, so the claim is true only for other optimizers.
 #
 # ## Why 208 images in FP16 and 96 in FP32?
 #
-# These are NVIDIA's batches on a V100 with 16 GB. ResNet-50's weights take 0.1 GB. The rest are **activations**: outputs of layers that the backward pass needs. Ask autograd what it keeps:
+# These are NVIDIA's batches on a V100 with 16 GB. ResNet-50's weights take only 0.1 GB. Most of the memory holds **activations**: outputs of layers that the backward pass needs. Ask autograd what it keeps:
 
 
 # %%
@@ -337,11 +337,11 @@ for dtype in (torch.float32, torch.bfloat16):
 memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
 
 # %% [markdown]
-# Multiply: 96 images in FP32 and 208 in FP16 need nearly the same memory. Twice the batch is the first gain of 16 bits. Weights, gradients and momentum do *not* shrink, because they stay in `float32`.
+# If an image needs half the memory, 96 images in FP32 and 208 in FP16 need nearly the same. Twice the batch is the first gain from 16 bits. Weights, gradients and momentum do *not* shrink, because they stay in `float32`.
 #
 # ## Tensor Cores and the roofline
 #
-# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and adds up in `float32`, in one instruction. Intel's AMX does the same in a processor. A layer is limited by arithmetic *or* by memory, depending on its **FLOP per byte**: a convolution uses each number hundreds of times, a ReLU once. Measure both limits of this machine:
+# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. Intel's AMX does the same in a CPU. A layer is limited by arithmetic *or* by memory traffic, depending on its **FLOP per byte**, the operations per byte moved. A convolution can use each number hundreds of times, but a ReLU uses it once. Measure both limits of this machine:
 
 # %%
 from torch.utils import benchmark
@@ -362,7 +362,7 @@ print({name: f"{peak / 1e9:,.0f} GFLOP/s" for name, peak in peaks.items()})
 print(f"memory: {bandwidth / 1e9:.1f} GB/s")
 
 # %% [markdown]
-# The figure shows both limits as a roof, for this machine and, from its data sheet, for a V100. Each mark is a kind of layer of ResNet-50 in training. Under the slope a layer waits for memory; under the flat part it waits for arithmetic. **Predict:** which marks can Tensor Cores raise?
+# The next figure, a **roofline**, shows both limits for this machine and, from its data sheet, for a V100. Each mark is one type of layer in ResNet-50 during training. On the slope a layer is limited by memory, and on the flat part by arithmetic. **Predict:** which marks can Tensor Cores raise?
 
 # %%
 from workshop.lessons import nb06
@@ -386,7 +386,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# Only convolutions reach the flat part. The rest lies on the slope, where 16 bits help by halving the bytes and nothing else. So the factor for a whole step is a mixture. Add up the least time of all layers on a V100:
+# Of these four types, only the convolutions reach the flat part. The others are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum time of all layers on a V100:
 
 # %%
 least = {}
@@ -401,40 +401,40 @@ print(f"Arithmetic alone: {v100['fp16'] / v100['fp32']:.1f} times. Roofline: {fa
 print(f"Published: {published[1] / published[0]:.2f} times.")
 
 # %% [markdown]
-# Arithmetic that is eight times as fast makes the step at most four times as fast, and 3.6 was published. The two rows come from two commands:
+# By this estimate, arithmetic that is eight times as fast makes the step four times as fast. The published factor is 3.6. The two rates come from two commands:
 #
 # ```
 # python benchmark.py -n 1,4,8 -b 208 --dtype float16 ... -i 100 -e 12 -w 4 --num-examples 25600
 # python benchmark.py -n 1,4,8 -b 96 --dtype float32 ... -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# They differ in more than the precision: in the batch, and inside the program in the memory layout (NHWC for FP16) and in fused layers. So 3.6 is the gain of the whole package.
+# They differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
 #
-# On newer GPUs there is a third candidate, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Many people believe that PyTorch uses it by default. Ask it:
+# On newer GPUs there is a third candidate, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
 
 # %%
 print("matrix products:", torch.get_float32_matmul_precision())  # highest: real float32
 print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 
 # %% [markdown]
-# For convolutions it does, for matrix products it does not. A "float32" ResNet on an A100 is therefore mostly TF32 unless you switch it off, and a ratio against it looks smaller than one against real FP32.
+# On such GPUs it does for convolutions, but not for matrix products. A "float32" ResNet on an A100 is therefore mostly TF32 unless you switch it off, and a speed-up over it looks smaller than one over real FP32.
 #
 # ## Your turn: one more rung
 #
-# Open `train.py` in the folder of runs, which has DALI since notebook 05, and add mixed precision. It takes seven lines. Try it first; this is the solution:
+# Open `runs/train.py`, which uses DALI since notebook 05, and add mixed precision. It takes seven lines. Try it before you look at the solution:
 
 # %%
 workshop.ladder.changes("4_amp", "3_dali")
 
 # %% [markdown]
-# Horovod exchanges the gradients *before* `scaler.step` tests them, so that all workers skip the same step or none does.
+# Horovod exchanges the gradients *before* `scaler.step` tests them, so either all workers skip a step or none does.
 #
-# **Predict** how many times as fast the script becomes on this machine. You know its roofline, and whether it emulates `bfloat16`. Replace the number, then run both rungs with the same sizes. While they run, look at `htop`, or at `nvidia-smi dmon` on a GPU.
+# **Predict** how many times as fast the script becomes on this machine. You know its roofline, and whether it emulates `bfloat16`. Replace the number, then run both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
 
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number
 climbed = {}
-before = workshop.ladder.finished("3_dali")  # your train.py is the next rung by now
+before = workshop.ladder.finished("3_dali")  # your train.py is already the next rung
 for rung in ("3_dali", "4_amp"):
     climbed[rung] = workshop.ladder.climb(
         rung, ranks=ranks, path=before if rung == "3_dali" else None,
@@ -443,7 +443,7 @@ for rung in ("3_dali", "4_amp"):
     )  # fmt: skip
 
 # %% [markdown]
-# Two runs one after the other are also two moments of the machine. For a ratio that you can defend, let the two precisions take turns on the same network and batch:
+# The machine's speed may change between two runs. For a ratio that you can defend, let the two precisions take turns on the same network and batch:
 
 # %%
 model = ResNet(resnet.resnet(50)).to(device)
@@ -468,11 +468,11 @@ native = None if emulated or device.type == "cuda" else speedup
 session.expect({"precision.speedup": native, "precision.vanish": vanish})
 
 # %% [markdown]
-# If the first row has no number of yours, this processor emulates `bfloat16`: every operation converts to `float32` and back, and the ratio printed above is below 1. Train in `float32` here. `rn50 run --dtype auto` decides that from the same flag.
+# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back; the first row then has no number of yours. Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
-# Speed is worth nothing if the result is worse. NVIDIA published one run of 90 epochs per number of GPUs. We recorded the road-sign recipe, with three seeds per precision:
+# Speed is useless if the result is worse. NVIDIA published one run of 90 epochs for each precision and number of GPUs. For the road-sign recipe, three seeds per precision were recorded:
 
 # %%
 for n in (1, 4, 8):
@@ -484,7 +484,7 @@ for dtype in ("float32", "bfloat16"):
     print(f"road signs, {dtype}: {seeds} %, mean {sum(seeds) / 3:.1f}")
 
 # %% [markdown]
-# On ImageNet FP16 is below FP32 three times, by less than 0.2 points, and the FP32 runs differ among themselves by as much. On the road signs, seeds of one precision differ by more than the precisions do. Judge accuracy by several seeds; a single pair of runs shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and the FP32 runs differ from each other by as much. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy by several seeds, because a single pair of runs mostly shows noise.
 #
 # ## What you have now
 
@@ -495,11 +495,11 @@ session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 ove
 session.note("speedup", speedup, "times", "speed of a training step in 16 bits over float32")
 
 # %% [markdown]
-# - Exponent bits are range, mantissa bits are resolution. `float16` lacks range, `bfloat16` lacks resolution.
-# - A loss scale moves gradients into `float16`'s range. A fixed one can fail without a sound.
+# - Exponent bits give range, and mantissa bits give resolution. `float16` lacks range, and `bfloat16` lacks resolution.
+# - A loss scale moves gradients into `float16`'s range. A fixed one can fail silently.
 # - Updates are too small for 16 bits, so the weights stay in `float32`.
-# - Activations shrink by half: that is where the larger batch comes from.
-# - Arithmetic becomes much faster, traffic only twice as fast. The mix of layers decides.
-# - A faster step waits longer for its input. After each rung, ask again where the time goes: `rn50 diagnose` measures it.
+# - Activations take about half the memory, which allows the larger batch.
+# - Arithmetic becomes much faster, but memory traffic is only halved. The mix of layers decides the total.
+# - A faster step may have to wait for its input. After each rung, ask again where the time goes; `rn50 diagnose` measures it.
 #
-# The network is trained. The next notebook uses it: how fast is one answer, and how fast are many?
+# So far the course was about training. The next notebook uses a trained network: how fast is one answer, and how fast are many?

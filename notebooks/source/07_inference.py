@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, judge what its probabilities are worth, make it faster without changing its answers, and measure its latency and throughput the way published tables do.
+# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, and measure latency and throughput the way published tables do.
 #
 # **Time:** 25 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the training run
-rounds: int | None = None  # rounds in which the forms of the network take turns
+rounds: int | None = None  # rounds in which the versions of the network take turns
 requests: int | None = None  # single requests that are timed
 seed: int = 0  # start of all randomness
 
@@ -33,13 +33,13 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# In training, only one number counted: images per second, the **throughput**. No single image was urgent. A user of a trained network waits for exactly one image, so a second number counts: **latency**, the time from request to answer.
+# In training, the speed that mattered was images per second, the **throughput**. No single image was urgent. A user of a trained network waits for a single answer, so a second number matters: **latency**, the time from request to answer.
 #
-# The batch size trades one for the other. This notebook first checks that the answers are right, then makes one answer fast, then measures many at once.
+# The batch size trades one for the other. This notebook first checks that the answers are right, then makes the network faster, and then measures single requests and large batches.
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command trains ResNet-50 on the road signs for a short time. The variables in capitals were set in the cell above. `2>&1` shows what the command reports as ordinary output.
+# You need a checkpoint. This command trains ResNet-50 on the road signs for a short time. The variables in capitals were set in the cell above.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $EPOCHS epochs of $IMAGES images"
@@ -48,7 +48,7 @@ os.environ |= {
 #   --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
 
 # %% [markdown]
-# A checkpoint is a description of the network and a file of arrays. Load it, and prepare the images as validation does: shorter side to 256/224 of the input size, centre crop, normalise.
+# A checkpoint is a description of the network and a file of arrays. Load it, and prepare the images as validation does: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
 # %%
 import json
@@ -92,7 +92,7 @@ with torch.inference_mode():
 print(f"{100 * (logits.argmax(1) == labels).float().mean():.1f} % of {len(some)} images are right")
 
 # %% [markdown]
-# `rn50 score` does this for the whole validation set, in a new process that knows nothing but the files. **Predict:** how close will its top-1 be to the one that training reported?
+# `rn50 score` does this for the whole validation set, in a new process that knows nothing but the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
 
 # %% language="bash" magic_args="-e"
 # rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
@@ -105,11 +105,11 @@ trained, scored = (
 print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
 
 # %% [markdown]
-# Same weights, same images, same crops and no randomness: the numbers must be equal to the last digit. If they differ, one of these four is not what you believe, and everything you build on the checkpoint inherits the error.
+# With the same weights, images and crops and no randomness, the numbers should be equal to the last digit. If they differ, one of these four is not what you believe, and everything you build on the checkpoint inherits the error.
 #
 # ## Images that are not in the data set
 #
-# The validation images come from the same generator and the same seed as the training images. The next cell draws four signs from a new seed, a road without a sign, and pure noise. **Predict:** which class will the network choose for the road, and with what probability?
+# The validation images come from the same generator and the same seed as the training images. The next cell draws four signs with a new seed, a road without a sign, and pure noise. **Predict:** which class will the network choose for the road, and with what probability?
 
 # %%
 from workshop.lessons import nb07
@@ -140,11 +140,11 @@ workshop.figure(fig, alt=f"New images with their likeliest class. {'; '.join(tol
 print(f"{told[-2]}; the 12 probabilities of noise add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive ones that add up to 1. It has no class for "none of these". The probabilities answer "if it is one of the twelve, which one?", and never "is it one of the twelve?". If a camera can see something else, the training data must contain something else.
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "if it is one of the twelve, which one?", but never "is it one of the twelve?". If a camera can see other things, the training data must contain other things too.
 #
-# ## What a probability is worth
+# ## How far to trust a probability
 #
-# Does "90 %" mean that 9 of 10 such answers are right? You can count it. Take the probabilities of the validation images above, group the answers by the probability of the chosen class, and compare the average of each group with the share that is right.
+# Does "90 %" mean that 9 of 10 such answers are right? You can count. Group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers.
 
 # %%
 chosen = torch.softmax(logits, dim=1).max(dim=1)
@@ -168,17 +168,17 @@ workshop.figure(fig, alt=f"Bars by group of probability. {finding}")
 print(finding)
 
 # %% [markdown]
-# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, the network is overconfident. A threshold such as "act above 90 %" is valid for one checkpoint only: count again for the next one.
+# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, the network is overconfident. A threshold such as "act above 90 %" is valid for one checkpoint only, so count again for the next one.
 #
 # ## A benchmark with six mistakes
 #
-# How long does one answer take? This benchmark runs and prints a number. It makes six mistakes. **Find as many as you can** before you read on.
+# How long does one answer take? This benchmark prints a number, but makes six mistakes. **Find as many as you can** before you read on.
 
 # %%
 import copy
 import time
 
-net = copy.deepcopy(model).train()  # as it comes from training
+net = copy.deepcopy(model).train()  # as it is after training
 begin = time.perf_counter()
 for start in range(0, 16, 4):
     net(torch.stack([prepare(file) for file in some[start : start + 4]]).to(device))
@@ -187,12 +187,12 @@ print(f"A batch of 4 takes {1000 * (time.perf_counter() - begin) / 4:.1f} ms!")
 # %% [markdown]
 # 1. The network is in **training mode**: batch norm uses the statistics of these four images, so each answer depends on its neighbours, and every call changes the running averages.
 # 2. Autograd **keeps all activations** for a backward pass that never comes.
-# 3. The clock includes **decoding**. That can be right, but then it must be said.
+# 3. The time includes **decoding**. That can be right, but then the report must say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
-# 5. On a GPU it **does not wait**: the call returns as soon as the work is queued.
+# 5. On a GPU the clock **does not wait**: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without batch, image size, precision, threads or spread.
 #
-# The corrected version:
+# Here is the corrected version:
 
 
 # %%
@@ -219,11 +219,11 @@ print(f"batch 4, 64 px, float32, {torch.get_num_threads()} threads, {device}, {l
 # %% [markdown]
 # ## Fold the batch norms
 #
-# Training needs batch norm as a separate layer. In inference its mean and variance are fixed, so it is one multiplication and one addition per channel, and the convolution in front of it can do both:
+# Training needs batch norm as a separate layer. In inference its mean and variance are fixed, so it is one multiplication and one addition per value, with constants for each channel. The convolution before it can do both:
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`
 #
-# PyTorch's `fuse_conv_bn_eval` computes these weights. Apply it to all 53 pairs. **Predict:** by how much do the logits change?
+# PyTorch's `fuse_conv_bn_eval` computes these weights. Apply it to all 53 pairs of a convolution and a batch norm. **Predict:** by how much do the logits, the outputs before softmax, change?
 
 # %%
 from itertools import pairwise
@@ -245,18 +245,18 @@ folding = (again - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
 
 # %% [markdown]
-# The change is rounding. Folding hardly saves arithmetic. It saves **memory traffic**: a separate layer reads its input from memory and writes its output back. After folding, the same kernel can also apply the ReLU and add the shortcut while the result is still in registers.
+# The change is only rounding. Folding saves hardly any arithmetic, but it saves **memory traffic**: a separate layer reads its input from memory and writes its output back. After folding, the same kernel can also apply the ReLU and add the shortcut while the result is still in registers.
 
 # %%
 (flops, separate), (_, fused) = (nb07.traffic(16, "float32", fused) for fused in (False, True))
-print(f"ResNet-50, 224 px, batch 16, float32: {flops / 1e9:.1f} GFLOP per image in both forms")
+print(f"ResNet-50, 224 px, batch 16, float32: {flops / 1e9:.1f} GFLOP per image in both versions")
 print(f"separate layers: {separate / 1e6:.0f} MB of traffic per image")
 print(f"one kernel each: {fused / 1e6:.0f} MB, {separate / fused:.1f} times less")
 
 # %% [markdown]
 # ## Export it
 #
-# The program that answers is often not the one that trained. **ONNX** is the common file format: operations and weights in one file. `rn50 export` writes it with normalisation inside, because a caller who forgets to normalise gets wrong answers and no error.
+# The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this, with operations and weights in one file. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
 #
 # To export any PyTorch model, use `torch.onnx.export(model, (images,), "model.onnx", dynamo=True)`, which needs the package `onnxscript`. The older, TorchScript-based exporter (`dynamo=False`) is deprecated. `rn50 export` uses neither: it writes the graph node by node, so it needs only the package `onnx`.
 
@@ -278,11 +278,11 @@ print(f"ONNX Runtime and PyTorch: logits differ by up to {exported:.1e},", end="
 print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f} % of the answers agree")
 
 # %% [markdown]
-# An export is right when a program that shares no code with yours gives the same answers.
+# The best test of an export is that an independent program gives the same answers.
 #
-# ## Which form is fastest?
+# ## Which version is fastest?
 #
-# Now compare all forms on a batch of 64-pixel images. The forms are your model with and without `inference_mode`, your folded model, the library's `Predictor`, which also fuses ReLU and addition if the processor has a kernel for it, ONNX Runtime, and `Predictor` in 16 bits. They take turns, so a slow moment of this machine hits all of them. **Predict** the order, and whether folding gains as much as the traffic suggests.
+# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also fuses ReLU and addition if the processor has a kernel for that. The versions take turns, so a slow moment of this machine affects all of them. **Predict** the order, and whether folding gains as much as the traffic suggests.
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -322,16 +322,16 @@ fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
 names = [f"{name}\n{m:.1f} ms" for name, m in zip(ms, middle, strict=True)]
 ax.barh(names, middle, xerr=ends, capsize=4)
 ax.invert_yaxis()
-ax.set(title=f"Time of {len(batch)} images of 64 px in six forms ({device})")
+ax.set(title=f"Time of {len(batch)} images of 64 px in six versions ({device})")
 ax.set(xlabel=f"milliseconds: median and range of {rounds} turns")
 plain = ms["inference_mode"]
 gain = {name: float(np.median(plain / values)) for name, values in ms.items()}
 finding = "; ".join(f"{name} {value:.2f}" for name, value in gain.items())
-workshop.figure(fig, alt=f"Time of a batch by form. Speed over inference_mode: {finding}.")
+workshop.figure(fig, alt=f"Time of a batch by version. Speed over inference_mode: {finding}.")
 print(f"Speed as a multiple of inference_mode, median of {rounds} rounds: {finding}")
 
 # %% [markdown]
-# Folding can save only time that was spent on memory traffic; the arithmetic of the convolutions stays. Sixteen bits are fast only if the hardware has instructions for them. A processor that has to emulate bfloat16 is slower with it.
+# Folding can save only the time spent on memory traffic; the arithmetic of the convolutions remains. Sixteen bits are fast only if the hardware has instructions for them. A CPU that has to emulate bfloat16 is usually slower with it.
 #
 # Training in 16 bits needed a loss scale and master weights. Inference has no gradients, so one question is left: do the answers change?
 
@@ -345,7 +345,7 @@ print(f"{same:.1f} % of {len(images)} answers stay the same")
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file. It has to be decoded, resized and cropped before the network sees it. Time both parts, one request after another. **Predict:** what share of the time goes into decoding, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file. It has to be decoded, resized and cropped before the network sees it. Time both parts, one request after another. The **p99** is the time within which 99 % of the requests are answered, and the p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
 
 # %%
 decoding, answering = [], []
@@ -364,7 +364,7 @@ latency = decoding + answering
 p50, p90, p99 = np.percentile(latency, (50, 90, 99), method="inverted_cdf")
 fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
 ax.ecdf(latency, label="whole request")
-ax.ecdf(decoding, ls="--", label="decoding only")
+ax.ecdf(decoding, ls="--", label="preparation only")
 ax.axvline(latency.mean(), color="black", ls=":", label=f"mean {latency.mean():.1f} ms")
 for name, value, share in (("p50", p50, 0.5), ("p90", p90, 0.9), ("p99", p99, 0.99)):
     ax.plot(value, share, "ks")
@@ -376,19 +376,19 @@ ax.set(xlim=(0, 1.3 * p99))
 ax.legend(loc="center right")
 finding = (
     f"Half of {len(latency)} requests take at most {p50:.1f} ms and 99 % at most {p99:.1f} ms;"
-    f" decoding is {100 * decoding.sum() / latency.sum():.0f} % of the time."
+    f" decoding and cropping take {100 * decoding.sum() / latency.sum():.0f} % of the time."
 )
 workshop.figure(fig, alt=f"Cumulative share of requests over latency. {finding}")
 print(finding)
 
 # %% [markdown]
-# Services promise a p99 because a mean hides the tail. A page that needs ten answers waits for the slowest: if 1 % of answers are slow, 1 − 0.99¹⁰ = 10 % of such pages are slow. With n requests, percentiles above 100 − 100/n are just the slowest request.
+# Services promise a p99 because a mean hides the slow requests. A page that needs ten answers waits for the slowest. If 1 % of the answers are slow, 1 − 0.99¹⁰ ≈ 10 % of such pages are slow. With n requests, percentiles above 100 − 100/n are just the slowest request.
 #
 # ## One at a time, or many
 #
-# Published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and compute together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command replaces the images by random numbers, so it shows the network alone.
+# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command below replaces the images with random numbers, so it shows the network alone.
 #
-# **Predict** for this machine: how many times more images per second does the largest batch give than a batch of 1, and how much faster is synthetic than real?
+# **Predict** for this machine: how many times as fast is the largest batch as a batch of 1, and how much faster are synthetic images than real ones?
 
 # %% language="bash" magic_args="-e"
 # common="-n 1 -b $BATCHES -i $ITERATIONS -e 2 -w 1 --only-inference --image-shape 224 --dtype float32"
@@ -396,11 +396,11 @@ print(finding)
 # rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 
 # %% [markdown]
-# The published figures come from one V100 16 GB and real ImageNet records, in NVIDIA's container 18.12, with this command (there `python benchmark.py`; for FP32 up to batch 96). [docs/recipes.md](../docs/recipes.md) says what else is known about these runs.
+# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's container 18.12, with the command below (for FP32, up to batch 96). `rn50 benchmark` has the same flags. [docs/recipes.md](../docs/recipes.md) says what else is known about these runs.
 #
 # ```bash
-# rn50 benchmark -n 1 -b 1,2,4,8,16,32,64,96,128,192,208 --dtype float16 -i 200 -e 12 -w 4 \
-#   --only-inference -o inferbenchmark_report_fp16.json
+# python benchmark.py -n 1 -b 1,2,4,8,16,32,64,96,128,192,208 --dtype float16 \
+#   -o inferbenchmark_report_fp16.json --data-root <path to imagenet> -i 200 -e 12 -w 4 --only-inference
 # ```
 
 # %%
@@ -440,13 +440,13 @@ print(f"V100, FP16, batch 1: measured {1000 / v100['FP16'][1]:.1f} ms per image,
 print(f"network needs {1000 * max(moved / bandwidth, flops / peak):.2f} ms by the data sheet")
 
 # %% [markdown]
-# Why is a batch of 1 so slow on the V100? Its memory and arithmetic explain a tenth of a millisecond, so nearly all of the time is something else. Total IPS counts three candidates:
+# Why is a batch of 1 so slow on the V100? Memory traffic and arithmetic explain about a tenth of a millisecond, so nearly all of the time goes elsewhere. Total IPS includes three likely causes:
 #
-# - **Decoding.** A batch of 1 holds one JPEG. One of the ten DALI threads works on it, the other nine wait.
-# - **Starting kernels.** More than a hundred start one after another, each at a fixed cost.
-# - **Small layers.** The last stage has 7 × 7 pixels, too few to fill 80 multiprocessors.
+# - **Decoding.** A batch of 1 holds one JPEG, so only one of the ten DALI threads can work on it.
+# - **Starting kernels.** A forward pass starts many kernels one after another, each at a fixed cost.
+# - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
 #
-# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate them. Yours can: the gap between your two columns is the input, and what rises in the synthetic column is the network. On a processor, decoder and network share the same cores, a layer starts within microseconds, and one image keeps a few cores busy. Expect a flatter curve.
+# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two columns is the input, and the rise in the synthetic column is the network. On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
 
 # %% [markdown]
 # ## Your numbers
@@ -473,17 +473,17 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # %% [markdown]
 # ## Where is the time going now?
 #
-# A single request pays for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive latency from throughput or the reverse, so publish both, with batch, image size, precision and threads.
+# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive latency from throughput or the reverse, so publish both, with batch, image size, precision and threads.
 #
 # ## What to remember
 #
-# - Score a checkpoint before you build on it; expect equality to the last digit.
-# - A probability says which of the known classes, never whether it is one of them. Count how far to trust it.
+# - Score a checkpoint before you build on it, and expect equality to the last digit.
+# - A probability says which of the known classes is likeliest, never whether the image shows one of them. Count to see how far you can trust it.
 # - Folding and fusing give the same answers with less memory traffic.
-# - Before you time: evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
+# - For a correct timing you need evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Promise a p99, not a mean.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# To try: set `epochs = 1` in the second cell. Is a less trained network under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# To try: set `epochs = 1` in the first code cell. Is a network with less training under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
-# The last notebook asks what 8 or 512 GPUs would bring.
+# The last notebook asks how much faster 8 or 512 GPUs would be.

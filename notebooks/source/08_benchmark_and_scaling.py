@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict what more GPUs would bring and know how far to trust the prediction. At the end you run every script of the course and see the whole ladder.
+# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end you run every script of the course and see the whole ladder.
 #
 # **Time:** 30 minutes · **Needs:** the scripts of notebooks 02 to 06 · **On a CPU:** about 4 minutes to run
 
@@ -46,7 +46,7 @@ os.environ |= {
 # %% [markdown]
 # ## A benchmark in ten lines
 #
-# Every notebook so far changed one thing and measured again. This one is about the measuring. Here is a benchmark as most people write it the first time: a model, a batch, a training step and a clock.
+# This notebook is about measuring itself. Here is a typical first benchmark: a model, a batch, a training step and a clock.
 
 # %%
 import time
@@ -83,17 +83,17 @@ print("img/s of each step:", *(f"{rate:.1f}" for rate in rates))
 print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
 
 # %% [markdown]
-# Is the last line true? **Find the mistakes** before you read on. Which steps should count? What does the clock wait for on a GPU? Who chose the number in the last line? What is missing next to it?
+# Is the last line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates was printed? What is missing next to it?
 #
 # ## Seven ways to a wrong number
 #
-# All seven happen in practice. The last three come from NVIDIA's own benchmark program and tables.
+# The last four come from NVIDIA's own benchmark program and tables.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# In a fresh process the first steps allocate memory, choose kernels and raise the clock frequency. And a GPU works through a queue: `step` returns as soon as the work is queued. So leave out the first steps and call `torch.cuda.synchronize()` before you read the clock.
+# In a fresh process, the first steps are slow because they allocate memory and choose kernels. On a GPU, `step` returns as soon as the work is queued. So leave out the first steps, and call `torch.cuda.synchronize()` before you read the clock.
 #
-# The script below does both. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports *all* seconds, so that you can see the warm-up.
+# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports the time of *every* step, so that you can see the warm-up.
 
 # %%
 # %%writefile {session.folder}/bench.py
@@ -191,7 +191,7 @@ print(finding)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Half of your images run at 100 images/s, half at 50. The average speed is not 75: each 100 images of the first half take 1 s and of the second half 2 s, so 200 images take 3 s: 66.7 images/s. Average rates over equal work with the **harmonic mean**, which is all images over all seconds. Your steps, including the cold ones:
+# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. Average rates over equal work with the **harmonic mean**, which equals all images over all seconds. Compare the means of your own steps:
 
 # %%
 rates = small / took
@@ -201,11 +201,11 @@ print(f"arithmetic mean             {rates.mean():8.1f}")
 print(f"median                      {np.median(rates):8.1f}")
 
 # %% [markdown]
-# The median ignores slow steps, but they did take time. It describes a typical step, not a run.
+# The median describes a typical step, not a run: it ignores how long the slow steps took.
 #
 # ### 3. The best of n
 #
-# "We report the best of five runs." The best grows with your patience, although the machine stays the same. Draw from your own warm steps:
+# "We report the best of five runs." The more runs you make, the higher the best rate, on the same machine. Draw at random from your own warm steps:
 
 # %%
 rng = np.random.default_rng(0)
@@ -216,9 +216,9 @@ for n in (1, 5, 30):
 # %% [markdown]
 # ### 4. Batch 208 against batch 96
 #
-# NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*). It does not answer "what does the precision bring?" (*equal batch*). Publish each under its name.
+# NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does the precision gain?" (*equal batch*). Say which one you publish.
 #
-# To compare two things on a machine that does other work too, let them **take turns**, and report the **median and the range** of the ratio within a turn. A slow moment then hits both.
+# To compare two things on a machine that is also doing other work, let them **take turns**, and report the **median and the range** of the ratio within a turn. A slow moment then affects both.
 
 # %%
 reduced = torch.float16 if gpus else torch.bfloat16
@@ -242,13 +242,13 @@ print(f"training, {session.size} px, {device}, {torch.get_num_threads()} threads
 print(f"PyTorch {torch.__version__}, {session.turns} turns")
 
 # %% [markdown]
-# A processor without bfloat16 instructions emulates them, and then the ratio is below 1. The last line belongs next to every rate: what was done, at which batch and size, in which precision, on what.
+# A processor without bfloat16 instructions emulates them, and then the ratio can be below 1. The last line, together with batch and precision, belongs next to every rate.
 #
 # ## The same, hardened
 #
-# `rn50 benchmark` does all this and has the same flags as `benchmark.py`, NVIDIA's program: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and compute together, without the first iteration of an epoch, and then the harmonic mean over the epochs.
+# `rn50 benchmark` warms up, synchronises, averages harmonically and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Over the epochs it takes the harmonic mean.
 #
-# The published tables are Total IPS on *real* records. So measure real images, and show synthetic ones (of one worker) as a second column. Each worker gets the same number of cores. The last batch of the first sweep is impossible on purpose. **Predict:** how much faster is synthetic than real, and what should the file say about the impossible batch?
+# The published tables are Total IPS on *real* records. So measure real images, and show synthetic ones, which need no input pipeline, as a second column. Each worker gets the same number of cores. The last batch of the first sweep is impossible on purpose. **Predict:** how much faster is synthetic than real, and what should the report say about the impossible batch?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -280,7 +280,7 @@ gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
 print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthetic ones")
 
 # %% [markdown]
-# If real images are much slower, you measured your input pipeline, and a faster GPU or another precision would change nothing.
+# If real images are much slower, you measured your input pipeline, and a faster GPU or a different precision would change little.
 #
 # The published training table, from a DGX-1 with V100s in NVIDIA's container 18.12:
 #
@@ -297,11 +297,11 @@ print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthet
 #   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# **These rows are not Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`. So they show what eight GPUs of a DGX-1 reached, not what Horovod or DDP would have reached there. A later release on a DGX A100: 3410.52 images/s with one GPU and 26673.72 with eight in mixed precision, 1055.78 and 8247.44 in TF32.
+# **These rows are not Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
 #
 # ### 5. A failed cell that counts
 #
-# Your file has `null` for the impossible batch, the reason next to it, and the exit status was 1, so a script notices. NVIDIA's program writes `NaN`, which is not valid JSON. And a zero would enter the mean:
+# Your report has `null` for the impossible batch and the reason next to it. The exit status was 1, so a script notices the failure. NVIDIA's program writes `NaN`, which is not valid JSON. A zero would distort the mean:
 
 # %%
 rates = [rate for (n, _), rate in real.items() if n == 1]
@@ -322,11 +322,11 @@ print(f"arithmetic mean with 0 for the gap: {sum(measured) / len(rates):8.1f} im
 # echo "but the run ended with exit status $status"
 
 # %% [markdown]
-# The remedy: a new folder for each cell, and a figure only if *this* run exited with 0 and wrote it.
+# So use a new folder for each cell, and accept a figure only if *this* run exited with 0 and wrote it.
 #
 # ### 7. A loader that restarts inside the timed iterations
 #
-# In the commands above, `--num-examples 25600` sets the length of the DALI iterator. How many of the 100 timed iterations does that last?
+# In the published commands, `--num-examples 25600` sets the length of the DALI iterator. How many of the 100 timed iterations does that cover?
 
 # %%
 for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
@@ -334,9 +334,9 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
     print(precision, *(f"{n} GPUs: {it:5.1f} iterations;" for n, it in lasts.items()))
 
 # %% [markdown]
-# With one GPU the data outlasts the 100 iterations. With eight it ends after 15.4, so the program resets the loader about six times between timed iterations. **This is an inference from the source code of that release; what a reset costs has not been published.** It may be part of the loss that the table shows as weak scaling.
+# With one GPU the data outlasts the 100 iterations. With eight GPUs, in FP16, it ends after 15.4, so the program resets the loader about six times between timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
 #
-# What does a restart cost here? The same 30 batches from PyTorch's `DataLoader`, first with images for 10 batches, then with enough. (A different loader, so this shows the effect and not its size on a DGX-1.)
+# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first with images for 10 batches, then with enough. (This is a different loader, so it shows the effect, not its size on a DGX-1.)
 
 # %%
 from PIL import Image
@@ -377,11 +377,11 @@ print(f"img/s with restarts and without: {pairs[0][0]:.0f} and {pairs[0][1]:.0f}
 print(f"the restarts cost {lost:.0f} % (median of 3 turns)")
 
 # %% [markdown]
-# `rn50 benchmark` ends an epoch where the data ends and does not time the first iteration of an epoch, so a restart is never counted.
+# `rn50 benchmark` ends an epoch when the data ends and does not time the first iteration of an epoch, so it never counts a restart.
 #
 # ## Weak and strong scaling
 #
-# There are two ways to use more workers. In **weak scaling** each worker keeps its batch, so the global batch grows. In **strong scaling** the workers share the batch, so each computes less per step, but the gradients to exchange stay as large. If you read "scales to 512 GPUs", ask which one. **Predict both** for your workers:
+# There are two ways to use more workers. In **weak scaling** each worker keeps its batch, so the global batch grows. In **strong scaling** the workers share a fixed batch, so each computes less per step but exchanges just as many gradients. If you read "scales to 512 GPUs", ask which one is meant. **Predict both** for your workers:
 
 # %% language="bash" magic_args="-e"
 # export OMP_NUM_THREADS=$CORES
@@ -403,12 +403,12 @@ if workers > gpus > 0:
 # %% [markdown]
 # ## A model of a step
 #
-# To predict GPUs that you do not have, you need a model. Two classics:
+# To predict the speed of GPUs that you do not have, you need a model. There are two classics:
 #
-# - **Amdahl's law**: a share *s* of the work does not get faster. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
+# - **Amdahl's law**: a share *s* of the work cannot be divided. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Alpha-beta**: a message takes a latency *α* plus its bytes over a bandwidth *β*. A ring all-reduce sends 2 (*n* − 1) messages of 1/*n* of the gradients each, so the step is *compute* + 2 (*n* − 1) (*α* + *S* / (*n β*)).
 #
-# Fit *α* and *β* to your bare all-reduce, add them to the step of one worker, and compare with what you measured. Nothing is fitted to the answer.
+# Fit *α* and *β* to the all-reduce that you timed alone, add its time to the step of one worker, and compare with the measured step. Nothing is fitted to the measured step itself.
 
 # %%
 size, seconds = np.array(report["all_reduce"]).T
@@ -426,11 +426,11 @@ print(f"{1000 * workers * big / weak:.0f} ms")
 print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f} %")
 
 # %% [markdown]
-# On a processor expect the prediction to be too fast: two workers share memory and caches, so each computes more slowly than alone. A model contains only what you put into it.
+# On a CPU, expect the prediction to be too fast: the workers share memory and caches, so each computes more slowly than alone. The model does not include that.
 #
 # ### Against published rows
 #
-# Now the published rows, which the models have not seen. Amdahl's *s* comes from the DGX-1 row of 4 GPUs by solving for it. "Wires only" is alpha-beta with NCCL's constants for the links and overlap with the backward pass. Two more models add one cause each, fitted to the rows with few GPUs: **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only a share of the bandwidth). **Predict:** which one is closest, and how large is its error?
+# Now predict published rows. Amdahl's *s* is solved from the DGX-1 row for 4 GPUs. "Wires only" is alpha-beta with NCCL's constants for the links, overlapped with the backward pass. Two more models add one cause each, fitted to the rows with few GPUs: **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows rows that were not fitted. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -443,17 +443,17 @@ print(f"(published 10,263: {100 * (eight / 10263.2 - 1):+.1f} %)")
 models = ("perfect", "wires only", "Amdahl", "stragglers", "communication")
 rows = nb08.held_out(*models)
 columns = ["rows that were not fitted", "GPUs", "img/s", *(f"{name}, %" for name in models)]
-workshop.table(rows, columns, "Predicted over published, less 1")
+workshop.table(rows, columns, "Predicted over published, minus 1")
 errors = np.abs([row[3:] for row in rows])
 for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), strict=True):
-    print(f"{name:13} {mean:4.1f} % off in the mean, {worst:4.1f} % at most")
+    print(f"{name:13} {mean:4.1f} % off on average, {worst:4.1f} % at most")
 
 # %% [markdown]
-# The wires alone explain almost nothing of the loss. Both fitted causes come within a few per cent, although they contradict each other: the rows give images per second, so they cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input alone.
+# The wires alone explain almost none of the loss. Both fitted models come within a few per cent on average, although they contradict each other. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
 #
 # ## What would my training do?
 #
-# 90 epochs of ImageNet on 8, 64 and 512 GPUs like the one in the second cell: **predict** hours and cost. `rn50 scale` uses the straggler model.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like the one in the first code cell. `rn50 scale` uses the straggler model.
 
 # %% language="bash" magic_args="-e"
 # rn50 scale --gpus 1,8,64,512 --compute-ips $IPS --batch $GPU_BATCH --dtype float16 \
@@ -482,11 +482,11 @@ workshop.figure(fig, alt=f"Predicted efficiency. Weak scaling to 512 GPUs: {find
 print(f"Weak scaling to 512 GPUs, the same published rows, two causes: {finding}")
 
 # %% [markdown]
-# The honest answer for 512 GPUs is the range between the two lines. No row here has more than 32 GPUs. The right figure assumes that one GPU reaches the same images/s with every batch; small batches are slower, so it flatters strong scaling, and still strong scaling ends early.
+# For 512 GPUs, the honest answer is at best the range between the two lines, because no row here has more than 32 GPUs. The right panel assumes the same speed per GPU with every batch. Small batches are slower, so it flatters strong scaling.
 #
 # ## Time to accuracy
 #
-# Images per second are worth something only if the network learns. Do the published speeds explain the published hours?
+# Images per second matter only if the network learns. Do the published speeds explain the published hours?
 
 # %%
 published = {name: item.value for name, item in session.results.items() if "v100" in name}
@@ -498,7 +498,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f} %")
 
 # %% [markdown]
-# Nearly: validation and checkpoints take the rest. But weak scaling changes the training: 512 GPUs × 208 images are 106,496 per step. With a linearly scaled learning rate and five epochs of warm-up, how far does the batch grow before accuracy drops? Goyal et al. trained each point five times:
+# Nearly; the published hours also include validation. But weak scaling changes the training: 512 GPUs × 208 images are 106,496 per step. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. trained each point five times:
 
 # %%
 goyal = {
@@ -521,11 +521,11 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6 % with another recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images the plain recipe loses nothing. With more GPUs than that allows, each gets a smaller batch, which is strong scaling. The other way is a different recipe: FFCV's run above trains fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
+# Up to about 8,192 images the plain recipe loses almost nothing. With more GPUs than that allows, each gets a smaller batch, which is strong scaling. Another way is a different recipe: the FFCV run above trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
 #
 # ## The ladder
 #
-# Back to your own script. The last rung, `5_tuned.py`, trains the same network. It changes the threads per process, the memory layout, the choice of kernels, the queue of prepared batches and, on a GPU, the gradients on the wire, which become 16 bits.
+# Now return to your own script. The last rung, `5_tuned.py`, trains the same network. It changes the threads per process, the memory layout, the choice of kernels, the queue of prepared batches and, on a GPU, sends the gradients as 16-bit numbers.
 
 # %%
 from workshop import ladder
@@ -533,7 +533,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `train.py` in the folder of runs and type the changes into it. Which ones can matter on *your* device? Then replace the factor below by **your prediction** and run every rung. The rungs before are the finished scripts; for the last one your `train.py` is used if you have edited it.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. The last rung is your `train.py` if you have edited it; the others are the finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -554,9 +554,9 @@ for rung, found in rungs.items():
 ladder.figure()
 
 # %% [markdown]
-# Black diamonds are your predictions from notebooks 02 to 08. How many were within a fifth? The largest part of the last bar is where your time goes *now*; the next change has to attack that part. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
+# Black diamonds are your predictions. How many were within a fifth? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
-# The two figures cannot be compared bar by bar: on a V100 Tensor Cores bring 3.6 times, and 8 GPUs have 8 memories; your processor's workers share one.
+# Do not compare a CPU's bars with the published ones one by one, because its workers share the cores and the memory.
 #
 # ## Your numbers
 
@@ -570,14 +570,13 @@ session.note("own_error", own_error, "%", "error of the alpha-beta model on this
 # %% [markdown]
 # ## What to remember
 #
-# - State workers, batch, precision, size, hardware, versions and command. A rate without its batch is not a result.
-# - Warm up, synchronise, average rates harmonically, take turns, show median and range.
+# - State workers, batch, precision, size, hardware, versions and command with every rate.
+# - Warm up, synchronise, average rates harmonically, take turns, and show the median and the range.
 # - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
-# - Compare Total IPS only with Total IPS: real images, data and compute.
-# - A fitted model predicts the total to a few per cent within its range. It does not tell you why time is lost.
-# - Time to accuracy is the goal.
+# - A fitted model can predict the total to a few per cent. It does not tell you why time is lost.
+# - The goal is time to accuracy, not images per second.
 #
-# To try: put your own GPU's speed and batch into the second cell and run "What would my training do?" again. The exercises `ex08` go deeper. Here is what you have passed:
+# To try: set your own GPU's speed and batch in the first code cell and run "What would my training do?" again. So far you have passed:
 
 # %%
 workshop.summary()

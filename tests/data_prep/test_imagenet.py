@@ -2,8 +2,6 @@
 
 import io
 import os
-import random
-import sys
 import tarfile
 from pathlib import Path
 
@@ -131,35 +129,6 @@ def make_kaggle(folder):
     return folder
 
 
-def make_parquet(folder, with_class_in_name=True):
-    import pyarrow
-    from pyarrow import parquet
-
-    order = sorted(WNIDS)
-    rows = {"train": [], "validation": []}
-    for wnid, count in zip(WNIDS, TRAIN_IMAGES, strict=True):
-        rows["train"] += [(*train_image(wnid, number), wnid) for number in range(count)]
-    for number, truth in enumerate(TRUTH, start=1):
-        rows["validation"].append((*val_image(number), WNIDS[truth - 1]))
-    (folder / "data").mkdir(parents=True)
-    for split, images in rows.items():
-        random.Random(0).shuffle(images)
-        for shard in range(2):
-            part = images[shard::2]
-            names = [f"{n[:-5]}_{w}.JPEG" if with_class_in_name else n for n, _, w in part]
-            table = pyarrow.table(
-                {
-                    "image": [
-                        {"bytes": data, "path": name}
-                        for name, (_, data, _) in zip(names, part, strict=True)
-                    ],
-                    "label": [order.index(wnid) for _, _, wnid in part],
-                }
-            )
-            parquet.write_table(table, folder / "data" / f"{split}-{shard:05}-of-00002.parquet")
-    return folder
-
-
 def run(*arguments):
     return imagenet.main([*map(str, arguments)])
 
@@ -192,14 +161,6 @@ def test_every_form_gives_the_same(tmp_path, make, capsys):
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
-def test_parquet_names_the_missing_package(tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train-00000-of-00001.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match="`pip install pyarrow`"):
-        run(tmp_path, tmp_path / "out")
-
-
 def test_files_are_linked_or_copied(tmp_path):
     source = make_extracted(tmp_path / "source", flat_val=True)
     run(source, tmp_path / "linked")
@@ -208,26 +169,6 @@ def test_files_are_linked_or_copied(tmp_path):
     inode = (source / "train-jpeg" / relative).stat().st_ino
     assert (tmp_path / "linked" / "train" / relative).stat().st_ino == inode
     assert (tmp_path / "copied" / "train" / relative).stat().st_ino != inode
-
-
-@pytest.mark.needs("pyarrow")
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("named", [True, False])
-def test_parquet_shards_give_the_same(tmp_path, listed, named):
-    make_parquet(tmp_path / "set", with_class_in_name=named)
-    if listed:
-        mapping = "".join(f"{w} {t}\n" for w, t in zip(WNIDS, WORDS, strict=True))
-        (tmp_path / "set" / "LOC_synset_mapping.txt").write_text(mapping, encoding="utf-8")
-    elif not named:
-        with pytest.raises(UserError, match="the names of its images do not contain their class"):
-            run(tmp_path / "set", tmp_path / "out")
-        return
-    assert run(tmp_path / "set", tmp_path / "out") == 0
-    got, wanted = contents(tmp_path / "out"), expected()
-    if not listed:
-        lines = [f"{i}\t{wnid}\t\n" for i, wnid in enumerate(sorted(WNIDS))]
-        wanted["classes.txt"] = "".join(lines).encode()
-    assert got == wanted
 
 
 # -- bad sources ---------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import collections
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -188,20 +187,6 @@ def test_a_second_process_waits_and_finds_the_set(tmp_path: Path) -> None:
     assert "another process is writing this folder; waiting" in second.stderr
     assert "drawing road signs" not in second.stderr and "needs about" not in second.stderr
     assert len(list(out.glob("*/*/*.jpg"))) == 36
-
-
-@pytest.mark.slow
-def test_killed_worker_costs_no_image(small: Path, tmp_path: Path) -> None:
-    out, work = tmp_path / "set", tmp_path / "set.part"
-    process = subprocess.Popen(command(out, *SMALL, "--jobs", 1), cwd=ROOT, stderr=subprocess.PIPE)
-    wait_for(lambda: any(work.glob("*/*/*.jpg")), "the first image")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for child in children:
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(int(child), signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert contents(out) == contents(small)
 
 
 @pytest.mark.parametrize(
