@@ -3,7 +3,7 @@
     read → decode and crop → resize → mirror → uint8 pixels
 
 The same two run on a CPU and on a GPU. Each takes `read`, a function that adds a reader of files,
-RecordIO or TFRecord, and a `ImageSpec` with the recipe's numbers, none of which are DALI's
+RecordIO or TFRecord, and an `ImageSpec` with the recipe's numbers, none of which are DALI's
 defaults. Normalising is left to the step, which does it on the device.
 """
 

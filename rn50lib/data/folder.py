@@ -105,7 +105,7 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
     folder = root / split
     if not folder.is_dir():
         raise UserError(
-            f"{folder}: there is no such folder; a data root holds train/CLASS/*.jpg and "
+            f"{folder}: this folder does not exist; a data root holds train/CLASS/*.jpg and "
             "val/CLASS/*.jpg"
         )
     with os.scandir(folder) as entries:
@@ -119,7 +119,9 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
             "sort them into one folder for each class. For ImageNet's validation images, "
             "`python -m data_prep.imagenet` does it"
         )
-    raise UserError(f"{folder}: it holds no class folders, so there are no images to read")
+    raise UserError(
+        f"{folder}: it holds no class folders; sort the images into one folder for each class"
+    )
 
 
 def _image_names(folder: Path) -> list[str]:

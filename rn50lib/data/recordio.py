@@ -294,7 +294,7 @@ class Reader:
             position = int(np.argmin(is_class))
             raise self._file.error(
                 f"the record with key {keys[position]} at offset {offsets[position]:,} has the"
-                f" label {self[position][0]}, which is no class: a whole number from 0 on",
+                f" label {self[position][0]}, but a class is a whole number from 0 on",
                 int(offsets[position]),
             )
         return {"labels": labels.astype(np.int32)}

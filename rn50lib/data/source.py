@@ -165,7 +165,7 @@ def _check_root(root: str | os.PathLike) -> Path:
     root = Path(root)
     if not root.exists():
         raise UserError(
-            f"--data-root {root}: there is no such folder. `python -m data_prep.roadsigns {root}` "
+            f"--data-root {root}: this folder does not exist. `python -m data_prep.roadsigns {root}` "
             "draws the built-in data set there; `rn50 run` without --data-root draws and uses it"
         )
     if not root.is_dir():
@@ -228,7 +228,7 @@ def _open_records(root: Path, split: str) -> RecordSource:
     if not path.exists():
         command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
         raise RecordError(
-            f"{path}: there is no such record file: make it with "
+            f"{path}: this record file does not exist: make it with "
             f"`{command % '--list --recursive'}` and then `{command % '--pass-through'}`",
             path,
         )

@@ -136,7 +136,7 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
     counts = sorted({int(name[-5:]) for name in found})
     if not counts:
         raise UserError(
-            f"{folder}: there are no shards {prefix}-NNNNN-of-NNNNN here; "
+            f"{folder}: the shards {prefix}-NNNNN-of-NNNNN are missing here; "
             f"`python -m data_prep.tfrecord {folder.parent}` writes them"
         )
     if len(counts) > 1:
@@ -172,7 +172,9 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
             name = f"{shard}: record {i} at offset {int(reader.offsets[i]):,}"
             found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
             if not 1 <= label < 2**31:
-                raise UserError(f"{name}: {label} is no label, which count from 1; {WRITE_AGAIN}")
+                raise UserError(
+                    f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
+                )
         labels.append(found - 1)
         offsets.append(reader.offsets)
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
@@ -246,7 +248,7 @@ def example_value(data: bytes, name: str, key: str) -> Any:
     try:
         values = parse_example(data, (key,)).get(key, [])
     except ValueError as error:
-        text = f"{name}: its data is no tf.train.Example ({error}); {WRITE_AGAIN}"
+        text = f"{name}: its data is not a tf.train.Example ({error}); {WRITE_AGAIN}"
         raise UserError(text) from None
     if len(values) != 1 or not isinstance(values[0], bytes if key == IMAGE else int):
         kind = "bytes" if key == IMAGE else "a whole number"

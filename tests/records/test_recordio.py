@@ -120,7 +120,9 @@ def test_invalid_label_is_named(tmp_path, label):
     with Writer(tmp_path / "a") as writer:
         writer.write(4, pack_header(1, 4, b"image"))
         writer.write(8, pack_header(label, 8, b"image"))
-    with pytest.raises(RecordError, match=r"record with key 8 at offset 40 .* no class"):
+    with pytest.raises(
+        RecordError, match=r"record with key 8 at offset 40 .* a class is a whole number"
+    ):
         Reader(tmp_path / "a.rec").labels()
 
 

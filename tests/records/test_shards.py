@@ -125,7 +125,10 @@ def write_shard(folder, *examples, split="train", number=0, count=1):
         ({"image/encoded": b"x"}, "should have one image/class/label, a whole number"),
         ({"image/encoded": b"x", "image/class/label": [1, 2]}, "should have one image/class/label"),
         ({"image/encoded": b"x", "image/class/label": b"dog"}, "should have one image/class/label"),
-        ({"image/encoded": b"x", "image/class/label": 0}, "0 is no label, which count from 1"),
+        (
+            {"image/encoded": b"x", "image/class/label": 0},
+            "the label is 0, but labels count from 1",
+        ),
         ({}, "should have one image/class/label"),
     ],
 )

@@ -88,7 +88,7 @@ def refused(root, split="train", data_format="auto"):
 
 def test_no_such_root(tmp_path):
     message = refused(tmp_path / "nowhere")
-    assert message.startswith(f"--data-root {tmp_path / 'nowhere'}: there is no such folder")
+    assert message.startswith(f"--data-root {tmp_path / 'nowhere'}: this folder does not exist")
     assert f"`python -m data_prep.roadsigns {tmp_path / 'nowhere'}`" in message
 
 
@@ -152,6 +152,6 @@ def test_lfs_pointer_and_empty_image_in_a_record(root):
 def test_missing_record_file_says_how_to_make_it(root):
     message = refused(root, "train", "recordio")
     prefix = root / "records" / "train"
-    assert message.startswith(f"{prefix}.rec: there is no such record file")
+    assert message.startswith(f"{prefix}.rec: this record file does not exist")
     assert f"`python -m data_prep.im2rec --list --recursive {prefix} {root / 'train'}`" in message
     assert f"`python -m data_prep.im2rec --pass-through {prefix} {root / 'train'}`" in message
