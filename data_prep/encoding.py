@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rn50lib.data.recordfile import file_sizes, save_arrays
+from rn50lib.data.recordfile import read_pairs, save_arrays
 from rn50lib.data.recordio import (
     FIRST,
     HEADER,
@@ -24,9 +24,7 @@ from rn50lib.data.recordio import (
     PART,
     WHOLE,
 )
-from rn50lib.data.shard_scan import split_arrays
-from rn50lib.data.shards import sidecar_path
-from rn50lib.data.tfrecord import TFRecordReader, find_shards
+from rn50lib.data.tfrecord import find_shards, index_path, sidecar_path
 from rn50lib.errors import UserError
 
 
@@ -67,18 +65,13 @@ def frame(payload: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def write_sidecar(
-    folder: Path, split: str, labels: np.ndarray, classes: Sequence[str], raw: bool
-) -> None:
-    """Write labels and offsets of shards that were just written with their indexes.
-
-    ``labels`` are those of all records, in their order; ``classes`` are empty if the records do
-    not name them; ``raw`` says that the examples are the slides'.
-    """
+def write_sidecar(folder: Path, split: str, labels: np.ndarray) -> None:
+    """Write the labels of all records, and the offsets from the indexes, of new shards."""
     shards = find_shards(folder, split)
-    offsets = [TFRecordReader(shard.path, shard.index).offsets for shard in shards]
-    found = split_arrays(offsets, labels, classes, raw)
-    save_arrays(sidecar_path(folder, split), file_sizes([shard.path for shard in shards]), found)
+    offsets = [read_pairs(index_path(shard))[:, 0] for shard in shards]
+    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
+    found = {"offsets": np.concatenate(offsets), "labels": labels, "firsts": firsts}
+    save_arrays(sidecar_path(folder, split), shards, found)
 
 
 class ImageInfo(NamedTuple):

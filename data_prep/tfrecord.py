@@ -124,10 +124,9 @@ def convert(
         (folder.part / "classes.txt").write_text(
             "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
         )
-        for split, source in sources.items():
-            named = classes if schema == "imagenet" else ()
-            labels = source.labels[orders[split]]
-            write_sidecar(folder.part, split, labels, named, schema == "slides")
+        if schema == "imagenet":
+            for split, source in sources.items():
+                write_sidecar(folder.part, split, source.labels[orders[split]])
     if not quiet:
         print(
             f"{out}: {', '.join(f'{len(v):,} {s}' for s, v in sources.items())} images in "
@@ -231,9 +230,9 @@ def rebuild_indexes(folder: str | os.PathLike) -> int:
                 raise
             continue
         for shard in shards:
-            records = TFRecordReader(shard.path).records()
+            records = TFRecordReader(shard).records()
             entries = [(offset, len(data) + 16) for offset, data in records]
-            index = index_path(shard.path)
+            index = index_path(shard)
             write_file(index, format_index(entries))
             total += len(entries)
     print(f"{folder}: indexes of {total:,} records")

@@ -59,9 +59,7 @@ def open_sources(config: TrainConfig) -> dict[str, Any]:
 
 def remarks(config: TrainConfig, sources: dict[str, Any], data: dict[str, str]) -> Iterator[str]:
     """Yield the lines that describe the data sets."""
-    for split, text in data.items():
-        yield f"  {split}: {text}"
-        yield from (f"  {remark}" for remark in getattr(sources[split], "remarks", ()))
+    yield from (f"  {split}: {text}" for split, text in data.items())
     train, wanted = sources.get("train"), config.num_examples
     if train is not None and wanted and wanted > len(train):
         yield f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used"

@@ -17,11 +17,11 @@ from rn50lib.data.recordio import (
     Damage,
     Span,
     checksum_path,
-    checksum_remedy,
     join,
     locate,
     read_checksums,
     read_index,
+    remedy,
     unpack_header,
 )
 from rn50lib.errors import UserError
@@ -48,7 +48,7 @@ def read_record_file(path: Path, split: str, problems: Problems) -> Part:
             span = locate(data, offset, file.size)
         except Damage as damage:
             following = _next_record(data, offset, file.size)
-            text = f"after {len(starts):,} good records: {damage.reason}; "
+            text = f"after {len(starts):,} good records: {damage}; "
             problems.add("damage", path, text + f"{following - offset:,} bytes are lost", offset)
             offset = following
             continue
@@ -137,7 +137,7 @@ def _checksums(path: Path, starts: list[int], problems: Problems) -> dict[int, i
     elif matching < len(starts):
         text = f"it lacks {len(starts) - matching:,} of the {len(starts):,} records"
     if text:
-        problems.add("checksum-file", path_crc, f"{text}; {checksum_remedy(path)}")
+        problems.add("checksum-file", path_crc, f"{text}; {remedy('--checksums', path)}")
     return found
 
 
@@ -147,7 +147,7 @@ def _check_index(path: Path, starts: np.ndarray, keys: list[int], problems: Prob
         problems.add("no-index", path)
         return
     try:
-        index_keys, offsets = read_index(path_idx, path)
+        index_keys, offsets = read_index(path_idx)
     except RecordError as error:
         problems.add("index", path_idx, str(error))
         return

@@ -12,7 +12,7 @@ from data_prep.checks.folders import Part
 from data_prep.checks.images import check_image, digest
 from data_prep.checks.problems import Problems
 from rn50lib.data.recordfile import RecordError, read_pairs
-from rn50lib.data.tfrecord import Shard, TFRecordReader, find_shards, index_path, parse_example
+from rn50lib.data.tfrecord import TFRecordReader, find_shards, index_path, parse_example
 from rn50lib.errors import UserError
 
 FEATURES = {"image/encoded": bytes, "image/class/label": int}
@@ -23,17 +23,15 @@ def read_shards(path: Path, split: str, problems: Problems) -> Part:
     """Return a shard, or the shards of a split in a folder, with one task for each."""
     part = Part("tfrecord", split, path, contents="checksums")
     try:
-        index = index_path(path)
-        one = Shard(path, index if index.exists() else None)
-        shards = find_shards(path, split) if path.is_dir() else [one]
+        shards = find_shards(path, split) if path.is_dir() else [path]
     except UserError as error:
         problems.add("damage", path, str(error))
         return part
     for shard in shards:
-        if shard.index is None:
-            problems.add("no-index", shard.path)
-        index_file = str(shard.index) if shard.index else None
-        part.runs.append((0, ["shard", str(shard.path), index_file]))
+        index = index_path(shard)
+        if not index.exists():
+            problems.add("no-index", shard)
+        part.runs.append((0, ["shard", str(shard), str(index) if index.exists() else None]))
     return part
 
 

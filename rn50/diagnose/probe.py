@@ -31,25 +31,25 @@ def stages(done: TrainConfig, limit_s: float) -> dict[str, float]:
     and mirroring, which are timed on pixels that are there already.
     """
     from rn50.diagnose.peak import copy_seconds
-    from rn50lib.data.torch_loader import TorchPictures, decoding_ratio
+    from rn50lib.data.torch_loader import TorchDecoder, decoding_ratio
 
     split = "val" if done.only_inference else "train"
     source = open_source(Path(done.data_root), split, done.data_format)
-    images = TorchPictures(source, split == "train", done)
+    images = TorchDecoder(source, split == "train", done)
     taken, count = {"read": 0.0, "decode": 0.0, "augment": 0.0}, 0
     begin = time.perf_counter()
     for index in map(int, sampler.epoch_order(len(source), images.seed, 0)[:MAX_IMAGES]):
         start = time.perf_counter()
         data = source.read(index)
         read = time.perf_counter()
-        images.from_bytes(data, 0, index)
+        images.decode(0, index, data)
         decoded = time.perf_counter()
         width, height = open_image(data, source.name(index)).size
-        box, mirror = images.choose(0, index, width, height)
-        ratio = decoding_ratio(box, images.spare * images.size)
+        box, mirror = images.sample_crop(0, index, width, height)
+        ratio = decoding_ratio(box, images.oversample * images.size)
         pixels = np.zeros((-(-height // ratio), -(-width // ratio), 3), np.uint8)
         resize = time.perf_counter()
-        np.ascontiguousarray(images.shrink(pixels, box, ratio, mirror))
+        np.ascontiguousarray(images.resize_box(pixels, box, ratio, mirror))
         augment = time.perf_counter() - resize
         taken["read"] += read - start
         taken["augment"] += augment

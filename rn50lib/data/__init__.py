@@ -61,23 +61,26 @@ def open_pipeline(
         from rn50lib.data.synthetic import Synthetic
 
         return Synthetic(config, split, size)
-    from rn50lib.data.sampler import Plan
+    from rn50lib.data.sampler import BatchSampler
 
     assert source is not None, config.loader
-    plan = Plan(config, source, split, rank, size)
-    if plan.train and plan.examples < config.global_batch:
+    batches = BatchSampler(config, source, split, rank, size)
+    if batches.train and batches.examples < config.global_batch:
         raise UserError(
             f"--batch-size {config.batch_size}: one step takes {config.global_batch}"
-            f" images and {source.path} gives {plan.examples}; use a smaller batch"
+            f" images and {source.path} gives {batches.examples}; use a smaller batch"
         )
     if config.loader == "dali":
-        from rn50lib.data.dali import Dali
+        from rn50lib.data.dali import Dali, DaliStream
 
-        return Dali(config, source, plan)
+        return (Dali if source.format == "files" else DaliStream)(config, source, batches)
     if config.backend == "tensorflow":
-        from rn50lib.data.tfdata import TfData
+        from rn50lib.data.source import ShardSource
+        from rn50lib.data.tfdata import TfData, TfRecordStream
 
-        return TfData(config, source, plan)
+        if isinstance(source, ShardSource):
+            return TfRecordStream(config, source, batches)
+        return TfData(config, source, batches)
     from rn50lib.data.torch_loader import TorchLoader
 
-    return TorchLoader(config, source, plan)
+    return TorchLoader(config, source, batches)

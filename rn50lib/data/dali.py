@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,20 +25,19 @@ import numpy as np
 from rn50lib import hooks, recipe
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
-from rn50lib.data.decode import Pictures, quick
-from rn50lib.data.recordfile import LARGE, Arrays, disk_cache, file_state, load_arrays
-from rn50lib.data.recordio import Reader, checksum_path, prefix_of
-from rn50lib.data.shard_scan import IMAGE, LABEL
-from rn50lib.data.shards import ShardSource
-from rn50lib.data.source import Source
-from rn50lib.data.tfrecord import TFRecordReader, index_path
+from rn50lib.data.decode import ImageDecoder, fast_decode
+from rn50lib.data.recordfile import LARGE, Arrays, disk_cache, load_arrays
+from rn50lib.data.recordio import Reader, checksum_path
+from rn50lib.data.sampler import BatchSampler
+from rn50lib.data.source import ShardSource, Source
+from rn50lib.data.tfrecord import IMAGE, LABEL, TFRecordReader, index_path
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
 try:
     from nvidia.dali import fn, tfrecord
 
-    from rn50lib.data.dali_graph import JPEG_ENGINES, Look, training, validation
+    from rn50lib.data.dali_graph import JPEG_ENGINES, ImageSpec, training, validation
 except ImportError as error:
     raise UserError(
         f"--loader dali: DALI does not import here ({error}): `make setup` installs it where there"
@@ -50,47 +48,41 @@ BATCHES_AHEAD = 2
 
 
 class Dali:
-    """See `rn50lib.data.Pipeline`. Batches are arrays; for PyTorch on a GPU, tensors there.
+    """Images of class folders by their number; see `rn50lib.data.Pipeline`.
 
-    `engine` says whether the GPU's JPEG engine decodes whole images; None uses it if there is one.
+    Batches are arrays; for PyTorch on a GPU, tensors there. `engine` says whether the GPU's JPEG
+    engine decodes whole images; None uses it if there is one.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        source: Source,
-        plan: sampler.Plan,
-        engine: bool | None = None,
-    ) -> None:
+    ordered = True
+    engine: bool | None = None
+
+    def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
         if hooks.get("augment") is not recipe.augment:
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
-        self.config, self.source, self.plan, self.engine = config, source, plan, engine
-        self.examples = plan.examples
-        reader = Numbered if source.format == "files" else Stream
-        self.reader: Numbered | Stream = reader(source, plan)
-        self.ordered = isinstance(self.reader, Numbered)
+        self.config, self.source, self.sampler = config, source, batches
+        self.examples = batches.examples
         self.ahead = config.data_nthreads > 0  # else the training process makes the batches
         self.builder = ThreadPoolExecutor(1, "dali-build")
         self.next_graph: dict[int, Future] = {}  # by epoch
 
     def __len__(self) -> int:
-        return len(self.reader)
+        return len(self._valid(0))
 
     def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch."""
-        group = self.plan.size * self.plan.batch_size
+        group = self.sampler.size * self.sampler.batch_size
         start_step, skip = start_step + skip // group, skip % group
         if skip:  # by a different number of ranks: the rest is an epoch with its own crops
             start_step, skip = 0, skip + start_step * group
-        valid = self.reader.valid(skip)
+        valid = self._valid(skip)
         steps = len(valid)
-        gpu, step = self.gpu(), 0
-        on_gpu = gpu is not None
+        gpu, step = self._gpu(), 0
         built = self.next_graph.pop(epoch, None)
-        graph = built.result() if built and not skip else self.build(epoch, gpu, skip)
+        graph = built.result() if built and not skip else self._build(epoch, gpu, skip)
         try:
             graph.schedule_run()  # the first call fills the queue
             left = steps - graph.prefetch_queue_depth
@@ -98,32 +90,61 @@ class Dali:
                 images, labels = graph.share_outputs()
                 made = None
                 if step >= start_step:  # earlier batches are made too: they advance DALI's seeds
-                    made = self.batch(images, labels, int(valid[step]), on_gpu)
+                    made = self._batch(images, labels, int(valid[step]), gpu is not None)
                 graph.release_outputs()  # it is copied: DALI may work on while the batch is used
                 if step < left:  # its own `run` would continue past the end, and be waited for
                     graph.schedule_run()
                 elif step == max(left, 0) and self.ahead and epoch + 1 < self.config.num_epochs:
-                    self.next_graph = {epoch + 1: self.builder.submit(self.build, epoch + 1, gpu)}
+                    self.next_graph = {epoch + 1: self.builder.submit(self._build, epoch + 1, gpu)}
                 if made is not None:
                     yield made
         except RuntimeError as error:
-            raise self.explain(error, epoch, step) from error
+            raise self._explain(error, epoch, step) from error
 
     def close(self) -> None:
-        """End the thread that builds graphs, and remove temporary files."""
+        """End the thread that builds graphs."""
         self.builder.shutdown(cancel_futures=True)
         self.next_graph.clear()
-        self.reader.close()
 
-    def build(self, epoch: int, gpu: int | None, skip: int = 0) -> Any:
+    # -- what a rank reads in an epoch -------------------------------------------------------------
+
+    def _valid(self, skip: int) -> np.ndarray:
+        """Return how many images of each batch count."""
+        return self.sampler.rows(0, skip)[1]
+
+    def _read(self, epoch: int, skip: int) -> tuple[Any, Any]:
+        """Add the reader to a graph: (encoded image, label from 0 on)."""
+        numbers = self.sampler.rows(epoch, skip)[0].ravel()
+        files = [self.source.name(number) for number in numbers.tolist()]
+        encoded, label = fn.readers.file(files=files, labels=self.source.labels[numbers].tolist())
+        return encoded, label[0]
+
+    def _suspects(self, epoch: int, step: int) -> Iterable[int]:
+        """Return the images that DALI may have been reading when it failed: it works ahead."""
+        return self.sampler.rows(epoch)[0][step : step + 2 * BATCHES_AHEAD + 2].ravel()
+
+    # -- graphs and batches ------------------------------------------------------------------------
+
+    def _build(self, epoch: int, gpu: int | None, skip: int = 0) -> Any:
         """Return the graph for an epoch without its first `skip` images, ready to run."""
-        graph = (training if self.plan.train else validation)(
-            lambda: self.reader.read(epoch, skip),
-            self.look(gpu),
-            batch_size=self.plan.batch_size,
+        engine = self.engine
+        if engine is None:
+            engine = gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
+        graph = (training if self.sampler.train else validation)(
+            lambda: self._read(epoch, skip),
+            ImageSpec(
+                pixels=self.config.image_shape,
+                resize=self.config.val_resize,
+                augmentation=self.config.to_recipe().augmentation,
+                antialias=self.config.resample != "fast",
+                gpu=gpu is not None,
+                engine=engine,
+                fast=fast_decode(self.config, self.sampler.train),
+            ),
+            batch_size=self.sampler.batch_size,
             num_threads=max(1, self.config.data_nthreads),
             device_id=gpu,
-            seed=sampler.image_seed(self.config.seed, epoch, self.plan.rank) % 2**31,
+            seed=sampler.image_seed(self.config.seed, epoch, self.sampler.rank) % 2**31,
             exec_pipelined=self.ahead,
             exec_async=self.ahead,
             prefetch_queue_depth=BATCHES_AHEAD if self.ahead else 1,
@@ -137,22 +158,7 @@ class Dali:
             ) from error
         return graph
 
-    def look(self, gpu: int | None) -> Look:
-        """Return what images become, by the recipe and on this machine."""
-        engine = self.engine
-        if engine is None:
-            engine = gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
-        return Look(
-            pixels=self.config.image_shape,
-            resize=self.config.val_resize,
-            augmentation=self.config.to_recipe().augmentation,
-            antialias=self.config.resample != "fast",
-            gpu=gpu is not None,
-            engine=engine,
-            quick=quick(self.config, self.plan.train),
-        )
-
-    def gpu(self) -> int | None:
+    def _gpu(self) -> int | None:
         """Return the GPU that the backend has chosen for this rank; None without one."""
         if not machine().gpus:
             return None
@@ -165,7 +171,7 @@ class Dali:
 
         return torch.cuda.current_device() if torch.cuda.is_available() else None
 
-    def batch(self, images: Any, labels: Any, valid: int, on_gpu: bool) -> Batch:
+    def _batch(self, images: Any, labels: Any, valid: int, on_gpu: bool) -> Batch:
         """Return a batch copied from DALI's lists, which will be overwritten."""
         if on_gpu and self.config.backend == "tensorflow":
             images, labels, on_gpu = images.as_cpu(), labels.as_cpu(), False
@@ -175,27 +181,21 @@ class Dali:
         import torch
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
-        made = []
-        for values, dtype in ((images, torch.uint8), (labels, torch.int32)):
+        def copy(values: Any, dtype: Any) -> Any:
             dense = values.as_tensor()
             tensor = torch.empty(dense.shape(), dtype=dtype, device="cuda")
             feed_ndarray(dense, tensor, cuda_stream=torch.cuda.current_stream())
-            made.append(tensor)
-        return Batch(made[0], made[1], valid)
+            return tensor
 
-    def explain(self, error: RuntimeError, epoch: int, step: int) -> Exception:
+        return Batch(copy(images, torch.uint8), copy(labels, torch.int32), valid)
+
+    def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
         """Return the error that names the file because of which a batch near `step` failed.
 
         DALI does not say which image did not decode, and a stream's position does not tell.
         """
-        pictures = Pictures(self.source, False, self.config)
-        numbers = self.reader.suspects(epoch, step) if isinstance(self.reader, Numbered) else []
-        try:
-            for number in numbers:
-                pictures.image(epoch, number)
-        except UserError as found:
-            return found
-        return UserError(
+        decoder = ImageDecoder(self.source, False, self.config)
+        return decoder.find_bad(epoch, self._suspects(epoch, step)) or UserError(
             f"{self.source.path}: DALI fails at it: {in_short(error)}; "
             f"`python -m data_prep.verify {self.source.root}` names images that do not decode"
         )
@@ -206,152 +206,89 @@ def in_short(error: RuntimeError) -> str:
     return " ".join(str(error).partition("Stacktrace")[0].split())
 
 
-# -- what a rank reads in an epoch ---------------------------------------------------------------
+class DaliStream(Dali):
+    """Images of record files, in the order in which DALI's readers give them.
 
+    With `--num-examples`, an epoch ends early, and each may use different images.
+    """
 
-class Numbered:
-    """Images of class folders, by their number, in the order of `sampler`."""
+    ordered = False
 
-    def __init__(self, source: Source, plan: sampler.Plan) -> None:
-        self.source, self.plan = source, plan
-
-    def __len__(self) -> int:
-        return len(self.plan)
-
-    def valid(self, skip: int = 0) -> np.ndarray:
-        """Return how many images of each batch count."""
-        return self.plan.rows(0, skip)[1]
-
-    def read(self, epoch: int, skip: int = 0) -> tuple[Any, Any]:
-        """Add the reader to a graph: (encoded image, label from 0 on)."""
-        numbers = self.plan.rows(epoch, skip)[0].ravel()
-        files = [self.source.name(number) for number in numbers.tolist()]
-        encoded, label = fn.readers.file(files=files, labels=self.source.labels[numbers].tolist())
-        return encoded, label[0]
-
-    def suspects(self, epoch: int, step: int) -> list[int]:
-        """Return the images that DALI may have been reading when it failed: it works ahead."""
-        return self.plan.rows(epoch)[0][step : step + 2 * BATCHES_AHEAD + 2].ravel().tolist()
-
-    def close(self) -> None:
-        """Do nothing, as no temporary files exist."""
-
-
-class Stream:
-    """Images of record files, in the order in which DALI's readers give them."""
-
-    def __init__(self, source: Source, plan: sampler.Plan) -> None:
+    def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
+        super().__init__(config, source, batches)
         if hooks.get("shard") is not sampler.shard:
             raise UserError(
                 "--override shard: DALI's reader shares a record file out among the ranks itself;"
                 " use --data-format files, or --loader native"
             )
-        if isinstance(source, ShardSource) and source.raw:
-            raise UserError(
-                f"{source.path}: these shards hold raw pixels, and --loader dali reads encoded"
-                " images: use --loader native"
-            )
-        self.source, self.plan = source, plan
-        self.steps = plan.stream_steps()
-        self.paths, self.indexes = _record_files(source)
-        check_once(list(zip(self.paths, self.indexes, strict=True)), plan.rank, plan.size)
-        self.buffer = plan.shuffle_buffer(self.paths)
-        self.parts: tempfile.TemporaryDirectory | None = None
-        if plan.subset is not None:  # --num-examples: an index that lists a part
-            self.parts = tempfile.TemporaryDirectory(prefix="rn50-index-")
-            self._keep_only(plan.subset, Path(self.parts.name))
+        if isinstance(source, ShardSource):
+            self.paths, self.indexes = list(source.shards), [*map(index_path, source.shards)]
+        else:
+            self.paths, self.indexes = [source.path], [source.path.with_suffix(".idx")]
+        for index in self.indexes:
+            if not index.exists():
+                raise UserError(
+                    f"{index}: this index is missing, and --loader dali needs it:"
+                    f" `python -m data_prep.tfrecord --index {source.path}` writes it"
+                )
+        check_once(self.paths, batches.rank, batches.size)
+        self.buffer = batches.shuffle_buffer(self.paths)
 
-    def __len__(self) -> int:
-        return self.steps
+    def _share(self, rank: int) -> int:
+        """Return how many images a rank has in the order of the files."""
+        size, images = self.sampler.size, self.sampler.images
+        return images * (rank + 1) // size - images * rank // size
 
-    def _share(self, rank: int) -> tuple[int, int]:
-        """Return where a rank's share starts and stops in the order of the files."""
-        size, images = self.plan.size, self.plan.examples
-        return images * rank // size, images * (rank + 1) // size
+    def _valid(self, skip: int) -> np.ndarray:
+        batch, steps = self.sampler.batch_size, self.sampler.stream_steps()
+        return np.clip(self._share(self.sampler.rank) - batch * np.arange(steps), 0, batch)
 
-    def valid(self, skip: int = 0) -> np.ndarray:
-        """Return how many images of each batch count."""
-        batch = self.plan.batch_size
-        first, end = self._share(self.plan.rank)
-        return np.clip(end - first - batch * np.arange(self.steps), 0, batch)
-
-    def read(self, epoch: int, skip: int = 0) -> tuple[Any, Any]:
-        """Add the reader to a graph: (encoded image, label from 0 on)."""
+    def _read(self, epoch: int, skip: int) -> tuple[Any, Any]:
         # share and order of the files change with each epoch, so that other images meet
-        rank, files = self.plan.rank, list(range(len(self.paths)))
-        if self.plan.train:
-            rank = (rank + epoch) % self.plan.size
-            files = sampler.epoch_order(len(files), self.plan.seed, epoch).tolist()
-        paths = [str(self.paths[i]) for i in files]
-        indexes = [str(self.indexes[i]) for i in files]
-        first, end = self._share(rank)
+        rank, files = self.sampler.rank, list(range(len(self.paths)))
+        if self.sampler.train:
+            rank = (rank + epoch) % self.sampler.size
+            files = sampler.epoch_order(len(files), self.sampler.seed, epoch).tolist()
         how: dict[str, Any] = {
+            "path": [str(self.paths[i]) for i in files],
+            "index_path": [str(self.indexes[i]) for i in files],
             "shard_id": rank,
-            "num_shards": self.plan.size,
-            "random_shuffle": self.plan.train,
-            "initial_fill": max(1, min(self.buffer, end - first)),
+            "num_shards": self.sampler.size,
+            "random_shuffle": self.sampler.train,
+            "initial_fill": max(1, min(self.buffer, self._share(rank))),
             "stick_to_shard": True,
         }
         if self.source.format == "recordio":
-            encoded, label = fn.readers.mxnet(path=paths, index_path=indexes, **how)
+            encoded, label = fn.readers.mxnet(**how)
             return encoded, label[0]
         features = {
             IMAGE: tfrecord.FixedLenFeature((), tfrecord.string, ""),
             LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
         }
-        found = fn.readers.tfrecord(path=paths, index_path=indexes, features=features, **how)
+        found = fn.readers.tfrecord(features=features, **how)
         return found[IMAGE], found[LABEL][0] - 1  # 0 is unused there
 
-    def _keep_only(self, wanted: np.ndarray, folder: Path) -> None:
-        """Read only these images: new indexes in `folder` list a part of each file."""
-        first, kept = 0, []
-        for i, (path, index) in enumerate(zip(self.paths, self.indexes, strict=True)):
-            lines = index.read_text().splitlines(keepends=True)
-            here = np.isin(np.arange(first, first + len(lines)), wanted)
-            first += len(lines)
-            if here.any():
-                part = folder / f"{i}.idx"
-                part.write_text("".join(np.array(lines, object)[here]))
-                kept.append((path, part))
-        self.paths, self.indexes = [path for path, _ in kept], [index for _, index in kept]
-
-    def close(self) -> None:
-        """Remove the indexes of a part."""
-        if self.parts is not None:
-            self.parts.cleanup()
+    def _suspects(self, epoch: int, step: int) -> Iterable[int]:
+        return ()
 
 
-def _record_files(source: Source) -> tuple[list[Path], list[Path]]:
-    """Return the files of a split and their indexes. Raises UserError if an index is missing."""
-    if not isinstance(source, ShardSource):
-        return [source.path], [Path(prefix_of(source.path) + ".idx")]
-    indexes = [index_path(shard) for shard in source.shards]
-    for index in indexes:
-        if not index.exists():
-            raise UserError(
-                f"{index}: this index is missing, and --loader dali needs it:"
-                f" `python -m data_prep.tfrecord --index {source.path}` writes it"
-            )
-    return list(source.shards), indexes
+def check_once(paths: list[Path], rank: int, size: int) -> None:
+    """Compare the checksums of record files or shards, once: DALI itself checks none.
 
-
-def check_once(files: list[tuple[Path, Path]], rank: int, size: int) -> None:
-    """Compare record files or shards, each given with its index, with their checksums, once.
-
-    DALI itself checks none. The result is cached next to the index as `NAME.checked`. The ranks of
-    a machine begin at different files. Raises RecordError for a damaged record.
+    The result is cached next to the index of each as `NAME.checked`. The ranks begin at different
+    files. Raises RecordError for a damaged record.
     """
     left = []
-    for path, index in files:
-        sums = [checksum_path(path)] if path.suffix == ".rec" else []
-        if all(file.exists() for file in sums):
-            note, used = index.with_suffix(".checked"), [path, *sums]
-            if load_arrays(note, file_state(used)) is None:
-                left.append((note, used))
+    for path in paths:
+        is_rec = path.suffix == ".rec"
+        note = path.with_suffix(".checked") if is_rec else index_path(path).with_suffix(".checked")
+        used = [path, checksum_path(path)] if is_rec else [path]
+        if used[-1].exists() and load_arrays(note, used) is None:
+            left.append((note, used))
     stored = sum(used[0].stat().st_size for _, used in left)
     if rank == 0 and stored >= LARGE:
         print(
-            f"{left[0][1][0].parent}: looking at the checksums of {len(left)} files, "
+            f"{paths[0].parent}: looking at the checksums of {len(left)} files, "
             f"{stored / 1e9:.1f} GB, because DALI does not; this is done once",
             file=sys.stderr,
         )

@@ -3,9 +3,8 @@
     read → decode and crop → resize → mirror → uint8 pixels
 
 The same two run on a CPU and on a GPU. Each takes `read`, a function that adds a reader of files,
-RecordIO or TFRecord, and `Look`, which holds the recipe's numbers: DALI has its own defaults for
-nearly all of them, and the reference once trained with DALI's 8 % as the smallest crop because it
-passed nothing. Normalising is left to the step, which does it on the device.
+RecordIO or TFRecord, and an `ImageSpec` with the recipe's numbers, none of which are DALI's
+defaults. Normalising is left to the step, which does it on the device.
 """
 
 from __future__ import annotations
@@ -22,19 +21,17 @@ from rn50lib.recipe import Augmentation
 Read = Callable[[], tuple[Any, Any]]
 """Adds a reader to the graph that is being defined: (encoded image, label as a scalar)."""
 
-JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))
-"""Capabilities of the GPUs with a JPEG engine: A100 and A30, H100 and H200, B200. It decodes whole
-images only, alongside the GPU's other work."""
+JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageSpec:
     """The parameters of a graph.
 
-    `pixels` is their side, `resize` the shorter side of a validation image before its centre is cut
-    out. `antialias` goes with `--resample`. `quick` is a cheaper way to decode: see `decode.quick`.
-    `gpu` decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the
-    part that the crop needs is decoded, which is less work.
+    `pixels` is the images' side, `resize` the shorter side of a validation image before its centre
+    is cut out. `antialias` goes with `--resample`; for `fast` see `decode.fast_decode`. `gpu`
+    decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the part
+    that the crop needs is decoded, which is less work.
     """
 
     pixels: int
@@ -43,43 +40,43 @@ class Look:
     antialias: bool = True
     gpu: bool = False
     engine: bool = False
-    quick: bool = False
+    fast: bool = False
 
 
 @pipeline_def
-def training(read: Read, look: Look) -> tuple[Any, Any]:
+def training(read: Read, spec: ImageSpec) -> tuple[Any, Any]:
     """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
     encoded, label = read()
     crop = {
-        "random_area": list(look.augmentation.area),
-        "random_aspect_ratio": list(look.augmentation.aspect),
+        "random_area": list(spec.augmentation.area),
+        "random_aspect_ratio": list(spec.augmentation.aspect),
         "num_attempts": 10,
     }
-    mirror = fn.random.coin_flip(probability=look.augmentation.flip)
-    if look.engine:
-        images = fn.decoders.image(encoded, **decoding(look, fn.decoders.image))
-        images = fn.random_resized_crop(images, size=look.pixels, **crop, **resampling(look))
+    mirror = fn.random.coin_flip(probability=spec.augmentation.flip)
+    if spec.engine:
+        images = fn.decoders.image(encoded, **decoding(spec, fn.decoders.image))
+        images = fn.random_resized_crop(images, size=spec.pixels, **crop, antialias=spec.antialias)
         images = fn.flip(images, horizontal=mirror)
     else:
         decode = fn.decoders.image_random_crop
-        images = decode(encoded, **crop, **decoding(look, decode))
+        images = decode(encoded, **crop, **decoding(spec, decode))
         # from right to left where it is mirrored: so the mirror image costs nothing
         left = fn.cast(mirror, dtype=types.FLOAT)
         images = resized(
-            images, look, fn.stack(0.0, left), fn.stack(1.0, 1.0 - left), roi_relative=True
+            images, spec, fn.stack(0.0, left), fn.stack(1.0, 1.0 - left), roi_relative=True
         )
-    if look.augmentation.upside_down:
-        turned = fn.random.coin_flip(probability=look.augmentation.upside_down)
+    if spec.augmentation.upside_down:
+        turned = fn.random.coin_flip(probability=spec.augmentation.upside_down)
         images = fn.flip(images, horizontal=0, vertical=turned)
-    if look.augmentation.rotate:
-        most = look.augmentation.rotate
+    if spec.augmentation.rotate:
+        most = spec.augmentation.rotate
         angle = fn.random.uniform(range=[-most, most])
         images = fn.rotate(images, angle=angle, keep_size=True, fill_value=0)
-    return delivered(images, label, look)
+    return delivered(images, label, spec)
 
 
 @pipeline_def
-def validation(read: Read, look: Look) -> tuple[Any, Any]:
+def validation(read: Read, spec: ImageSpec) -> tuple[Any, Any]:
     """Define the middle of each image, as uint8 (pixels, pixels, 3), and its label.
 
     Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
@@ -88,52 +85,52 @@ def validation(read: Read, look: Look) -> tuple[Any, Any]:
     encoded, label = read()
     shape = fn.peek_image_shape(encoded, dtype=types.INT32, **as_stored(fn.peek_image_shape))
     height, width = shape[0], shape[1]
-    side = center_side(math.min(height, width), look)
+    side = center_side(math.min(height, width), spec)
     start = fn.stack((height - side) // 2, (width - side) // 2)
-    if look.engine:
-        images = fn.decoders.image(encoded, **decoding(look, fn.decoders.image))
+    if spec.engine:
+        images = fn.decoders.image(encoded, **decoding(spec, fn.decoders.image))
         first = fn.cast(start, dtype=types.FLOAT)
-        images = resized(images, look, first, first + side)
+        images = resized(images, spec, first, first + side)
     else:
         decode = fn.decoders.image_slice
         square = fn.stack(side, side)
-        cut = decode(encoded, start=start, shape=square, axes=[0, 1], **decoding(look, decode))
-        images = resized(cut, look)
-    return delivered(images, label, look)
+        cut = decode(encoded, start=start, shape=square, axes=[0, 1], **decoding(spec, decode))
+        images = resized(cut, spec)
+    return delivered(images, label, spec)
 
 
-def center_side(shorter: Any, look: Look) -> Any:
+def center_side(shorter: Any, spec: ImageSpec) -> Any:
     """Return round(shorter x pixels / resize), from 1 to `shorter`, as `recipe.center_crop_box`.
 
     A half goes to the even number, as Python's.
     """
-    doubled = 2 * look.pixels * shorter + look.resize
-    nearest = doubled // (2 * look.resize)
-    is_half = fn.cast(doubled == nearest * (2 * look.resize), dtype=types.INT32)
+    doubled = 2 * spec.pixels * shorter + spec.resize
+    nearest = doubled // (2 * spec.resize)
+    is_half = fn.cast(doubled == nearest * (2 * spec.resize), dtype=types.INT32)
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
 
 
-def resized(images: Any, look: Look, start: Any = None, end: Any = None, **how: Any) -> Any:
-    """Return a rectangle of each image, or all of it, as (pixels, pixels, 3)."""
+def resized(images: Any, spec: ImageSpec, start: Any = None, end: Any = None, **how: Any) -> Any:
+    """Return a rectangle of each image, or all of it, as (pixels, pixels, 3).
+
+    With antialiasing, linear interpolation is Pillow's BILINEAR.
+    """
     if start is not None:
         how |= {"roi_start": start, "roi_end": end}
-    return fn.resize(images, resize_x=look.pixels, resize_y=look.pixels, **how, **resampling(look))
+    side = {"resize_x": spec.pixels, "resize_y": spec.pixels}
+    linear = {"interp_type": types.INTERP_LINEAR, "antialias": spec.antialias}
+    return fn.resize(images, **side, **linear, **how)
 
 
-def resampling(look: Look) -> dict[str, Any]:
-    """Return Pillow's BILINEAR: a triangle as wide as the pixels that become one, or narrower."""
-    return {"interp_type": types.INTERP_LINEAR, "antialias": look.antialias}
-
-
-def decoding(look: Look, operator: Callable) -> dict[str, Any]:
+def decoding(spec: ImageSpec, operator: Callable) -> dict[str, Any]:
     """Return how to decode. The accurate way is libjpeg's, on a GPU too, as in all loaders.
 
     DALI chooses how many images go to the JPEG engine. Nothing is allocated ahead
     (`preallocate_*`): that would take a batch of the largest image.
     """
-    engine = {} if look.engine else {"hw_decoder_load": 0.0}
-    how = {"device": "mixed" if look.gpu else "cpu", "output_type": types.RGB}
-    how |= {"use_fast_idct": look.quick, "jpeg_fancy_upsampling": not look.quick}
+    engine = {} if spec.engine else {"hw_decoder_load": 0.0}
+    how = {"device": "mixed" if spec.gpu else "cpu", "output_type": types.RGB}
+    how |= {"use_fast_idct": spec.fast, "jpeg_fancy_upsampling": not spec.fast}
     return how | engine | as_stored(operator)
 
 
@@ -146,7 +143,7 @@ def as_stored(operator: Callable) -> dict[str, Any]:
     return {"adjust_orientation": False} if "adjust_orientation" in known else {}
 
 
-def delivered(images: Any, label: Any, look: Look) -> tuple[Any, Any]:
+def delivered(images: Any, label: Any, spec: ImageSpec) -> tuple[Any, Any]:
     """Return images and labels (int32) on the device where they were made."""
     label = fn.cast(label, dtype=types.INT32)
-    return images, label.gpu() if look.gpu else label
+    return images, label.gpu() if spec.gpu else label

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,33 +31,24 @@ warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")
 
 VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
 
-SPARE = 2
-"""How many times the pixels that the network gets are decoded of a validation image, per side.
+OVERSAMPLE = 2
+"""How many times the pixels that the network gets are decoded of a validation image, per side: so
+that all loaders give the same image, although libjpeg decodes at a part of the size."""
 
-libjpeg can decode at a half, a quarter or an eighth of the size, which is faster, and not quite the
-same as resizing the whole image. The spare pixels make all loaders give the same image. A training
-image needs none."""
-
-SIZE = struct.Struct(">HHB")
-"""In a JPEG's start of frame, from its fifth byte on: height, width, number of components."""
+SIZE = struct.Struct(">HHB")  # height, width, components: from a frame's fifth byte on
 
 
-def quick(config: TrainConfig, train: bool) -> bool:
-    """Return True if libjpeg decodes in its quick way.
+def fast_decode(config: TrainConfig, train: bool) -> bool:
+    """Return True if libjpeg uses a coarser cosine transform and repeats colours.
 
-    That is a coarser cosine transform, and stored colours repeated instead of interpolated. The
-    error is small compared with a random crop's. Validation decodes accurately, so that all loaders
-    give the same predictions, unless `--resample fast` is passed.
+    The error is small compared with a random crop's. Validation decodes accurately, so that all
+    loaders give the same predictions, unless `--resample fast` is passed.
     """
     return train or config.resample == "fast"
 
 
 def find_frame(data: bytes) -> int | None:
-    """Return the place of a JPEG's start of frame, None if there is none.
-
-    A frame is 0xff, a marker, two bytes of length, the bits of a sample, and `SIZE` (ITU T.81,
-    B.1).
-    """
+    """Return the place of a JPEG's start of frame (ITU T.81, B.1), None if there is none."""
     if data[:3] != b"\xff\xd8\xff":
         return None
     at, end = 2, len(data)
@@ -95,18 +87,20 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
         raise UserError(f"{name} is not an image that can be decoded; {VERIFY}") from error
 
 
-def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int = 1) -> np.ndarray:
+def crop(
+    opened: ImageFile.ImageFile, box: Box, size: int, name: str, oversample: int = 1
+) -> np.ndarray:
     """Return the `box`, in pixels of the whole image, resized to uint8 (size, size, 3).
 
-    It is antialiased, from at least `spare` times as many pixels per side if the image has them.
-    Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError for a
-    damaged image.
+    It is antialiased, from at least `oversample` times as many pixels per side if the image has
+    them. Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError
+    for a damaged image.
     """
     left, top, width, height = box
     full_width, full_height = opened.size
     try:
         # round up: a hair too small a request would decode at half of what the crop needs
-        least = spare * size
+        least = oversample * size
         wanted = (-(-full_width * least // width), -(-full_height * least // height))
         drafted = opened.draft("RGB", wanted)
         # the exact scale: the size itself is rounded up, and would shift the crop
@@ -119,24 +113,23 @@ def crop(opened: ImageFile.ImageFile, box: Box, size: int, name: str, spare: int
         raise UserError(f"{name} is damaged and does not decode ({error}); {VERIFY}") from error
 
 
-class Pictures:
+class ImageDecoder:
     """The images of a split as the network gets them; decoded with Pillow, one at a time."""
 
     def __init__(self, source: Source, train: bool, config: TrainConfig) -> None:
         self.source, self.train = source, train
-        self.spare = 1 if train else SPARE
+        self.oversample = 1 if train else OVERSAMPLE
         self.size, self.resize = config.image_shape, config.val_resize
         self.seed = config.seed
         self.augmentation = config.to_recipe().augmentation
 
-    def image(self, epoch: int, index: int) -> np.ndarray:
-        """Return image `index` in `epoch`, uint8 (size, size, 3). Raises UserError if it is bad."""
-        return self.from_bytes(self.source.read(index), epoch, index)
+    def decode(self, epoch: int, index: int, data: bytes | None = None) -> np.ndarray:
+        """Return image `index` in `epoch`, uint8 (size, size, 3).
 
-    def from_bytes(self, data: bytes, epoch: int, index: int) -> np.ndarray:
-        """Return the same as `image`, from the encoded image."""
-        pixels = self.part(data, epoch, index)
-        drawn = self.turn(epoch, index)
+        `data` is the encoded image, if it is read already. Raises UserError for a bad image.
+        """
+        pixels = self.decode_crop(self.source.read(index) if data is None else data, epoch, index)
+        drawn = self.sample_turn(epoch, index)
         if drawn.upside_down:
             pixels = pixels[::-1]
         if drawn.degrees:
@@ -144,15 +137,15 @@ class Pictures:
             pixels = np.asarray(turned)
         return pixels
 
-    def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
+    def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         """Return the crop of an encoded image, resized, and mirrored if that was drawn."""
         name = self.source.name(index)
         opened = open_image(data, name)
-        box, mirror = self.choose(epoch, index, *opened.size)
-        pixels = crop(opened, box, self.size, name, self.spare)
+        box, mirror = self.sample_crop(epoch, index, *opened.size)
+        pixels = crop(opened, box, self.size, name, self.oversample)
         return pixels[:, ::-1] if mirror else pixels
 
-    def choose(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
+    def sample_crop(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
         """Return the crop of image `index` and whether to mirror it; for validation, its centre."""
         if not self.train:
             return center_crop_box(width, height, self.size, self.resize), False
@@ -166,8 +159,17 @@ class Pictures:
             )
         return box, mirror
 
-    def turn(self, epoch: int, index: int) -> Turn:
+    def sample_turn(self, epoch: int, index: int) -> Turn:
         """Return the changes to the resized crop of image `index`; for validation, none."""
         if not self.train:
             return Turn()
         return turn(image_seed(self.seed, epoch, index), self.augmentation)
+
+    def find_bad(self, epoch: int, numbers: Iterable[int]) -> UserError | None:
+        """Return the error of the first of these images that does not decode; None if all do."""
+        try:
+            for number in numbers:
+                self.decode(epoch, int(number))
+        except UserError as error:
+            return error
+        return None

@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,10 @@ import numpy as np
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 
-GZIP = b"\x1f\x8b\x08"
-"""The first bytes of a gzip file (RFC 1952)."""
-
-SPARSE = 32_000
-"""Bytes per record above which reading the whole file costs more than the page at each record."""
-
+GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
+SPARSE = 32_000  # bytes per record above which reading the whole file costs more than single pages
+LARGE = 100_000_000  # bytes of files from which on a result is cached, or a message printed
 Arrays = dict[str, np.ndarray]
-LARGE = 100_000_000
-"""Bytes of files from which on a result is worth caching, or a message while it is made."""
 
 
 class RecordError(UserError):
@@ -37,11 +32,9 @@ class RecordError(UserError):
 
     def __init__(self, message: str, path: object = None, offset: int | None = None) -> None:
         super().__init__(message)
-        self.path = path
-        self.offset = offset
+        self.path, self.offset = path, offset
 
-    def __reduce__(self) -> tuple:
-        # An exception that a loader's worker raises travels to the main process by pickle.
+    def __reduce__(self) -> tuple:  # for an exception that a loader's worker raises
         return type(self), (str(self), self.path, self.offset)
 
 
@@ -86,10 +79,7 @@ class MappedFile:
         self.size = self._identity[0]
 
     def data(self, records: int = sys.maxsize) -> Any:
-        """Return the mapped file, a buffer whose slices are copies.
-
-        It is read from first to last, by the whole or at the start of so many ``records``.
-        """
+        """Return the mapped file, to be read as a whole, or at the start of so many ``records``."""
         if self._map is None:
             if self._stat() != self._identity:
                 raise self.error("the file was changed after it was opened; start again")
@@ -116,11 +106,7 @@ class MappedFile:
     def damaged(self, offset: int, reason: str) -> RecordError:
         """Return the error for a record that cannot be read."""
         if offset == 0 and self.read(0, len(GZIP)) == GZIP:
-            return self.error(
-                "the file is compressed with gzip, which cannot be read at random: decompress it: "
-                f"`gunzip < {self.path} > {self.path}.new && mv {self.path}.new {self.path}`",
-                0,
-            )
+            return self.error("the file is compressed with gzip; decompress it with gunzip", 0)
         return self.error(
             f"damaged at offset {offset:,}: {reason}; copy the file or write it again. "
             f"`python -m data_prep.verify {self.path}` lists all damage",
@@ -128,7 +114,7 @@ class MappedFile:
         )
 
     def __del__(self) -> None:
-        if self._file is not None:
+        if getattr(self, "_file", None) is not None:
             self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,77 +124,62 @@ class MappedFile:
         try:
             status = os.stat(self.path)
         except OSError as error:
-            raise RecordError(
-                f"{self.path}: the record file cannot be opened ({error.strerror})", self.path
-            ) from None
+            raise self.error(f"the record file cannot be opened ({error.strerror})") from None
         return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-# -- disk cache ----------------------------------------------------------------------------------
+# -- arrays that are saved next to the files they were computed from ------------------------------
 
 
 def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays cached at `path` for `files`, or compute and cache them.
+    """Return the arrays saved at `path` for `files`, or compute and save them.
 
-    The cache is valid while size, time and inode of each file stay the same. One process of a
-    machine computes while the others wait (unless the file system has no locks).
+    One process of a machine computes while the others wait, if the file system has locks.
     """
     with open(files[0], "rb") as file:
-        if (found := load_arrays(path, file_state(files))) is not None:
+        if (found := load_arrays(path, files)) is not None:
             return found
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        before = file_state(files)
-        if (found := load_arrays(path, before)) is None:
+        if (found := load_arrays(path, files)) is None:
+            before = [file.stat().st_mtime_ns for file in files]
             found = compute()
-            if file_state(files) == before:
-                save_arrays(path, before, found)
+            if before == [file.stat().st_mtime_ns for file in files]:
+                save_arrays(path, files, found)
         return found
 
 
-def file_state(files: Sequence[Path]) -> str:
-    """Return a text that changes if one of the files is written again or copied."""
-    found = [file.stat() for file in files]
-    return "".join(f"{s.st_size} {s.st_mtime_ns} {s.st_ino}\n" for s in found)
-
-
-def file_sizes(files: Sequence[Path]) -> str:
-    """Return the sizes of files, which stay the same if they are copied."""
-    return "".join(f"{file.stat().st_size}\n" for file in files)
-
-
-def load_sidecar(path: Path, files: Sequence[Path]) -> Arrays | None:
-    """Return what the writer of `files` left; None if a file is newer or its size differs."""
-    with contextlib.suppress(OSError):
-        written = path.stat().st_mtime_ns
-        if all(file.stat().st_mtime_ns <= written for file in files):
-            return load_arrays(path, file_sizes(files))
-    return None
-
-
-def load_arrays(path: Path, state: str) -> Arrays | None:
-    """Return the arrays saved with this state, or None."""
+def load_arrays(path: Path, files: Sequence[Path]) -> Arrays | None:
+    """Return the arrays saved for `files`; None if a file is newer or its size has changed."""
     for place in _places(path):
         with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+            saved = place.stat().st_mtime_ns
+            if any(file.stat().st_mtime_ns > saved for file in files):
+                continue
             with np.load(place, allow_pickle=False) as stored:
-                if str(stored["state"]) == state:
+                if str(stored["state"]) == _sizes(files):
                     return {name: stored[name] for name in stored.files if name != "state"}
     return None
 
 
-def save_arrays(path: Path, state: str, arrays: Arrays) -> None:
+def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays) -> None:
     """Save arrays at `path`, or in the user's cache if `path` cannot be written."""
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, state=np.array(state), **arrays)
+    np.savez(content, allow_pickle=False, state=np.array(_sizes(files)), **arrays)
     for place in _places(path):
         with contextlib.suppress(OSError):  # a read-only folder, a full disk
             write_file(place, content.getvalue())
             return
 
 
-def _places(path: Path) -> Iterator[Path]:
-    yield path
+def _sizes(files: Sequence[Path]) -> str:
+    return "".join(f"{file.stat().st_size}\n" for file in files)
+
+
+def _places(path: Path) -> list[Path]:
+    """Return where the arrays may be: at `path`, or in the user's cache."""
     with contextlib.suppress(RuntimeError):  # no home
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-        yield cache / "rn50" / "kept" / name
+        return [path, cache / "rn50" / "kept" / name]
+    return [path]

@@ -26,55 +26,39 @@ from rn50lib.data.recordfile import (
     read_pairs,
 )
 
-MAGIC = 0xCED7230A
-"""The 32-bit number at the start of every part of a record, little-endian."""
-
+MAGIC = 0xCED7230A  # at the start of every part of a record, little-endian
 MAGIC_BYTES = struct.pack("<I", MAGIC)
-HEADER = struct.Struct("<IfQQ")
-"""The image header inside a record: flag, float32 label, id, id2. It takes 24 bytes."""
-
-PART = struct.Struct("<II")
+PART = struct.Struct("<II")  # the magic, then flag and length of the part
 LENGTH_BITS = 29
-MAX_PAYLOAD = (1 << LENGTH_BITS) - 1
-"""Bytes that one record can hold: the length field has 29 bits."""
+MAX_PAYLOAD = (1 << LENGTH_BITS) - 1  # bytes that one record can hold
 
-WHOLE, FIRST, MIDDLE, LAST = range(4)
-"""The 3-bit flag above the length: a record in one part, or the place of a part in its record."""
-
-START_BYTES = PART.size + HEADER.size
-"""What a record takes before its image, if it has one label."""
-
-Labels = int | float | np.ndarray
-"""A record's label: an int if it is whole, as classes are; an array if there are several."""
+WHOLE, FIRST, MIDDLE, LAST = range(4)  # the 3-bit flag: the place of a part in its record
+HEADER = struct.Struct("<IfQQ")  # of an image: number of labels or 0 for one, label, key, 0
+START_BYTES = PART.size + HEADER.size  # before the image, if it has one label
 
 
 # -- one record ----------------------------------------------------------------------------------
 
 
 class Header(NamedTuple):
-    """The header of an image record, as MXNet's ``IRHeader``.
+    """Label and key of an image record; the label is a tuple if there are several."""
 
-    ``flag`` is the number of labels, or 0 for one; ``label`` is a float or a tuple of floats.
-    """
-
-    flag: int
     label: float | tuple[float, ...]
     id: int
-    id2: int
 
 
 def unpack_header(record: bytes) -> tuple[Header, bytes]:
     """Return header and image of a record. Raises RecordError if the record is too short."""
     if len(record) < HEADER.size:
         raise RecordError(f"a record of {len(record)} bytes is too short for the image header")
-    flag, label, id_, id2 = HEADER.unpack_from(record)
-    if flag == 0:
-        return Header(flag, label, id_, id2), record[HEADER.size :]
-    end = HEADER.size + 4 * flag
+    count, label, key, _ = HEADER.unpack_from(record)
+    if count == 0:
+        return Header(label, key), record[HEADER.size :]
+    end = HEADER.size + 4 * count
     if end > len(record):
-        raise RecordError(f"a record of {len(record):,} bytes announces {flag:,} labels")
-    labels = struct.unpack_from(f"<{flag}f", record, HEADER.size)
-    return Header(flag, labels, id_, id2), record[end:]
+        raise RecordError(f"a record of {len(record):,} bytes announces {count:,} labels")
+    labels = struct.unpack_from(f"<{count}f", record, HEADER.size)
+    return Header(labels, key), record[end:]
 
 
 class Span(NamedTuple):
@@ -86,10 +70,6 @@ class Span(NamedTuple):
 
 class Damage(Exception):
     """The reason why a record cannot be read; the caller adds file, place and remedy."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def locate(data: bytes, offset: int, size: int) -> Span:
@@ -129,42 +109,28 @@ def join(data: bytes, span: Span) -> bytes:
 # -- the lists next to a record file -------------------------------------------------------------
 
 
-def prefix_of(path_rec: str | os.PathLike) -> str:
-    """Return ``data/train`` for ``data/train.rec``: im2rec's PREFIX."""
-    return os.path.splitext(os.fspath(path_rec))[0]
-
-
 def checksum_path(path_rec: str | os.PathLike) -> Path:
     """Return ``data/train.crc``, the file with the checksums, for ``data/train.rec``."""
-    return Path(prefix_of(path_rec) + ".crc")
+    return Path(path_rec).with_suffix(".crc")
 
 
-def index_remedy(path_rec: str | os.PathLike) -> str:
-    """Return how to write a correct index, as the end of a message."""
-    return f"`python -m data_prep.im2rec --index {prefix_of(path_rec)}` writes the index again"
+def remedy(flag: str, path: str | os.PathLike) -> str:
+    """Return how to write `--index` or `--checksums` of a record file, to end a message."""
+    return f"`python -m data_prep.im2rec {flag} {Path(path).with_suffix('')}` writes it again"
 
 
-def checksum_remedy(path_rec: str | os.PathLike) -> str:
-    """Return how to write the checksums of the records as they are, as the end of a message."""
-    return f"`python -m data_prep.im2rec --checksums {prefix_of(path_rec)}` writes the checksums"
-
-
-def read_index(
-    path_idx: str | os.PathLike, path_rec: str | os.PathLike | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def read_index(path_idx: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
     """Return keys and byte offsets, int64 of shape (records,), in the order of the lines.
 
     Raises RecordError if the file is missing, is not an index, or has a key twice.
     """
-    remedy = index_remedy(path_rec or path_idx)
     try:
         keys, offsets = np.ascontiguousarray(read_pairs(path_idx).T)
+        if len(np.unique(keys)) < len(keys):
+            raise ValueError("has a key twice")
     except ValueError as error:
-        raise RecordError(f"{path_idx}: the index {error}; {remedy}", path_idx) from None
-    values, counts = np.unique(keys, return_counts=True)
-    if len(values) < len(keys):
-        key = values[counts.argmax()]
-        raise RecordError(f"{path_idx}: the key {key} is there twice; {remedy}", path_idx)
+        text = f"{path_idx}: the index {error}; {remedy('--index', path_idx)}"
+        raise RecordError(text, path_idx) from None
     return keys, offsets
 
 
@@ -179,110 +145,89 @@ def read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
     try:
         return read_pairs(path)
     except ValueError as error:
-        text = f"{path}: the checksum file {error}; {checksum_remedy(path_rec)}"
+        text = f"{path}: the checksum file {error}; {remedy('--checksums', path)}"
         raise RecordError(text, path) from None
-
-
-def _checksums_at(path_rec: str, offsets: np.ndarray) -> np.ndarray | None:
-    """Return the checksums of the records at ``offsets``, int64 of the same shape; None without."""
-    pairs = read_checksums(path_rec)
-    if pairs is None:
-        return None
-    if not np.array_equal(pairs[:, 0], np.sort(offsets)):
-        path = checksum_path(path_rec)
-        raise RecordError(
-            f"{path}: it does not belong to {path_rec}, which was written later or by another "
-            f"program; {checksum_remedy(path_rec)}",
-            path,
-        )
-    return pairs[np.searchsorted(pairs[:, 0], offsets), 1]
 
 
 # -- reading -------------------------------------------------------------------------------------
 
 
-class Index(NamedTuple):
-    """Keys, starts and stops of the records, int64 (records,); their checksums, or None."""
-
-    keys: np.ndarray
-    offsets: np.ndarray
-    stops: np.ndarray
-    checksums: np.ndarray | None
-
-
 class Reader:
     """Random access to a record file by position, which is the order of the lines of its index.
 
-    ``reader[position]`` is (label, image bytes); iterating gives the same for all records in the
-    file's own order and needs no index. It can be pickled or inherited by workers.
+    ``reader[position]`` is (label, image bytes): an int if it is whole, an array if there are
+    several. Iterating gives the same for all records in the file's own order and needs no index. It
+    can be pickled or inherited by workers.
 
-    If there are checksums (`PREFIX.crc`), each record that is read is compared with its own; if
-    they cannot be used, ``unchecked`` says why. Raises RecordError, with file, offset and remedy,
-    if the file is damaged or was changed, or if the index does not fit.
+    If there are checksums (`PREFIX.crc`), each record that is read is compared with its own.
+    Raises RecordError, with file, offset and remedy, if the file is damaged or was changed, or if
+    index or checksums do not fit.
     """
 
-    def __init__(
-        self, path_rec: str | os.PathLike, path_idx: str | os.PathLike | None = None
-    ) -> None:
+    def __init__(self, path_rec: str | os.PathLike) -> None:
         self.path_rec = os.fspath(path_rec)
-        self.path_idx = os.fspath(path_idx) if path_idx else prefix_of(path_rec) + ".idx"
-        self.unchecked = ""
+        self.path_idx = str(Path(path_rec).with_suffix(".idx"))
         self._file = MappedFile(self.path_rec)
 
     @functools.cached_property
-    def index(self) -> Index:
-        """The index and the checksums."""
-        keys, offsets = read_index(self.path_idx, self.path_rec)
+    def _index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+        """Keys, starts and stops of the records, int64 (records,); their checksums, or None."""
+        keys, offsets = read_index(self.path_idx)
         by_offset = np.argsort(offsets, kind="stable")
-        if offsets[by_offset[0]] != 0:
+        in_order = offsets[by_offset]
+        if in_order[0] != 0:
             raise self._misfit(0, "the index does not list the record there")
         stops = np.empty_like(offsets)
-        stops[by_offset] = np.append(offsets[by_offset[1:]], self._file.size)
-        try:
-            return Index(keys, offsets, stops, _checksums_at(self.path_rec, offsets))
-        except RecordError as error:
-            self.unchecked = str(error)
-            return Index(keys, offsets, stops, None)
+        stops[by_offset] = np.append(in_order[1:], self._file.size)
+        pairs = read_checksums(self.path_rec)
+        if pairs is None:
+            return keys, offsets, stops, None
+        path = checksum_path(self.path_rec)
+        if not np.array_equal(pairs[:, 0], in_order):
+            raise RecordError(
+                f"{path}: it lists other records than {self.path_idx}: for the index,"
+                f" {remedy('--index', path)}; for the checksums, {remedy('--checksums', path)}",
+                path,
+            )
+        return keys, offsets, stops, pairs[np.searchsorted(in_order, offsets), 1]
 
     @property
     def keys(self) -> np.ndarray:
         """The keys of the records, int64 of shape (records,), in the order of the index."""
-        return self.index.keys
+        return self._index[0]
 
     @property
     def offsets(self) -> np.ndarray:
         """The starts of the records, int64 of shape (records,), in the order of the index."""
-        return self.index.offsets
+        return self._index[1]
 
     def __len__(self) -> int:
-        return len(self.index.keys)
+        return len(self.keys)
 
-    def __getitem__(self, position: int) -> tuple[Labels, bytes]:
+    def __getitem__(self, position: int) -> tuple[int | float | np.ndarray, bytes]:
         """Return (label, encoded image) of the record at a position of the index."""
-        return self._unpack(int(self.index.offsets[position]), self.read(position))
+        return self._unpack(int(self.offsets[position]), self.read(position))
 
     def read(self, position: int) -> bytes:
         """Return the record at a position of the index: its header and the encoded image."""
-        _, offsets, stops, checksums = self.index
+        keys, offsets, stops, checksums = self._index
         start, stop = int(offsets[position]), int(stops[position])
         data = self._file.read(start, stop)  # one read; of a mapped file, one for each page
         try:
             span = locate(data, 0, len(data))
         except Damage as damage:
-            raise self._misfit(start, damage.reason) from None
+            raise self._misfit(start, str(damage)) from None
         if span.end != stop - start:
             ends = f"the record ends at {start + span.end:,}, by the index at {stop:,}"
             raise self._misfit(start, ends)
         record = join(data, span)
-        if checksums is not None:
-            wanted, found = int(checksums[position]), crc32c()(0, record)
-            if found != wanted:
-                raise self._file.damaged(
-                    start,
-                    f"the record with key {self.keys[position]} is not as it was packed: its "
-                    f"checksum is 0x{found:08x}, {checksum_path(self.path_rec)} says "
-                    f"0x{wanted:08x} (if the change was meant, {checksum_remedy(self.path_rec)})",
-                )
+        if checksums is not None and crc32c()(0, record) != checksums[position]:
+            path = checksum_path(self.path_rec)
+            raise self._file.damaged(
+                start,
+                f"the record with key {keys[position]} is not as it was packed: its checksum is not"
+                f" that in {path} (if the change was meant, {remedy('--checksums', path)})",
+            )
         return record
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
@@ -292,27 +237,27 @@ class Reader:
             try:
                 span = locate(data, offset, self._file.size)
             except Damage as damage:
-                raise self._file.damaged(offset, damage.reason) from None
+                raise self._file.damaged(offset, str(damage)) from None
             yield offset, join(data, span)
             offset = span.end
 
-    def __iter__(self) -> Iterator[tuple[Labels, bytes]]:
+    def __iter__(self) -> Iterator[tuple[int | float | np.ndarray, bytes]]:
         for offset, record in self.payloads():
             yield self._unpack(offset, record)
 
-    def _unpack(self, offset: int, record: bytes) -> tuple[Labels, bytes]:
+    def _unpack(self, offset: int, record: bytes) -> tuple[int | float | np.ndarray, bytes]:
         try:
-            header, image = unpack_header(record)
+            (label, _), image = unpack_header(record)
         except RecordError as error:
             raise self._file.damaged(offset, str(error)) from None
-        if isinstance(header.label, tuple):
-            return np.array(header.label, dtype=np.float32), image
-        return (int(header.label) if header.label.is_integer() else header.label), image
+        if isinstance(label, tuple):
+            return np.array(label, dtype=np.float32), image
+        return (int(label) if label.is_integer() else label), image
 
     def _misfit(self, offset: int, reason: str) -> RecordError:
         """Return the error if file and index do not fit."""
-        belongs = f"(or {self.path_idx} does not belong to it: {index_remedy(self.path_rec)})"
-        return self._file.damaged(offset, f"{reason} {belongs}")
+        belongs = f"or {self.path_idx} does not belong to it: {remedy('--index', self.path_rec)}"
+        return self._file.damaged(offset, f"{reason} ({belongs})")
 
     def labels(self) -> np.ndarray:
         """Return the class of every record, int32 of shape (records,), in the order of the index.
@@ -322,22 +267,23 @@ class Reader:
         """
         if self._file.size < LARGE:
             return self._scan_labels()["labels"]
-        files = [Path(self.path_rec), Path(self.path_idx)]
-        path = Path(prefix_of(self.path_rec) + ".labels")
-        return disk_cache(path, files, self._scan_labels)["labels"]
+        path = Path(self.path_rec)
+        files = [path, Path(self.path_idx)]
+        return disk_cache(path.with_suffix(".labels"), files, self._scan_labels)["labels"]
 
     def _scan_labels(self) -> Arrays:
-        _, offsets, stops, _ = self.index
-        # A header in one piece starts 8 bytes into its record; the few others are read one by one.
-        fits = (offsets % 4 == 0) & (stops - offsets >= START_BYTES) & (stops <= self._file.size)
-        if self._file.size < START_BYTES:
+        keys, offsets, stops, _ = self._index
+        size = self._file.size
+        if size < START_BYTES:
             _ = self[0]  # raises
+        # A header in one piece starts 8 bytes into its record; the few others are read one by one.
+        fits = (offsets % 4 == 0) & (stops - offsets >= START_BYTES) & (stops <= size)
         at = np.where(fits, offsets, 0) // 4
-        words = np.frombuffer(self._file.data(len(at)), "<u4", count=self._file.size // 4)
+        words = np.frombuffer(self._file.data(len(at)), "<u4", count=size // 4)
         magic, length, flag, label = (words[at + i] for i in range(4))
-        plain = fits & (magic == MAGIC) & (flag == 0)
         # a part's flag, above its length, would make it longer
-        plain &= offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4 == stops
+        ends = offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4
+        plain = fits & (magic == MAGIC) & (flag == 0) & (ends == stops)
         with np.errstate(invalid="ignore"):  # a damaged label may be any bit pattern
             labels = label.view("<f4").astype(np.float64)
         for position in map(int, np.flatnonzero(~plain)):
@@ -347,9 +293,8 @@ class Reader:
         if not is_class.all():
             position = int(np.argmin(is_class))
             raise self._file.error(
-                f"the record with key {self.keys[position]} at offset {offsets[position]:,} has the"
-                f" label {self[position][0]}, which is no class; a class is one whole number from 0"
-                " on",
+                f"the record with key {keys[position]} at offset {offsets[position]:,} has the"
+                f" label {self[position][0]}, but a class is a whole number from 0 on",
                 int(offsets[position]),
             )
         return {"labels": labels.astype(np.int32)}

@@ -1,7 +1,7 @@
 """The order of images on each rank: pure functions of seed, epoch, rank and size.
 
 No function here keeps any state, so a resumed run, or one with other workers, sees the same order.
-`Plan` applies them to one split on one rank; every loader of stored images follows it.
+`BatchSampler` applies them to one split on one rank; every loader of stored images follows it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from rn50lib.data.source import Source
 
 SUBSET_SEED = 50  # the part that --num-examples keeps is the same in every run
-
-SHUFFLE_BYTES = 128_000_000
-"""Encoded images that the shuffle buffer of a stream may hold: some 1,300 of ImageNet's."""
+SHUFFLE_BYTES = 128_000_000  # of encoded images in a stream's buffer: some 1,300 of ImageNet's
+_WORD = 0xFFFFFFFFFFFFFFFF
 
 
 def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of an epoch: a permutation of range(examples), int64 of shape (examples,).
 
-    It depends on nothing but (seed, epoch). The bit generator's raw numbers are sorted instead of
-    calling ``Generator.permutation``, because NumPy promises never to change the former, and makes
-    no such promise for the latter.
+    It depends on nothing but (seed, epoch). The bit generator's raw numbers are sorted because
+    NumPy promises never to change them, and makes no such promise for ``Generator.permutation``.
     """
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(examples)
     return np.argsort(bits, kind="stable").astype(np.int64, copy=False)
@@ -39,8 +37,7 @@ def shard(order: np.ndarray, rank: int, size: int, batch: int) -> np.ndarray:
     """Return what one rank reads, int64 of shape (steps, batch).
 
     Step s takes order[s·G : (s+1)·G] with the global batch G = size · batch, and rank r the rows
-    r·batch … (r+1)·batch of that. All ranks have the same number of steps, len(order) // G; the
-    rest at the end is dropped.
+    r·batch … (r+1)·batch of that. All ranks have len(order) // G steps; the rest is dropped.
     """
     global_batch = size * batch
     steps = len(order) // global_batch
@@ -53,8 +50,7 @@ def validation_shard(
     """Return what one rank validates: indices int64 (steps, batch), and valid int64 (steps,).
 
     Over all ranks every image is exactly once in the rows below ``valid``, and all ranks have the
-    same number of steps. The rows from ``valid`` on only fill the last batches: they repeat the
-    last image and count nowhere.
+    same number of steps. Rows from ``valid`` on repeat the last image and count nowhere.
     """
     global_batch = size * batch
     steps = -(-examples // global_batch)
@@ -84,11 +80,7 @@ def image_seed(seed: int, epoch: int, index: int) -> int:
 
     Neighbouring arguments give unrelated seeds (the finalizer of SplitMix64 after each).
     """
-    mixed = _mix(_mix(_mix(seed) ^ epoch) ^ index)
-    return mixed >> 1
-
-
-_WORD = 0xFFFFFFFFFFFFFFFF
+    return _mix(_mix(_mix(seed) ^ epoch) ^ index) >> 1
 
 
 def _mix(value: int) -> int:
@@ -99,7 +91,7 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-class Plan:
+class BatchSampler:
     """The batches of one split on one rank, epoch by epoch, as image numbers.
 
     `examples` is how many of the split's `images` an epoch uses, `limit` how many steps at most.
@@ -113,11 +105,7 @@ class Plan:
         if self.train:
             self.examples = min(self.images, config.num_examples or self.images)
         self.seed, self.batch_size = config.seed, config.batch_size
-        self.rank, self.size = rank, size
-        self.limit = config.benchmark_iters
-        self.subset: np.ndarray | None = None
-        if self.examples < self.images:  # drawn across all classes: files are sorted by class
-            self.subset = epoch_order(self.images, SUBSET_SEED, 0)[: self.examples]
+        self.rank, self.size, self.limit = rank, size, config.benchmark_iters
 
     def rows(self, epoch: int, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Return image numbers (steps, batch), and how many of each batch count.
@@ -125,10 +113,10 @@ class Plan:
         The first `skip` images of the epoch's order are left out.
         """
         if self.train:
-            shuffled = epoch_order(self.examples, self.seed, epoch)
-            if self.subset is not None:
-                shuffled = self.subset[shuffled]
-            rows = hooks.get("shard")(shuffled[skip:], self.rank, self.size, self.batch_size)
+            order = epoch_order(self.examples, self.seed, epoch)
+            if self.examples < self.images:  # drawn across all classes: files are sorted by class
+                order = epoch_order(self.images, SUBSET_SEED, 0)[: self.examples][order]
+            rows = hooks.get("shard")(order[skip:], self.rank, self.size, self.batch_size)
             valid = np.full(len(rows), self.batch_size)
         else:
             rows, valid = validation_shard(self.examples, self.rank, self.size, self.batch_size)
@@ -137,10 +125,8 @@ class Plan:
     def __len__(self) -> int:
         return len(self.rows(0)[0])
 
-    # -- for streams, whose readers choose the images themselves -----------------------------------
-
     def stream_steps(self) -> int:
-        """Return the steps of an epoch, the same number on all ranks."""
+        """Return the steps of an epoch whose images a reader of streams chooses."""
         group = self.size * self.batch_size
         steps = self.examples // group if self.train else -(-self.examples // group)
         return min(steps, self.limit or steps)

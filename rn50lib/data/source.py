@@ -6,30 +6,38 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from rn50lib.config import FORMATS
-from rn50lib.data.folder import compare_labels, open_folders, read_class_names, refuse_no_image
-from rn50lib.data.recordfile import RecordError
+from rn50lib.data.folder import folder_classes, open_folders, read_class_names, refuse_no_image
+from rn50lib.data.recordfile import Arrays, RecordError, disk_cache, load_arrays
 from rn50lib.data.recordio import Reader
-from rn50lib.data.shards import open_shards, shard_folder
+from rn50lib.data.tfrecord import (
+    IMAGE,
+    SPLIT_PREFIX,
+    TFRecordReader,
+    example_value,
+    find_shards,
+    scan_shards,
+    sidecar_path,
+)
 from rn50lib.errors import UserError
 
 SPLITS = ("train", "val")
 
+LARGE = 20_000_000  # bytes of shards from which on their labels are cached
+OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
+
 
 class Source(Protocol):
-    """One split of a data set. Images are numbered from 0; ``labels`` is int32 of shape (images,).
+    """One split of a data set; ``labels`` is int32 of shape (images,), ``classes`` names them."""
 
-    ``classes`` names the labels, "0", "1", … if unknown.
-    """
-
-    format: str
+    format: ClassVar[str]
     root: Path
     path: Path
     labels: np.ndarray
@@ -55,8 +63,7 @@ class RecordSource:
     labels: np.ndarray = field(repr=False)
     classes: tuple[str, ...]
     _reader: Reader = field(repr=False)
-    format: str = "recordio"
-    remarks: tuple[str, ...] = ()
+    format: ClassVar[str] = "recordio"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -74,49 +81,81 @@ class RecordSource:
         return image
 
 
+@dataclass
+class ShardSource:
+    """A split as TFRecord shards; image i is record ``i - firsts[s]`` of shard ``s``.
+
+    ``firsts`` is int64 of shape (shards + 1,): the number of the first image of each shard, and
+    the images in all.
+    """
+
+    root: Path
+    path: Path
+    labels: np.ndarray = field(repr=False)
+    classes: tuple[str, ...]
+    shards: tuple[Path, ...] = field(repr=False)
+    firsts: np.ndarray = field(repr=False)
+    offsets: np.ndarray = field(repr=False)
+    _open: dict[int, TFRecordReader] = field(default_factory=dict, repr=False)
+    format: ClassVar[str] = "tfrecord"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, i: int) -> str:
+        """Return the shard, with number and offset of the record of image i."""
+        shard = self._shard(i)
+        position, offset = i - int(self.firsts[shard]), int(self.offsets[i])
+        return f"{self.shards[shard]}: record {position} at offset {offset:,}"
+
+    def read(self, i: int) -> bytes:
+        """Return the image in record i. Raises UserError if it is damaged or holds no image."""
+        shard = self._shard(i)
+        if shard not in self._open:
+            if len(self._open) == OPEN_SHARDS:
+                self._open.clear()
+            self._open[shard] = TFRecordReader(self.shards[shard])
+        data = self._open[shard].read(int(self.offsets[i]))
+        image = example_value(data, self.name(i), IMAGE)
+        if len(image) < 1024:
+            refuse_no_image(self.name(i), image)
+        return image
+
+    def _shard(self, i: int) -> int:
+        return int(np.searchsorted(self.firsts, i, side="right")) - 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+
 def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") -> Source:
     """Open one split, "train" or "val", of the data set under ``root``.
 
-    "recordio" reads ROOT/SPLIT.rec and .idx, or ROOT/records/SPLIT.rec and .idx; "files" reads the
-    class folders ROOT/SPLIT/CLASS/; "tfrecord" the shards in ROOT/tfrecord or in ROOT. "auto" takes
-    record files if there are any, else files, and shards if there is nothing else. Raises
-    UserError, which names the folder or file and the remedy, if the data set is missing, has a
-    different layout, is empty, or if its train and val parts do not have the same classes.
+    "recordio" reads SPLIT.rec and .idx in ROOT or ROOT/records; "files" reads the class folders
+    ROOT/SPLIT/CLASS/; "tfrecord" the shards in ROOT/tfrecord or ROOT. "auto" takes record files if
+    there are any, else files, else shards. Raises UserError, which names the folder or file and the
+    remedy, if the data set is missing, has a different layout, or is empty.
     """
     root = _check_root(root)
-    if split not in SPLITS:
-        raise UserError(f"split {split!r}: a data set has the splits train and val")
-    if data_format not in FORMATS:
-        raise UserError(f"--data-format {data_format}: choose one of {', '.join(FORMATS)}")
-    if data_format == "recordio" or (data_format == "auto" and _record_folder(root)):
-        return _open_records(root, split)
-    folders = any((root / part).is_dir() for part in SPLITS)
-    if data_format == "tfrecord" or (data_format == "auto" and not folders and shard_folder(root)):
-        return open_shards(root, split, read_class_names(shard_folder(root) or root))
-    if data_format == "auto" and not folders:
-        raise _neither(root)
-    return open_folders(root, split)
+    form = _detect(root) if data_format == "auto" else data_format
+    if form == "files":
+        return open_folders(root, split)
+    return _open_records(root, split) if form == "recordio" else _open_shards(root, split)
 
 
 def classes_of(root: str | os.PathLike, data_format: str = "auto") -> tuple[str, ...]:
     """Return the names of the classes of a data root, without reading any image.
 
-    They come from the class folders if there are any, else from the record files, else from the
-    shards; from the shards also if ``data_format`` asks for them. Raises UserError as
-    ``open_source`` does.
+    They come from the class folders if there are any for both splits, unless ``data_format`` asks
+    for shards. Raises UserError as ``open_source`` does.
     """
     root = _check_root(root)
-    folders, shards = all((root / split).is_dir() for split in SPLITS), shard_folder(root)
-    if shards and (data_format == "tfrecord" or not (folders or _record_folder(root))):
-        return read_class_names(shards) or open_shards(root, "train", None).classes
-    if folders:
-        return open_folders(root, "train").classes
-    if _record_folder(root):
-        return read_class_names(root) or _open_records(root, "train").classes
-    for split in SPLITS:  # val alone can be scored
-        if (root / split).is_dir():
-            return open_folders(root, split).classes
-    raise _neither(root)
+    folders = [split for split in SPLITS if (root / split).is_dir()]
+    form = data_format if data_format == "tfrecord" and _shard_folder(root) else _detect(root)
+    if form == "files" or (form == "recordio" and len(folders) == 2):
+        return folder_classes(root, folders[0])  # val alone can be scored
+    folder = (_shard_folder(root) or root) if form == "tfrecord" else root
+    return read_class_names(folder) or open_source(root, "train", form).classes
 
 
 # -- the data root -------------------------------------------------------------------------------
@@ -126,8 +165,8 @@ def _check_root(root: str | os.PathLike) -> Path:
     root = Path(root)
     if not root.exists():
         raise UserError(
-            f"--data-root {root}: there is no such folder. `python -m data_prep.roadsigns {root}` "
-            "draws the built-in data set there; `rn50 run` without --data-root draws and uses it"
+            f"--data-root {root}: this folder does not exist. `python -m data_prep.roadsigns {root}`"
+            " draws the built-in data set there; `rn50 run` without --data-root draws and uses it"
         )
     if not root.is_dir():
         raise UserError(f"--data-root {root}: this is a file; give the folder that holds the data")
@@ -142,13 +181,28 @@ def _record_folder(root: Path) -> Path | None:
     return None
 
 
-def _neither(root: Path) -> UserError:
+def _shard_folder(root: Path) -> Path | None:
+    """Return the folder with the shards of a data root: `tfrecord` in it, or the root itself."""
+    for folder in (root / "tfrecord", root):
+        if any(folder.glob("train-*-of-*")) or any(folder.glob("validation-*-of-*")):
+            return folder
+    return None
+
+
+def _detect(root: Path) -> str:
+    """Return the form of a data set. Raises UserError if there is none."""
+    if _record_folder(root):
+        return "recordio"
+    if any((root / split).is_dir() for split in SPLITS):
+        return "files"
+    if _shard_folder(root):
+        return "tfrecord"
     if root.name in SPLITS and any(entry.is_dir() for entry in root.iterdir()):
-        return UserError(
+        raise UserError(
             f"--data-root {root}: this is one split; give the folder above it, {root.parent}, "
             "which holds train and val"
         )
-    return UserError(
+    raise UserError(
         f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
         "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "
         "(train-*-of-*, validation-*-of-*). "
@@ -156,34 +210,60 @@ def _neither(root: Path) -> UserError:
     )
 
 
-# -- record files --------------------------------------------------------------------------------
+def _name_classes(
+    names: tuple[str, ...] | None, labels: np.ndarray, other_labels: Callable[[], np.ndarray]
+) -> tuple[str, ...]:
+    """Return the names if each label has one, else as many numbers as both splits have labels."""
+    count = int(labels.max()) + 1
+    if names and len(names) >= count:
+        return names
+    return tuple(map(str, range(max(count, int(other_labels().max(initial=0)) + 1))))
+
+
+# -- record files and shards ---------------------------------------------------------------------
 
 
 def _open_records(root: Path, split: str) -> RecordSource:
-    path = _record_path(root, split)
+    path = (_record_folder(root) or root / "records") / f"{split}.rec"
+    if not path.exists():
+        command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
+        raise RecordError(
+            f"{path}: this record file does not exist: make it with "
+            f"`{command % '--list --recursive'}` and then `{command % '--pass-through'}`",
+            path,
+        )
+    other = path.with_name("val.rec" if split == "train" else "train.rec")
     reader = Reader(path)
     labels = reader.labels()
-    if reader.unchecked:
-        print(f"{reader.unchecked}; records are read without checksums", file=sys.stderr)
-    names, count = read_class_names(root) or (), int(labels.max()) + 1
-    named = len(names) >= count
-    others, other = None, path.with_name("val.rec" if split == "train" else "train.rec")
-    if other.exists() and (split == "train" or not named):  # scoring reads no training data
-        others = Reader(other).labels()
-    remarks = compare_labels(root, split, labels, others)
-    if not named:
-        count = max(count, int(others.max()) + 1) if others is not None else count
-        names = tuple(map(str, range(count)))
-    return RecordSource(root, path, labels, names, reader, remarks=remarks)
-
-
-def _record_path(root: Path, split: str) -> Path:
-    path = (_record_folder(root) or root / "records") / f"{split}.rec"
-    if path.exists():
-        return path
-    command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
-    raise RecordError(
-        f"{path}: there is no such record file: make it with `{command % '--list --recursive'}` "
-        f"and then `{command % '--pass-through'}`",
-        path,
+    classes = _name_classes(
+        read_class_names(root), labels, lambda: Reader(other).labels() if other.exists() else labels
     )
+    return RecordSource(root, path, labels, classes, reader)
+
+
+def _open_shards(root: Path, split: str) -> ShardSource:
+    folder = _shard_folder(root) or root / "tfrecord"
+    shards = find_shards(folder, split)
+    found = _load_labels(folder, split, shards)
+
+    def other_labels() -> np.ndarray:
+        other = "val" if split == "train" else "train"
+        if not any(folder.glob(f"{SPLIT_PREFIX[other]}-*-of-*")):
+            return found["labels"]
+        return _load_labels(folder, other, find_shards(folder, other))["labels"]
+
+    classes = _name_classes(read_class_names(folder), found["labels"], other_labels)
+    labels = found["labels"].astype(np.int32)
+    return ShardSource(
+        root, folder, labels, classes, tuple(shards), found["firsts"], found["offsets"]
+    )
+
+
+def _load_labels(folder: Path, split: str, shards: list[Path]) -> Arrays:
+    """Return the arrays of a split: from the sidecar, else by a scan, which is cached if large."""
+    path = sidecar_path(folder, split)
+    if (written := load_arrays(path, shards)) is not None:
+        return written
+    if sum(shard.stat().st_size for shard in shards) < LARGE:
+        return scan_shards(shards)
+    return disk_cache(path, shards, partial(scan_shards, shards))

@@ -13,21 +13,20 @@ import functools
 import os
 import re
 import struct
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rn50lib.data.recordfile import MappedFile, RecordError, crc32c, read_pairs
+from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.errors import UserError
 
-FRAMING_BYTES = 16
-"""What the framing adds to the data of a record."""
+FRAMING_BYTES = 16  # what the framing adds to the data of a record
+SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
 
-SPLIT_PREFIX = {"train": "train", "val": "validation"}
-"""The first part of the field's shard names: train-00000-of-01024, validation-00000-of-00128."""
+IMAGE, LABEL = "image/encoded", "image/class/label"
+WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
@@ -45,36 +44,19 @@ def masked_crc(data: bytes) -> int:
 
 
 class TFRecordReader:
-    """The records of one shard, in order or at random; every checksum is checked.
+    """The records of one shard, in order or by their offset; every checksum is checked.
 
-    With an index, the records need not be found by going through the shard. A reader can be pickled
-    or inherited by workers. Raises RecordError, with file and offset, if the file is damaged.
+    A reader can be pickled or inherited by workers. Raises RecordError, with file and offset, if
+    the file is damaged.
     """
 
-    def __init__(
-        self, path: str | os.PathLike, path_index: str | os.PathLike | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
-        self.path_index = path_index
         self.file = MappedFile(self.path)
 
     @functools.cached_property
-    def offsets(self) -> np.ndarray:
-        """The starts of the records, int64."""
-        if self.path_index is None:
-            return self.spans[:, 0] - _HEAD.size
-        try:
-            return np.ascontiguousarray(read_pairs(self.path_index)[:, 0])
-        except ValueError as error:
-            raise RecordError(
-                f"{self.path_index}: the index {error}; `python -m data_prep.tfrecord --index "
-                f"{os.path.dirname(self.path)}` writes the indexes again",
-                self.path_index,
-            ) from None
-
-    @functools.cached_property
     def spans(self) -> np.ndarray:
-        """Start and stop of the data of each record, int64 (records, 2), found without an index."""
+        """Start and stop of the data of each record, int64 (records, 2)."""
         found, at, data = [], 0, self.file.data()
         while at < self.file.size:
             start, stop = self._locate(data[at : at + _HEAD.size], at)
@@ -82,16 +64,12 @@ class TFRecordReader:
             at = stop + CRC.size
         return np.array(found, np.int64)
 
-    def __len__(self) -> int:
-        return len(self.offsets)
+    @property
+    def offsets(self) -> np.ndarray:
+        """The starts of the records, int64."""
+        return self.spans[:, 0] - _HEAD.size
 
-    def read(self, position: int) -> bytes:
-        """Return the data of the record at a position."""
-        if not 0 <= position < len(self):
-            raise IndexError(f"{self.path} holds {len(self)} records, not {position}")
-        return self.read_at(int(self.offsets[position]))
-
-    def read_at(self, offset: int) -> bytes:
+    def read(self, offset: int) -> bytes:
         """Return the data of the record that starts at an offset."""
         start, stop = self._locate(self.file.read(offset, offset + _HEAD.size), offset)
         found = self.file.read(start, stop)
@@ -103,10 +81,10 @@ class TFRecordReader:
         return found
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, data) of all records in the order of the file; this needs no index."""
+        """Yield (offset, data) of all records in the order of the file."""
         offset = 0
         while offset < self.file.size or not offset:
-            data = self.read_at(offset)
+            data = self.read(offset)
             yield offset, data
             offset += len(data) + FRAMING_BYTES
 
@@ -133,14 +111,6 @@ class TFRecordReader:
 # -- the files of a split ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One shard and its index, None if it has none."""
-
-    path: Path
-    index: Path | None
-
-
 def shard_name(split: str, number: int, count: int) -> str:
     """Return train-00003-of-00016, or validation-00000-of-00004."""
     return f"{SPLIT_PREFIX[split]}-{number:05}-of-{count:05}"
@@ -151,39 +121,118 @@ def index_path(shard: Path) -> Path:
     return shard.parent / "index" / f"{shard.name}.idx"
 
 
-def find_shards(folder: str | os.PathLike, split: str) -> list[Shard]:
+def sidecar_path(folder: Path, split: str) -> Path:
+    """Return the path of the file with the labels and offsets of a split."""
+    return folder / f"{SPLIT_PREFIX[split]}.labels"
+
+
+def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
     """Return the shards of a split in a folder, in order.
 
     Raises UserError if there are none, if some are missing, or if there are those of two sets.
     """
-    folder = Path(folder)
-    found: dict[int, list[int]] = {}
-    if folder.is_dir():
-        for entry in os.scandir(folder):
-            match = _NAME.match(entry.name)
-            if match and match[1] == SPLIT_PREFIX[split]:
-                found.setdefault(int(match[3]), []).append(int(match[2]))
-    prefix = SPLIT_PREFIX[split]
-    if not found:
+    folder, prefix = Path(folder), SPLIT_PREFIX[split]
+    found = {path.name for path in folder.glob(f"{prefix}-*") if _NAME.match(path.name)}
+    counts = sorted({int(name[-5:]) for name in found})
+    if not counts:
         raise UserError(
-            f"{folder}: there are no shards {prefix}-NNNNN-of-NNNNN here; "
+            f"{folder}: the shards {prefix}-NNNNN-of-NNNNN are missing here; "
             f"`python -m data_prep.tfrecord {folder.parent}` writes them"
         )
-    if len(found) > 1:
-        counts = " and of ".join(map(str, sorted(found)))
-        raise UserError(f"{folder}: there are shards of {counts}; remove those of one set")
-    ((count, numbers),) = found.items()
-    missing = sorted(set(range(count)) - set(numbers))
-    if missing:
-        raise UserError(
-            f"{folder}: {shard_name(split, missing[0], count)} is missing ({len(numbers)} of "
-            f"{count} shards are there); copy it again, or write the shards again with "
-            f"`python -m data_prep.tfrecord`"
-        )
-    paths = [folder / shard_name(split, number, count) for number in range(count)]
-    indexes = [index_path(path) for path in paths]
-    pairs = zip(paths, indexes, strict=True)
-    return [Shard(path, index if index.exists() else None) for path, index in pairs]
+    if len(counts) > 1:
+        listed = " and of ".join(map(str, counts))
+        raise UserError(f"{folder}: there are shards of {listed}; remove those of one set")
+    names = [shard_name(split, number, counts[0]) for number in range(counts[0])]
+    for name in names:
+        if name not in found:
+            raise UserError(
+                f"{folder}: {name} is missing ({len(found)} of {len(names)} shards are there); "
+                "copy it again, or write the shards again with `python -m data_prep.tfrecord`"
+            )
+    return [folder / name for name in names]
+
+
+# -- labels and offsets --------------------------------------------------------------------------
+
+
+def scan_shards(shards: Sequence[Path]) -> Arrays:
+    """Return `offsets` and `labels` (int64) of all records of a split, read from the shards.
+
+    `firsts` are the number of the first record of each shard, and of the records in all. Labels
+    count from 0 here and from 1 in the records. Raises RecordError for a damaged shard, UserError
+    for an example without a label.
+    """
+    offsets, labels = [], []
+    for shard in shards:
+        reader = TFRecordReader(shard)
+        starts, stops = reader.spans.T
+        data = reader.file.data(len(starts))
+        found = find_numbers(np.frombuffer(data, np.uint8), starts, stops, LABEL)
+        for i in np.flatnonzero((found < 1) | (found >= 2**31)).tolist():
+            name = f"{shard}: record {i} at offset {int(reader.offsets[i]):,}"
+            found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
+            if not 1 <= label < 2**31:
+                raise UserError(
+                    f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
+                )
+        labels.append(found - 1)
+        offsets.append(reader.offsets)
+    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
+    return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}
+
+
+def find_numbers(data: np.ndarray, starts: np.ndarray, stops: np.ndarray, name: str) -> np.ndarray:
+    """Return the one whole number of a feature in each of many Examples of a buffer (uint8), int64.
+
+    It is -1 if the Example is not written in the usual way; that is left to `parse_example`.
+    All Examples are read side by side, one feature of each per step.
+    """
+    key = np.frombuffer(name.encode(), np.uint8)
+    found = np.full(len(starts), -1, np.int64)
+    at, ends = _field_at(data, starts, 0x0A)  # Features
+    rows = np.flatnonzero(ends == stops)
+    at = at[rows]
+    while len(rows):
+        entry, entry_stop = _field_at(data, at, 0x0A)
+        text, text_stop = _field_at(data, entry, 0x0A)
+        same = np.flatnonzero((text_stop - text == len(key)) & (text >= 0))
+        same = same[(_bytes_at(data, text[same, None] + np.arange(len(key))) == key).all(axis=1)]
+        value, usual = text_stop[same], np.ones(len(same), bool)
+        for tag in (0x12, 0x1A, 0x0A):  # Feature, list of ints, packed
+            value, value_stop = _field_at(data, value, tag)
+            usual &= value_stop == entry_stop[same]
+        number, number_stop = _varints_at(data, value)
+        found[rows[same]] = np.where(usual & (number_stop == entry_stop[same]), number, -1)
+        left = (entry_stop >= 0) & (entry_stop < stops[rows])
+        left[same] = False
+        rows, at = rows[left], entry_stop[left]
+    return found
+
+
+def _bytes_at(data: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return the byte at each place, uint8; the last one for places after the end."""
+    return data.take(at, mode="clip")
+
+
+def _field_at(data: np.ndarray, at: np.ndarray, tag: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return start and stop of the field with this tag at each place; the stop is -1 if none."""
+    size, start = _varints_at(data, at + 1)
+    has = (_bytes_at(data, at) == tag) & (at >= 0) & (size >= 0)
+    return start, np.where(has, start + size, -1)
+
+
+def _varints_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number at each place, -1 if it has more than five bytes, and where it ends."""
+    value, stop = np.zeros(len(at), np.int64), at.copy()
+    more = np.ones(len(at), bool)
+    for shift in range(0, 35, 7):
+        byte = _bytes_at(data, stop).astype(np.int64)
+        value += np.where(more, (byte & 0x7F) << shift, 0)
+        stop += more
+        more &= byte >= 0x80
+        if not more.any():
+            break
+    return np.where(more, -1, value), stop
 
 
 # -- one Example ---------------------------------------------------------------------------------
@@ -191,22 +240,35 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Shard]:
 Feature = list[bytes] | list[int] | list[float]
 
 
-def parse_example(
-    data: Any, names: Collection[str] = (), start: int = 0, stop: int | None = None
-) -> dict[str, Feature]:
-    """Return name → list of bytes, ints or floats of the Example in ``data[start:stop]``.
+def example_value(data: bytes, name: str, key: str) -> Any:
+    """Return the one value of a feature: the bytes of an image, or a label.
 
-    If ``names`` are given, the values of the other features are not read, and are []. ``data`` may
-    be any buffer whose items are numbers. Raises ValueError if it holds no Example.
+    Raises UserError, with the `name` of the record, if it is missing or not of the right type.
+    """
+    try:
+        values = parse_example(data, (key,)).get(key, [])
+    except ValueError as error:
+        text = f"{name}: its data is not a tf.train.Example ({error}); {WRITE_AGAIN}"
+        raise UserError(text) from None
+    if len(values) != 1 or not isinstance(values[0], bytes if key == IMAGE else int):
+        kind = "bytes" if key == IMAGE else "a whole number"
+        raise UserError(f"{name}: this example should have one {key}, {kind}; {WRITE_AGAIN}")
+    return values[0]
+
+
+def parse_example(data: bytes, names: Sequence[str] = ()) -> dict[str, Feature]:
+    """Return name → list of bytes, ints or floats of an Example.
+
+    If ``names`` are given, the values of the other features are not read, and are []. Raises
+    ValueError if it holds no Example.
     """
     found: dict[str, Feature] = {}
-    stop = len(data) if stop is None else stop
-    for _, features_start, features_stop in _fields(data, start, stop, 1):
+    for _, features_start, features_stop in _fields(data, 0, len(data), 1):
         for _, entry_start, entry_stop in _fields(data, features_start, features_stop, 1):
             key, feature = "", (entry_stop, entry_stop)
             for field, at, end in _fields(data, entry_start, entry_stop):
                 if field == 1:
-                    key = bytes(data[at:end]).decode("utf-8", "replace")
+                    key = data[at:end].decode("utf-8", "replace")
                 elif field == 2:
                     feature = (at, end)
             lists = (part for part in _fields(data, *feature) if part[0] in (1, 2, 3))
@@ -215,9 +277,9 @@ def parse_example(
     return found
 
 
-def _values(data: Any, kind: int, start: int, stop: int) -> Feature:
+def _values(data: bytes, kind: int, start: int, stop: int) -> Feature:
     """Return the values of a list; numbers may be packed in one piece, or be fields one by one."""
-    bodies = [bytes(data[at:end]) for _, at, end in _fields(data, start, stop, 1)]
+    bodies = [data[at:end] for _, at, end in _fields(data, start, stop, 1)]
     if kind == 1:
         return bodies
     body = b"".join(bodies)
@@ -233,7 +295,7 @@ def _values(data: Any, kind: int, start: int, stop: int) -> Feature:
     return numbers
 
 
-def _fields(data: Any, at: int, end: int, wanted: int = 0) -> Iterator[tuple[int, int, int]]:
+def _fields(data: bytes, at: int, end: int, wanted: int = 0) -> Iterator[tuple[int, int, int]]:
     """Yield (number, start, stop) of the fields of a message, or of those with one number."""
     while at < end:
         tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
@@ -253,7 +315,7 @@ def _fields(data: Any, at: int, end: int, wanted: int = 0) -> Iterator[tuple[int
         at += size
 
 
-def _read_varint(data: Any, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a number of seven bits a byte, the lowest first, and where it ends."""
     value = shift = 0
     while at < len(data) and shift < 70:

@@ -8,7 +8,6 @@ Pillow, and so do all if simplejpeg is not installed.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import multiprocessing
 import multiprocessing.connection
@@ -30,8 +29,8 @@ from torch.utils.data import DataLoader
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.data.decode import MAX_PIXELS, SIZE, Pictures, find_frame, quick
-from rn50lib.data.sampler import Plan
+from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, fast_decode, find_frame
+from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box
@@ -45,10 +44,6 @@ AHEAD = 4  # batches that each worker makes before they are asked for
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 Task = tuple[int | None, list[Key]]  # the buffer that a batch is made in, None for new memory
 
-RATIOS = (8, 4, 2, 1)
-"""libjpeg decodes at 1 / ratio of the size for little more than the reading: the largest is taken
-with which the crop still has as many pixels as are needed (see `decode.SPARE`)."""
-
 REST = "extraneous bytes before marker 0xd9"
 """libjpeg's warning that the image has more rows than its header says. It reports its first warning
 only, so there was nothing wrong with the rows above; and an image whose file is cut off has no end
@@ -56,39 +51,39 @@ marker, 0xd9, and gets a different warning."""
 
 
 def decoding_ratio(box: Box, size: int) -> int:
-    """Return how much smaller an image is decoded whose `box` needs `size` pixels per side."""
-    return next(r for r in RATIOS if r == 1 or min(box[2:]) >= r * size)
+    """Return how much smaller libjpeg decodes an image whose `box` needs `size` pixels per side."""
+    return next(r for r in (8, 4, 2, 1) if r == 1 or min(box[2:]) >= r * size)
 
 
-class TorchPictures(Pictures):
-    """The images of a split as the network gets them; see `Pictures`.
+class TorchDecoder(ImageDecoder):
+    """The images of a split as the network gets them; see `ImageDecoder`.
 
     A validation image's pixels are Pillow's to within a rounding. Training decodes quickly (see
-    `decode.quick`), and its crops of what was decoded smaller begin and end at a pixel.
+    `decode.fast_decode`), and its crops of what was decoded smaller begin and end at a pixel.
     """
 
     def __init__(self, source: Source, train: bool, config: TrainConfig) -> None:
         super().__init__(source, train, config)
-        self.quick = quick(config, train)
+        self.fast = fast_decode(config, train)
         self.memory = bytearray()  # holds the decoded image, also if a warning ends the call
 
-    def part(self, data: bytes, epoch: int, index: int) -> np.ndarray:
+    def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         """Return the crop of an encoded image, resized, and mirrored if that was drawn."""
         frame = find_frame(data) if simplejpeg else None
         if frame is None:
-            return super().part(data, epoch, index)
+            return super().decode_crop(data, epoch, index)
         height, width, components = SIZE.unpack_from(data, frame + 5)
         if not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
-            return super().part(data, epoch, index)
-        box, mirror = self.choose(epoch, index, width, height)
-        ratio = decoding_ratio(box, self.spare * self.size)
+            return super().decode_crop(data, epoch, index)
+        box, mirror = self.sample_crop(epoch, index, width, height)
+        ratio = decoding_ratio(box, self.oversample * self.size)
         try:
-            pixels = self.decode(data, frame, box[1] + box[3], ratio)
+            pixels = self.decode_rows(data, frame, box[1] + box[3], ratio)
         except ValueError:  # damaged: Pillow says how, or decodes what it can
-            return super().part(data, epoch, index)
-        return self.shrink(pixels, box, ratio, mirror)
+            return super().decode_crop(data, epoch, index)
+        return self.resize_box(pixels, box, ratio, mirror)
 
-    def decode(self, data: bytes, frame: int, bottom: int, ratio: int) -> np.ndarray:
+    def decode_rows(self, data: bytes, frame: int, bottom: int, ratio: int) -> np.ndarray:
         """Return at least the rows above `bottom` of a JPEG, at 1 / `ratio` of its size, uint8 HWC.
 
         `frame` is the place of its start of frame. The result is valid until the next call. Raises
@@ -96,7 +91,7 @@ class TorchPictures(Pictures):
         """
         height, width, _ = SIZE.unpack_from(data, frame + 5)
         smaller = {"min_width": -(-width // ratio), "min_factor": ratio}
-        smaller |= {"fastdct": self.quick, "fastupsample": self.quick}
+        smaller |= {"fastdct": self.fast, "fastupsample": self.fast}
         if len(self.memory) < height * width * 3:
             self.memory = bytearray(height * width * 3)
         rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
@@ -115,7 +110,7 @@ class TorchPictures(Pictures):
         made_height = -(-height // ratio)
         return simplejpeg.decode_jpeg(data, min_height=made_height, buffer=self.memory, **smaller)
 
-    def shrink(self, pixels_HWC: np.ndarray, box: Box, ratio: int, mirror: bool) -> np.ndarray:
+    def resize_box(self, pixels_HWC: np.ndarray, box: Box, ratio: int, mirror: bool) -> np.ndarray:
         """Return the `box` of an image that was decoded at 1 / `ratio` of its size.
 
         It is resized to uint8 (size, size, 3), antialiased, and mirrored if `mirror`.
@@ -123,7 +118,7 @@ class TorchPictures(Pictures):
         left, top, width, height = box
         if ratio > 1:  # the box begins and ends within pixels
             right, bottom = (left + width) / ratio, (top + height) / ratio
-            if not self.quick:  # PyTorch cannot do that
+            if not self.fast:  # PyTorch cannot do that
                 x, y = left // ratio, top // ratio
                 part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
                 exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
@@ -141,12 +136,12 @@ class TorchPictures(Pictures):
         return small[0].permute(1, 2, 0).numpy()
 
 
-class BatchBuffers:
+class BatchBufferPool:
     """A DataLoader's sampler of batches, with memory for those under way, shared with the workers.
 
-    The kernel would clear new memory for each batch, page by page: 6 % of the workers' time. A
-    buffer is free again when nothing refers to its batch any more; if none is free, the batch gets
-    new memory. ``keys`` are the batches of an epoch.
+    To clear new memory for each batch would take 6 % of the workers' time. A buffer is free again
+    when nothing refers to its batch; if none is, the batch gets new memory. ``keys`` are the
+    batches of an epoch.
     """
 
     def __init__(self, buffers: int, shape: tuple[int, ...]) -> None:
@@ -177,16 +172,14 @@ class BatchBuffers:
 # -- in the workers ------------------------------------------------------------------------------
 
 
-class Batches(torch.utils.data.Dataset):
+class BatchDataset(torch.utils.data.Dataset):
     """Whole batches by their keys. Lives in the workers; `source` opens its files in each."""
 
     def __init__(
         self, source: Source, train: bool, config: TrainConfig, memory: torch.Tensor
     ) -> None:
-        self.pictures = TorchPictures(source, train, config)
-        self.pixels = config.image_shape
-        self.overrides = config.override
-        self.memory = memory
+        self.decoder = TorchDecoder(source, train, config)
+        self.overrides, self.memory = config.override, memory
 
     def __getitems__(self, task: Task) -> torch.Tensor | int | UserError:
         """Return the images of a batch, uint8 (B, H, W, 3), or the buffer that holds them.
@@ -197,13 +190,14 @@ class Batches(torch.utils.data.Dataset):
         if buffer is not None:
             images = self.memory[buffer]
         else:
-            images = torch.empty((len(keys), self.pixels, self.pixels, 3), dtype=torch.uint8)
+            size = self.decoder.size
+            images = torch.empty((len(keys), size, size, 3), dtype=torch.uint8)
             if torch.utils.data.get_worker_info() is not None:
                 images.share_memory_()  # now: otherwise it would be copied there when it is sent
         pixels = images.numpy()
         try:
             for image, key in enumerate(keys):
-                pixels[image] = self.pictures.image(*key)
+                pixels[image] = self.decoder.decode(*key)
         except UserError as error:
             return error
         return images if buffer is None else buffer
@@ -224,10 +218,7 @@ def _start_worker(worker: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the training process is gone, even if it was killed.
-
-    A worker's parent is the fork server, which lives as long as any of its workers.
-    """
+    """End this worker with the training process; its parent, the fork server, would live on."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -238,10 +229,7 @@ def _end_with_parent() -> None:
 
 
 def _fork_server() -> Any:
-    """Start the server that forks the loaders' workers, and return its context.
-
-    It has imported PyTorch, and runs no OpenMP, CUDA or MPI threads, with which forking can hang.
-    """
+    """Return the context of a server that forks workers: it runs no threads, so none can hang."""
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.data.torch_loader"])
     if threading.current_thread() is threading.main_thread():
@@ -257,49 +245,27 @@ def _fork_server() -> Any:
     return context
 
 
-@contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM to the end of the block.
-
-    A worker prints a useless traceback if the training process stops in the middle of a batch.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    changed = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in changed:
-        signal.signal(number, lambda number, frame: received.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in changed.items():
-            signal.signal(number, handler)
-    for caught in received:
-        changed[signal.Signals(caught)](caught, None)
-
-
 class TorchLoader:
     """See `rn50lib.data.Pipeline`. Order and augmentation are a function of (seed, epoch)."""
 
     ordered = True
 
-    def __init__(self, config: TrainConfig, source: Source, plan: Plan) -> None:
-        self.plan, self.examples = plan, plan.examples
+    def __init__(self, config: TrainConfig, source: Source, sampler: BatchSampler) -> None:
+        self.sampler, self.examples = sampler, sampler.examples
         self.labels = np.asarray(source.labels, np.int32)
         workers, pin = config.data_nthreads, torch.cuda.is_available()
         # those made ahead, and those in use; what is pinned is copied anyway
-        buffers = min(AHEAD * workers + 3, len(plan)) if workers and plan.train and not pin else 0
+        shared = workers and sampler.train and not pin
+        buffers = min(AHEAD * workers + 3, len(sampler)) if shared else 0
         pixels = config.image_shape
-        self.buffers = BatchBuffers(buffers, (plan.batch_size, pixels, pixels, 3))
+        self.buffers = BatchBufferPool(buffers, (sampler.batch_size, pixels, pixels, 3))
         self.batches: Generator[Batch, None, None] | None = None  # of the latest epoch
         options: dict[str, Any] = {}
         if workers:
             options = {"multiprocessing_context": _fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = AHEAD
         self.loader: DataLoader | None = DataLoader(
-            Batches(source, plan.train, config, self.buffers.memory),
+            BatchDataset(source, sampler.train, config, self.buffers.memory),
             batch_sampler=self.buffers,
             num_workers=workers,
             collate_fn=_unchanged,
@@ -309,11 +275,11 @@ class TorchLoader:
         )
 
     def __len__(self) -> int:
-        return len(self.plan)
+        return len(self.sampler)
 
     def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
         """Return the batches of an epoch."""
-        rows, valid = self.plan.rows(epoch, skip)
+        rows, valid = self.sampler.rows(epoch, skip)
         self.batches = self._load(epoch, rows[start_step:], valid[start_step:])
         return self.batches
 
@@ -325,21 +291,13 @@ class TorchLoader:
         batches = iter(self.loader)
         try:
             for row, count in zip(rows, valid, strict=True):
-                with _signals_wait():
-                    images = next(batches)
+                images = next(batches)
                 if isinstance(images, UserError):
                     raise images
                 if isinstance(images, int):
                     images = self.buffers.take(images)
                 yield Batch(images, self.labels[row], int(count))
             next(batches, None)  # its workers have finished the epoch
-        except RuntimeError as error:
-            if "CUDA error: out of memory" not in str(error):
-                raise
-            raise UserError(
-                "--loader native: no more memory can be pinned for the batches on their way to the"
-                " GPU: use a smaller -b or --data-nthreads, or end other programs on this machine"
-            ) from error
         finally:
             del batches  # an error's traceback would keep it, and with it the workers
 

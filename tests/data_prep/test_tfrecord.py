@@ -67,7 +67,7 @@ def read(out, split):
     """The examples of a split, shard by shard."""
     found = []
     for shard in find_shards(out, split):
-        found.append([parse_example(d) for d in TFRecordReader(shard.path, shard.index)])
+        found.append([parse_example(d) for d in TFRecordReader(shard)])
     return found
 
 
@@ -260,12 +260,12 @@ def checksums(shards):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["{t}/nowhere"], "--data-root {t}/nowhere: there is no such folder"),
+        (["{t}/nowhere"], "--data-root {t}/nowhere: this folder does not exist"),
         (["{t}", "--jobs", "0"], "--jobs 0: give a number from 1"),
         (["{t}", "--size", "30"], "--size 30: pixels, for --schema slides only"),
         (["{shards}", "{t}/out"], "{shards}: it holds shards and nothing to make shards from"),
         (["{root}", "{root}"], "{root}/"),
-        (["{t}", "--index"], "{t}: there are no shards train-NNNNN-of-NNNNN here"),
+        (["{t}", "--index"], "{t}: the shards train-NNNNN-of-NNNNN are missing here"),
     ],
 )
 def test_bad_commands_get_one_line(tmp_path, root, shards, flags, message, error_of):

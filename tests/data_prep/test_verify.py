@@ -21,7 +21,7 @@ from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.recordio import Reader
-from rn50lib.data.tfrecord import find_shards
+from rn50lib.data.tfrecord import find_shards, index_path
 from tests.conftest import clean_environment
 from tests.support import png
 
@@ -395,8 +395,9 @@ def shard(root):
 
 
 def test_damaged_shard(root):
-    path, index = shard(root).path, shard(root).index
-    offsets = [int(line.split()[0]) for line in index.read_text().splitlines()]
+    path = shard(root)
+    lines = index_path(path).read_text().splitlines()
+    offsets = [int(line.split()[0]) for line in lines]
     data = bytearray(path.read_bytes())
     data[offsets[3] + 100] ^= 1
     path.write_bytes(data)
@@ -410,12 +411,13 @@ def test_damaged_shard(root):
 def test_missing_and_wrong_indexes_and_missing_shards(root):
     folder = root / "tfrecord"
     first, second = find_shards(folder, "train")
-    shutil.copy(second.index, first.index)
-    assert found(folder)[0] == {("index", str(first.index), None)}
-    first.index.unlink()
+    index = index_path(first)
+    shutil.copy(index_path(second), index)
+    assert found(folder)[0] == {("index", str(index), None)}
+    index.unlink()
     problems, report = found(folder)
-    assert problems == {("no-index", str(first.path), None)} and report.good
-    second.path.unlink()
+    assert problems == {("no-index", str(first), None)} and report.good
+    second.unlink()
     assert ("damage", str(folder), None) in found(folder)[0]
     shutil.rmtree(folder)
     tfrecord.convert(root, schema="slides", size=16, data_format="files", quiet=True)

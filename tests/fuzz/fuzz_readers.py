@@ -77,21 +77,14 @@ class TFRecord:
 
     def check(self, folder: Path, data: bytes) -> str:
         """Read everything; every record that comes must be one of the good ones."""
-        shard, _, idx = data.rpartition(b"\n--\n")
+        shard = data
         (folder / "a").write_bytes(shard)
-        (folder / "a.idx").write_bytes(idx)
         outcome = "read"
         try:
             for _, record in TFRecordReader(folder / "a").records():
                 assert record in self.whole, "a record that was never written"
         except RecordError as error:
             assert error.offset is not None
-            outcome = "refused"
-        try:
-            reader = TFRecordReader(folder / "a", folder / "a.idx")
-            for i in range(len(reader)):
-                assert reader.read(i) in self.whole
-        except RecordError:
             outcome = "refused"
         try:
             parse_example(shard[:200])

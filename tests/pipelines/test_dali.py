@@ -19,7 +19,7 @@ import pytest
 
 from rn50lib import recipe
 from rn50lib.data import Batch, open_pipeline
-from rn50lib.data.sampler import Plan
+from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
 from tests.pipelines import test_loaders
@@ -47,7 +47,8 @@ def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
     for size, resize in ((32, 37), (40, 50), (64, 150)):
         source = open_source(textured, "val", "files")
         experiment = full(loader="dali", image_shape=size, val_resize=resize, batch_size=5)
-        pipeline = Dali(experiment, source, Plan(experiment, source, "val"), engine)
+        pipeline = Dali(experiment, source, BatchSampler(experiment, source, "val"))
+        pipeline.engine = engine
         made = pixels(list(pipeline.epoch(0)))
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
         assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
@@ -70,11 +71,12 @@ def crops(images: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("engine", [False, True])
 def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
     """DALI's default smallest crop is 8 % of the area; the recipe's is 5 %."""
-    from rn50lib.data.dali import Dali
+    from rn50lib.data.dali import DaliStream
 
     source = open_source(textured, "train", "recordio")
     experiment = full(loader="dali")
-    pipeline = Dali(experiment, source, Plan(experiment, source, "train"), engine)
+    pipeline = DaliStream(experiment, source, BatchSampler(experiment, source, "train"))
+    pipeline.engine = engine
     made = np.concatenate([crops(pixels(list(pipeline.epoch(epoch)))) for epoch in range(25)])
     width, height = np.abs(made[:, 2] - made[:, 0]), made[:, 3] - made[:, 1]
     area, aspect = width * height, width / height * 200 / 150
@@ -123,20 +125,6 @@ def test_consecutive_epochs_match_single_epochs(
         running.close()
 
 
-@pytest.fixture(scope="module")
-def packed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The photos with their records and shards."""
-    from data_prep import tfrecord
-
-    root = tmp_path_factory.mktemp("dali") / "set"
-    shutil.copytree(photos.root, root)
-    tfrecord.convert(root, shards={"train": 3, "val": 2}, jobs=0, data_format="files", quiet=True)
-    return root
-
-
-# --- runs -----------------------------------------------------------------------------------------
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -164,9 +152,9 @@ def test_missing_dali_is_one_line(
 
 
 def test_a_missing_index_is_named_with_the_command_that_writes_it(
-    packed: Path, tmp_path: Path
+    textured: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(packed, tmp_path / "set")
+    shutil.copytree(textured, tmp_path / "set")
     index = tmp_path / "set/tfrecord/index/validation-00001-of-00002.idx"
     index.unlink()
     source = open_source(tmp_path / "set", "val", "tfrecord")
@@ -176,18 +164,10 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
     assert str(caught.value).startswith(f"{index}: this index is missing")
     assert f"`{command}` writes it" in str(caught.value)
     subprocess.run([sys.executable, *command.split()[1:]], check=True, capture_output=True)
-    assert len(labels(read(source, "val"))) == 19
+    assert len(labels(read(source, "val"))) == 12
     (tmp_path / "set/records/val.idx").unlink()
     with pytest.raises(UserError, match=r"val\.idx: the index .* `python -m data_prep.im2rec"):
         open_source(tmp_path / "set", "val", "recordio").labels.sum()
-
-
-def test_raw_pixels_are_refused(photos: Photos, tmp_path: Path) -> None:
-    from data_prep import tfrecord
-
-    tfrecord.convert(photos.root, tmp_path / "raw", schema="slides", size=50, jobs=0, quiet=True)
-    with pytest.raises(UserError, match="hold raw pixels, .* use --loader native"):
-        read(open_source(tmp_path / "raw", "train"))
 
 
 # --- the other generation -------------------------------------------------------------------------

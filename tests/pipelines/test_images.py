@@ -52,29 +52,6 @@ def test_training_crops_match_pillow(width: int, height: int, size: int) -> None
         assert difference(ours(data, box, size), plain(data, box, size)) <= 3, box
 
 
-@pytest.mark.parametrize(("width", "height"), [(512, 512), (640, 512), (512, 768)])
-def test_validation_is_resize_then_centre_crop(width: int, height: int) -> None:
-    """The reference resizes the shorter side to 256, then crops 224 x 224 from the middle."""
-    data = photograph(width, height)
-    whole = Image.open(io.BytesIO(data)).convert("RGB")
-    half = whole.resize((width // 2, height // 2), Image.Resampling.BILINEAR)
-    left, top = (half.width - 224) // 2, (half.height - 224) // 2
-    reference = np.asarray(half.crop((left, top, left + 224, top + 224)))
-    box = recipe.center_crop_box(width, height, 224)
-    assert difference(ours(data, box, 224), reference) <= 3
-
-
-@pytest.mark.parametrize("size", [64, 224])
-def test_the_validation_crop_is_centred_to_a_pixel(size: int) -> None:
-    data = photograph(500, 375)
-    whole = Image.open(io.BytesIO(data)).convert("RGB")
-    side = 375 * size / recipe.val_resize(size)
-    left, top = (500 - side) / 2, (375 - side) / 2
-    exact = (left, top, left + side, top + side)
-    reference = np.asarray(whole.resize((size, size), Image.Resampling.BILINEAR, box=exact))
-    assert difference(ours(data, recipe.center_crop_box(500, 375, size), size), reference) <= 3
-
-
 def test_a_small_crop_of_a_large_image_is_not_blurred() -> None:
     """Reduced decoding is not used if the crop would have to be enlarged."""
     data = photograph(1600, 1200)

@@ -1,9 +1,7 @@
-"""The tf.data loader: batches equal to PyTorch's loader, raw pixels, and its stages."""
+"""The tf.data loader: its batches equal those of PyTorch's loader."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,11 @@ import numpy as np
 import pytest
 
 from rn50lib.data import Batch
-from rn50lib.data.decode import Pictures
+from rn50lib.data.decode import ImageDecoder
 from rn50lib.data.source import Source, open_source
 from tests.pipelines import test_loaders
 from tests.pipelines.test_loaders import labels, pixels
-from tests.support import Photos, full, numbers
+from tests.support import full
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("tensorflow"), pytest.mark.needs("torch")]
 
@@ -63,42 +61,10 @@ def test_stream_crops_match_the_torch_loader(textured: Path, options: dict[str, 
     """Records are matched by content: each has exactly one twin."""
     for split in ("train", "val"):
         source = open_source(textured, split, "tfrecord")
-        pictures = Pictures(source, split == "train", full(**options))
-        wanted = np.stack([pictures.image(4, i) for i in range(len(source))])
+        decoder = ImageDecoder(source, split == "train", full(**options))
+        wanted = np.stack([decoder.decode(4, i) for i in range(len(source))])
         made = read(source, split, epoch=4, batch_size=3, **options)
         twins = [int(np.argmin(different(wanted, image[None]))) for image in pixels(made)]
         assert sorted(twins) == list(range(12))
         assert different(pixels(made), wanted[twins]).max() < limit(options)
         assert labels(made) == source.labels[twins].tolist()
-
-
-def test_raw_pixels_train_too(photos: Photos, tmp_path: Path) -> None:
-    """The slides' examples contain a square of every image, and a label from 0."""
-    from data_prep import tfrecord
-
-    tfrecord.convert(photos.root, tmp_path / "raw", schema="slides", size=50, jobs=0, quiet=True)
-    for split, count in (("train", 48), ("val", 19)):
-        source = open_source(tmp_path / "raw", split)
-        made = read(source, split, batch_size=8, rotate=10.0, flip_up_down=True)
-        assert len(labels(made)) == count
-        if split == "val":
-            assert sorted(numbers(pixels(made))) == list(range(19))
-            assert pixels(made).std(axis=(1, 2)).max() < 1  # flat, without black corners
-
-
-def test_only_reading_shard_after_shard_changes_the_order_of_a_stream(textured: Path) -> None:
-    """Every other stage only changes the speed; for files, every stage does."""
-    from rn50lib.data.sampler import Plan
-    from rn50lib.data.tfdata import Stages, TfData
-
-    ways = [Stages(), *(replace(Stages(), **{f.name: False}) for f in fields(Stages))]
-    wanted = {}
-    for data_format, way in itertools.product(("files", "tfrecord"), ways):
-        source = open_source(textured, "train", data_format)
-        experiment = full(backend="tensorflow", data_nthreads=2)
-        plan = Plan(experiment, source, "train")
-        made = list(TfData(experiment, source, plan, way).epoch(0))
-        order = wanted.setdefault((data_format, way.interleave), made)
-        assert labels(made) == labels(order)
-        assert different(pixels(made), pixels(order)).max() < 3
-    assert labels(wanted["files", False]) == labels(wanted["files", True])

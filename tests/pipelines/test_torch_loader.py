@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,18 @@ import psutil
 import pytest
 from PIL import Image
 
-from rn50lib import recipe
-from rn50lib.data import Batch, open_pipeline, sampler
+from rn50lib.data import Batch, open_pipeline
 from rn50lib.data.decode import find_frame
-from rn50lib.data.source import Source, open_source
-from rn50lib.data.torch_loader import TorchPictures
+from rn50lib.data.source import open_source
+from rn50lib.data.torch_loader import TorchDecoder
 from rn50lib.errors import UserError
+from tests.pipelines import test_loaders
 from tests.pipelines.test_images import photograph
 from tests.support import Photos, full, write_photo
 
 pytestmark = pytest.mark.needs("torch")
 
-
-def read(
-    source: Source, split: str = "train", epoch: int = 0, rank: int = 0, size: int = 1,
-    start_step: int = 0, **fields: Any,
-) -> list[Batch]:  # fmt: skip
-    pipeline = open_pipeline(full(test_io=True, **fields), source, split, rank, size)
-    try:
-        batches = list(pipeline.epoch(epoch, start_step))
-        assert len(batches) == len(pipeline) - start_step
-        return batches
-    finally:
-        pipeline.close()
+read = partial(test_loaders.read, "torch")
 
 
 # --- pixels ---------------------------------------------------------------------------------------
@@ -51,24 +41,6 @@ def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
     parts = [by_position(read(source, batch_size=2, epoch=1, rank=r, size=2)) for r in (0, 1)]
     together = np.stack([part.reshape(3, 2, *one.shape[1:]) for part in parts], axis=1)
     assert np.array_equal(one, together.reshape(one.shape))
-
-
-def test_training_image_is_the_crop_or_its_mirror_image(textured: Path) -> None:
-    """The truth is plain Pillow: decode the file, crop, resize, mirror."""
-    source = open_source(textured, "train", "files")
-    made = by_position(read(source, batch_size=4, epoch=3, seed=2))
-    mirrored = 0
-    for pixels, index in zip(made, sampler.epoch_order(12, seed=2, epoch=3), strict=True):
-        whole = Image.open(source.name(int(index)))
-        seed = sampler.image_seed(2, 3, int(index))
-        (left, top, width, height), mirror = recipe.augment(seed, *whole.size)
-        part = whole.crop((left, top, left + width, top + height))
-        wanted = part.resize((32, 32), Image.Resampling.BILINEAR)
-        if mirror:
-            wanted = wanted.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        assert np.abs(pixels.astype(float) - np.asarray(wanted)).mean() <= 3
-        mirrored += mirror
-    assert 0 < mirrored < 12
 
 
 def test_training_images_are_rotated_and_flipped(textured: Path) -> None:
@@ -152,11 +124,6 @@ def workers() -> list[psutil.Process]:
 # --- the rows that a crop needs -------------------------------------------------------------------
 
 
-@pytest.fixture
-def pictures(photos: Photos) -> TorchPictures:
-    return TorchPictures(open_source(photos.root, "train", "files"), True, full())
-
-
 def jpeg(width: int, height: int, **how: Any) -> bytes:
     buffer = io.BytesIO()
     Image.open(io.BytesIO(photograph(width, height))).save(buffer, "JPEG", **how)
@@ -178,38 +145,19 @@ def test_partial_decode_matches_the_whole_image(
 ) -> None:
     import simplejpeg
 
-    pictures = TorchPictures(open_source(photos.root, "train", "files"), train, full())
+    decoder = TorchDecoder(open_source(photos.root, "train", "files"), train, full())
     width, height = 139, 117
     data = jpeg(width, height, subsampling=subsampling, **way)
     smaller = {"min_height": -(-height // ratio), "min_width": -(-width // ratio)}
     smaller |= {"fastdct": train, "fastupsample": train}
     whole = simplejpeg.decode_jpeg(data, min_factor=ratio, **smaller)
     for bottom in (1, 15, 16, 17, 63, 64, 100, 115, 116, 117):
-        rows = pictures.decode(data, frame_of(data), bottom, ratio)
+        rows = decoder.decode_rows(data, frame_of(data), bottom, ratio)
         above = -(-bottom // ratio)
         assert rows.shape[1:] == whole.shape[1:]
         np.testing.assert_array_equal(rows[:above], whole[:above])
         if not way and bottom == 15 and ratio == 1:
             assert len(rows) < 20  # the promise is not kept by decoding everything
-
-
-def test_damage_inside_the_crop_is_detected(pictures: TorchPictures) -> None:
-    data = bytearray(jpeg(400, 300, quality=90))
-    whole = pictures.decode(bytes(data), frame_of(data), 300, 1).copy()
-    at = len(data) * 6 // 10
-    del data[at : at + 500]  # the rows that are left end before the image does
-    with pytest.raises(ValueError):
-        pictures.decode(bytes(data), frame_of(data), 290, 1)
-    above = pictures.decode(bytes(data), frame_of(data), 60, 1)
-    np.testing.assert_array_equal(above[:60], whole[:60])
-
-
-def test_a_header_that_claims_a_huge_image_is_refused(photos: Photos) -> None:
-    data = bytearray(jpeg(400, 300))
-    data[frame_of(data) + 5 : frame_of(data) + 9] = b"\xff\xdc" * 2
-    pictures = TorchPictures(open_source(photos.root, "train", "files"), True, full())
-    with pytest.raises(UserError, match="not an image that can be decoded"):
-        pictures.part(bytes(data), 0, 0)
 
 
 # --- synthetic ------------------------------------------------------------------------------------

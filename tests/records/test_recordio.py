@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.encoding import frame, pack_header
@@ -95,12 +95,10 @@ def test_reader_reads_mxnets_files(known_rec):
         reader[5]
 
 
-def test_iterating_needs_no_index_and_anything_else_says_how_to_get_one(known_rec):
+def test_a_missing_index_says_how_to_get_one(known_rec):
     known_rec.with_suffix(".idx").unlink()
-    reader = Reader(known_rec)
-    assert [image for _, image in reader] == [image for _, _, image in known.RECORDS]
     with pytest.raises(RecordError) as caught:
-        len(reader)
+        len(Reader(known_rec))
     assert f"{known_rec.with_suffix('.idx')}: the index cannot be read" in str(caught.value)
     assert f"`python -m data_prep.im2rec --index {known_rec.with_suffix('')}`" in str(caught.value)
 
@@ -122,7 +120,9 @@ def test_invalid_label_is_named(tmp_path, label):
     with Writer(tmp_path / "a") as writer:
         writer.write(4, pack_header(1, 4, b"image"))
         writer.write(8, pack_header(label, 8, b"image"))
-    with pytest.raises(RecordError, match=r"record with key 8 at offset 40 .* no class"):
+    with pytest.raises(
+        RecordError, match=r"record with key 8 at offset 40 .* a class is a whole number"
+    ):
         Reader(tmp_path / "a.rec").labels()
 
 
@@ -179,52 +179,6 @@ def test_broken_index(tmp_path, text):
         Reader(tmp_path / "a.rec").labels()
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_random_damage_is_reported_or_harmless(tmp_path_factory, data):
-    """After any change of bytes, a record is either correct or refused with an offset.
-
-    The format has no checksum, so a change inside the payload of a record can only be seen in the
-    image itself; it must not affect any other record.
-    """
-    folder = tmp_path_factory.mktemp("damage")
-    damaged = bytearray(known.REC)
-    kind = data.draw(st.sampled_from(["flip", "overwrite", "insert", "delete", "swap"]))
-    at = data.draw(st.integers(0, len(damaged) - 1))
-    length = data.draw(st.integers(1, 12))
-    if kind == "flip":
-        damaged[at] ^= data.draw(st.integers(1, 255))
-        length = 1
-    elif kind == "overwrite":
-        damaged[at : at + length] = data.draw(st.binary(min_size=length, max_size=length))
-        del damaged[len(known.REC) :]
-    elif kind == "insert":
-        damaged[at:at] = data.draw(st.binary(min_size=length, max_size=length))
-    elif kind == "delete":
-        del damaged[at : at + length]
-    else:
-        damaged = damaged[at:] + damaged[:at]
-    (folder / "a.rec").write_bytes(damaged)
-    (folder / "a.idx").write_bytes(known.IDX)
-    starts = [int(line.split(b"\t")[1]) for line in known.IDX.splitlines()] + [len(known.REC)]
-    same_length = kind in ("flip", "overwrite")
-    reader, wrong, refused = Reader(folder / "a.rec"), [], False
-    for position, (key, label, image) in enumerate(known.RECORDS):
-        try:
-            record = reader.read(position)
-            got = reader[position]
-        except RecordError as error:
-            assert error.offset is not None
-            refused = True
-            continue
-        if record == pack_header(label, key, image):
-            assert got[1] == image
-        else:
-            touched = at < starts[position + 1] and at + length > starts[position]
-            wrong.append(not (same_length and touched))
-    assert refused or not any(wrong)
-
-
 # -- checksums -----------------------------------------------------------------------------------
 
 
@@ -253,16 +207,16 @@ def test_a_changed_record_is_refused(tmp_path, position):
     assert Reader(tmp_path / "a.rec")[position]
 
 
-def test_without_checksums_or_with_those_of_another_file(tmp_path):
+def test_checksums_of_another_file_are_refused(tmp_path):
     images = write(tmp_path / "a", 3)
     write(tmp_path / "b", 2)
     os.replace(tmp_path / "b.crc", tmp_path / "a.crc")
-    reader = Reader(tmp_path / "a.rec")
-    assert reader[2][1] == images[2]
-    assert reader.unchecked.startswith(f"{tmp_path}/a.crc: it does not belong to {tmp_path}/a.rec")
+    with pytest.raises(
+        RecordError, match=r"a\.crc: it lists other records .*im2rec --checksums .*/a`"
+    ):
+        Reader(tmp_path / "a.rec")[2]
     (tmp_path / "a.crc").unlink()
-    reader = Reader(tmp_path / "a.rec")
-    assert reader[2][1] == images[2] and reader.unchecked == ""
+    assert Reader(tmp_path / "a.rec")[2][1] == images[2]
 
 
 # -- writing -------------------------------------------------------------------------------------
