@@ -7,9 +7,8 @@ It reads folders, record files, shards, lists and indexes, and decodes every ima
 means that training will neither fail on the data nor learn something wrong (there may be notes and
 warnings), 1 that it would, 2 that the command was wrong.
 
-A changed byte that still decodes is found in TFRecord shards, in record files with checksums
-(PREFIX.crc, by im2rec), and if the same images are there in a second form: pass both, `verify ROOT
-/elsewhere/records`. Elsewhere it cannot be found, and the report says so.
+A changed byte that still decodes is found in TFRecord shards and in record files with checksums
+(PREFIX.crc, by im2rec). Elsewhere it cannot be found, and the report says so.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from data_prep.checks import compare, shards
 from data_prep.checks.folders import Part, read_split
 from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.checks.recordfiles import read_record_file
-from data_prep.checks.worker import prepare
 from data_prep.common import Progress, run_program
 from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
@@ -88,8 +86,6 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
         if not path.exists():
             raise UserError(f"{path}: there is no such file or folder")
         parts = _find_parts(path, report.problems)
-        for part in parts:
-            part.root = path
         if not parts:
             raise UserError(
                 f"{path}: neither class folders, nor record files (.rec), nor TFRecord shards "
@@ -101,8 +97,7 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
             _read_images(work, report, usable_cores() if jobs is None else jobs, progress)
             report.seconds += progress.seconds
         report.parts += parts
-        compare.compare_classes(parts, path if path.is_dir() else path.parent, report.problems)
-    compare.compare_forms(report.parts, report.problems)
+        compare.compare_classes(parts, report.problems)
     compare.find_repeats(report.parts, report.problems)
     order = {kind: number for number, kind in enumerate(KINDS)}
     report.problems.sort(key=lambda p: (LEVELS.index(p.level), order[p.kind], p.where))
@@ -150,7 +145,7 @@ def _read_images(
     """Pass every image to the workers and gather what they find."""
     problems = report.problems
     tasks = [task for _, _, task in work]
-    for number, answer in processes.run(prepare, None, tasks, jobs):
+    for number, answer in processes.run(shards.prepare, None, tasks, jobs):
         part, first, task = work[number]
         form, where, *items = task
         progress.add(_count_images(task))
@@ -196,8 +191,7 @@ def print_report(report: Report, every: bool = False) -> None:
     else:
         print(
             "Training can use this data: every image decodes. A byte that changed since it was "
-            f"written would not be found in {', '.join(unknown)}: there are neither checksums nor "
-            "a second form of the same images to compare with."
+            f"written would not be found in {', '.join(unknown)}: there are no checksums."
         )
 
 
@@ -207,8 +201,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         prog="python -m data_prep.verify",
         description="Read a whole data set and report what is wrong with it: structure, indexes, "
         "lists, labels, and images that do not decode. A changed byte that still decodes is found "
-        "if there are checksums (TFRecord, and PREFIX.crc next to record files) or a second form "
-        "of the same images; if there are neither, the report says so.",
+        "if there are checksums (TFRecord, and PREFIX.crc next to record files); if there are "
+        "none, the report says so.",
     )
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="DIR|FILE", help="data root, .rec file or shard")

@@ -1,4 +1,4 @@
-"""Check class folders: their classes, their images, and files that do not belong there."""
+"""Check class folders: their classes and their images."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ class Part:
         names: What each image is called in a report.
         classes: The names of the labels, if the form itself has them.
         runs: The tasks for the workers, as (first image, task).
-        raw: True if the images are pixels, not encoded.
-        contents: The proof that the bytes are those that were written: "checksums", "compared" with
-            another form, or none, "decoded".
-        root: The path that was given on the command line.
+        contents: The proof that the bytes are those that were written: "checksums", or none,
+            "decoded".
     """
 
     form: str
@@ -37,9 +35,7 @@ class Part:
     digests: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     classes: tuple[str, ...] | None = None
     runs: list[tuple[int, list]] = field(default_factory=list)
-    raw: bool = False
     contents: str = "decoded"
-    root: Path = Path()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -53,12 +49,17 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
     """Return the images of the class folders in ``path``; add what is wrong with the folders."""
     part = Part("files", split, path)
     labels: list[int] = []
-    folders, images, others = _scan(path, problems)
+    folders, images = _scan(path, problems)
     if images:
         problems.add("flat", path, f"{len(images):,} images are next to the class folders")
     part.classes = tuple(name for name in folders if not name.startswith("."))
     for label, name in enumerate(part.classes):
-        names = _images_of_class(path / name, problems)
+        inner, names = _scan(path / name, problems)
+        for folder in inner:
+            walk = os.walk(path / name / folder)
+            inside = [file for _, _, files in walk for file in files if _is_named_image(file)]
+            if inside:
+                problems.add("nested", path / name / folder, f"{len(inside):,} images")
         if not names:
             problems.add("empty-class", path / name)
         for first in range(0, len(names), RUN):
@@ -66,8 +67,6 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
             part.runs.append((len(part.names) + first, task))
         part.names += [str(path / name / image) for image in names]
         labels += [label] * len(names)
-    if others:
-        problems.add("other-file", path, _some(others))
     part.labels = np.array(labels, np.int64)
     part.digests = np.full(len(labels), -1, np.int64)
     if not labels and os.access(path, os.R_OK):
@@ -75,42 +74,17 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
     return part
 
 
-def _images_of_class(folder: Path, problems: Problems) -> list[str]:
-    folders, images, others = _scan(folder, problems)
-    for name in folders:
-        inside = [n for _, _, names in os.walk(folder / name) for n in names if _is_named_image(n)]
-        if inside:
-            problems.add("nested", folder / name, f"{len(inside):,} images")
-    for name in filter(_is_named_image, others):
-        problems.add("unreadable", folder / name, "not a regular file")
-    others = [name for name in others if not _is_named_image(name)]
-    if others:
-        problems.add("other-file", folder, _some(others))
-    return images
-
-
-def _scan(folder: Path, problems: Problems) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of folders, images and other files, each sorted."""
-    found: tuple[list[str], list[str], list[str]] = ([], [], [])
+def _scan(folder: Path, problems: Problems) -> tuple[list[str], list[str]]:
+    """Return the names of folders and of images, each sorted."""
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = sorted(folder.iterdir())
     except OSError as error:
         problems.add("unreadable", folder, error.strerror or "")
-        return found
-    for entry in entries:
-        try:
-            is_image = _is_named_image(entry.name) and entry.is_file()
-            kind = 0 if entry.is_dir() else 1 if is_image else 2
-        except OSError:  # a link to itself
-            kind = 2
-        found[kind].append(entry.name)
-    return found
+        return [], []
+    folders = [entry.name for entry in entries if os.path.isdir(entry)]
+    images = {entry.name for entry in entries if _is_named_image(entry.name)} - set(folders)
+    return folders, sorted(images)
 
 
 def _is_named_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_EXTENSIONS)
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3:,} more"

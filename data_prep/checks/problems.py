@@ -32,19 +32,13 @@ KINDS = {
     ),
     "cmyk": Kind(NOTE, "CMYK images", "every loader here converts them"),
     "png-as-jpeg": Kind(NOTE, "PNG images named as JPEG", "they are read as PNG"),
-    "jpeg-as-png": Kind(NOTE, "JPEG images named as PNG", "they are read as JPEG"),
     "grey": Kind(NOTE, "grey images", "they are read as colour images"),
-    "deep": Kind(NOTE, "images of 16 bits", "every loader here reads the upper 8 bits"),
-    "exif": Kind(NOTE, "images with a corrupt EXIF block", "the pixels are fine"),
-    "turned": Kind(NOTE, "images with an EXIF rotation", "loaders ignore the rotation"),
     # Folders.
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
     "nested": Kind(ERROR, "images in folders inside class folders", "move them up, or away"),
     "class-maps": Kind(ERROR, "classes that differ", "make train and val have the same classes"),
-    "class-list": Kind(ERROR, "differences from the class list", "make classes.txt and data agree"),
     "empty-class": Kind(WARNING, "classes without images", "fill or remove them in both splits"),
-    "other-file": Kind(NOTE, "files without an image's extension", "they are ignored"),
     # Record files.
     "damage": Kind(ERROR, "damaged records", "copy the file again, or pack the images again"),
     "checksum": Kind(
@@ -56,7 +50,6 @@ KINDS = {
     "list": Kind(ERROR, "lists that do not match", "list and pack the images again"),
     "label": Kind(ERROR, "labels that are not a class", "pack the images again"),
     "example": Kind(ERROR, "examples without what training needs", "write the shards again"),
-    "forms": Kind(ERROR, "forms of one data set that differ", "make the records again"),
     "checksum-file": Kind(
         WARNING, "unusable checksum files", "pack the images again, or `im2rec --checksums`"
     ),
@@ -74,7 +67,6 @@ KINDS = {
         "fewer than one in a thousand: too few to change the accuracy visibly",
     ),
     "conflict": Kind(WARNING, "images with several labels", "decide which one is right"),
-    "repeated": Kind(NOTE, "repeated images", "harmless in small numbers"),
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_prep.checks.folders import Part
-from data_prep.checks.images import check_image, digest
+from data_prep.checks.images import check_files, check_image, check_records, digest
 from data_prep.checks.problems import Problems
 from rn50lib.data.recordfile import RecordError, read_pairs
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, index_path, parse_example
@@ -48,7 +49,6 @@ def expected_images(path: str, path_index: str | None) -> int:
 def add_answer(part: Part, path: str, answer: dict[str, Any], problems: Problems) -> None:
     """Add to the part what a worker found in a shard."""
     base = len(part.names)
-    part.raw |= answer["raw"]
     part.names += [f"{path}, offset {offset:,}" for offset in answer["offsets"]]
     part.labels = np.append(part.labels, np.array(answer["labels"], np.int64))
     part.digests = np.append(part.digests, np.array(answer["digests"], np.int64))
@@ -63,9 +63,8 @@ def add_answer(part: Part, path: str, answer: dict[str, Any], problems: Problems
 
 def check_shard(path: str, path_index: str | None) -> dict[str, Any]:
     """Check one shard and its index."""
-    answer: dict[str, Any] = {
-        "offsets": [], "labels": [], "digests": [], "found": [], "problems": [], "raw": False
-    }  # fmt: skip
+    keys = ("offsets", "labels", "digests", "found", "problems")
+    answer: dict[str, Any] = {key: [] for key in keys}
     walked = []
     try:
         for offset, data in TFRecordReader(path).records():
@@ -105,7 +104,6 @@ def _check_example(answer: dict[str, Any], offset: int, data: bytes) -> list[tup
     except ValueError as error:
         return [("example", f"not a tf.train.Example: {error}")]
     raw = "img_raw" in example
-    answer["raw"] = answer["raw"] or raw
     problem = _check_features(example, RAW_FEATURES if raw else FEATURES)
     if problem:
         return [("example", problem)]
@@ -139,3 +137,15 @@ def _check_features(example: dict[str, Any], types: dict[str, type]) -> str | No
         if not isinstance(values[0], type_):
             return f"the feature {name} has the wrong type"
     return None
+
+
+CHECKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "files": check_files,
+    "records": check_records,
+    "shard": check_shard,
+}
+
+
+def prepare(settings: None) -> Callable[[list], dict[str, Any]]:
+    """Return the worker's function. A task is the name of a check and its arguments."""
+    return lambda task: CHECKS[task[0]](*task[1:])

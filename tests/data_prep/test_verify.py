@@ -27,7 +27,6 @@ from tests.support import png
 
 CLASSES = ("apple", "pear", "plum")
 SPLITS = ("train", "val")
-EXIF = b"Exif\0\0II*\0\x08\0\0\0"
 CORRUPT_EXIF = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12"
 
 
@@ -96,31 +95,23 @@ def test_a_clean_set(root):
 # -- images --------------------------------------------------------------------------------------
 
 
-ROTATED = Image.Exif()
-ROTATED[0x0112] = 6
-
-
 @pytest.mark.parametrize(
     ("name", "data", "kinds"),
     [
-        ("rotated.jpg", make_image(1, exif=ROTATED), ["turned"]),
         ("good.JPEG", make_image(1), []),
         ("good.png", make_image(1, form="PNG"), []),
         ("zero.jpg", b"", ["empty-file"]),
         ("lfs.jpg", b"version https://git-lfs.github.com/spec/v1\noid x\n", ["lfs-pointer"]),
-        ("text.jpg", b"hello world", ["no-image"]),
         ("page.jpg", b"<html>not found</html>", ["no-image"]),
-        ("gif.jpg", make_image(1, "P", "GIF"), ["no-image"]),
         ("webp.jpg", make_image(1, form="WEBP"), ["no-image"]),
         ("cut.jpg", make_image(1)[:-200], ["undecodable"]),
         ("head.jpg", make_image(1)[:100], ["undecodable"]),
-        ("deep.png", png(16, 0, (0x4000,)), ["deep", "grey"]),
+        ("deep.png", png(16, 0, (0x4000,)), ["grey"]),
         ("cut.png", make_image(1, form="PNG")[:-100], ["undecodable"]),
         ("cmyk.JPEG", make_image(1, "CMYK"), ["cmyk"]),
         ("png.JPEG", make_image(1, form="PNG"), ["png-as-jpeg"]),
-        ("jpeg.png", make_image(1), ["jpeg-as-png"]),
         ("grey.jpg", make_image(1, "L"), ["grey"]),
-        ("exif.jpg", make_image(1, exif=CORRUPT_EXIF), ["exif"]),
+        ("exif.jpg", make_image(1, exif=CORRUPT_EXIF), []),
         ("progressive.jpg", make_image(1, progressive=True), []),
         ("cut-cmyk.jpg", make_image(1, "CMYK")[:-200], ["cmyk", "undecodable"]),
     ],
@@ -137,24 +128,6 @@ def test_damage_inside_an_image_is_reported():
     assert kinds == (["decoder-warning"] if images.simplejpeg else [])
 
 
-def test_unusual_images_are_notes_in_every_form(root):
-    files_only(root)
-    folder = root / "train" / "pear"
-    odd = {"cmyk": make_image(90, "CMYK"), "png-as-jpeg": make_image(91, form="PNG")}
-    odd |= {"grey": make_image(92, "L"), "exif": make_image(93, exif=CORRUPT_EXIF)}
-    deep = png(16, 2, (0x4000, 0x8000, 0xC000))
-    (folder / "deep.png").write_bytes(deep)
-    for kind, data in odd.items():
-        (folder / f"{kind}.JPEG").write_bytes(data)
-    im2rec.ensure_records(root)
-    tfrecord.convert(root, shards={"train": 1, "val": 1}, quiet=True)
-    problems, report = found(root)
-    assert report.good
-    kinds = sorted(kind for kind, _, _ in problems)
-    # A record has no file name, so that a PNG is at home in it.
-    assert kinds == sorted(["cmyk", "grey", "exif", "deep"] * 3 + ["png-as-jpeg"])
-
-
 # -- folders and classes -------------------------------------------------------------------------
 
 TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
@@ -165,16 +138,11 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
     [
         (f"cp {VAL} val/flat.JPEG", {("flat", "val")}),
         ("cp -r train/pear train/apple/pear", {("nested", "train/apple/pear")}),
-        ("rm -r val/plum", {("class-maps", "val"), ("class-list", "val")}),
-        ("printf 'apple\\nplum\\npear' > classes.txt",
-         {("class-list", "train"), ("class-list", "val")}),
-        ("printf 'apple\\npear' > classes.txt", {("class-list", "train"), ("class-list", "val")}),
+        ("rm -r val/plum", {("class-maps", "val")}),
         ("rm val/plum/*", {("empty-class", "val/plum")}),
-        ("touch train/pear/.DS_Store train/pear/notes.txt", {("other-file", "train/pear")}),
         ("rm -r val/*", {("no-images", "val")}),
         (f"cp {TRAIN} val/pear/leak.JPEG", {("leak", "val/pear/leak.JPEG")}),
         (f"cp {TRAIN} train/plum/same.JPEG", {("conflict", "train/plum/same.JPEG")}),
-        (f"cp {TRAIN} train/pear/z.JPEG", {("repeated", "train/pear/z.JPEG")}),
         (f"head -c 300 {TRAIN} > train/pear/cut.jpg", {("undecodable", "train/pear/cut.jpg")}),
         ("touch train/pear/zero.jpg", {("empty-file", "train/pear/zero.jpg")}),
         ("ln -s /nowhere train/pear/x.jpg", {("unreadable", "train/pear/x.jpg")}),
@@ -272,36 +240,15 @@ def test_changed_image_is_named_with_key_and_offset(alone):
     assert not report.good
 
 
-def test_without_checksums_a_second_form_is_compared(root, alone, tmp_path):
-    shutil.rmtree(root / "records")
-    shutil.rmtree(root / "tfrecord")
-    alone.with_suffix(".crc").unlink()
-    problems, report = found(root, alone.parent)
-    assert problems == {("no-checksums", str(alone), None)} and report.good
-    flip_a_pixel(alone)
-    elsewhere = shutil.copytree(alone.parent, tmp_path / "elsewhere")
-    for place in (alone.parent, elsewhere):
-        problems, report = found(root, place)
-        assert ("forms", str(place / "train.rec"), None) in problems and not report.good
-        (text,) = (p.text for p in report.problems if p.kind == "forms")
-        assert f"1 images that are not there; the first is {place / 'train.rec'}, key " in text
-    other = tmp_path / "other" / "train" / "apple"  # a different data set is not a form of this one
-    other.mkdir(parents=True)
-    (other / "x.jpg").write_bytes(make_image(999))
-    assert "forms" not in {kind for kind, _, _ in found(tmp_path / "other", elsewhere)[0]}
-
-
 def test_undetectable_damage_is_reported_as_such(root, alone, capsys):
     def last_line(*paths):
         assert verify.main([*map(str, paths), "--quiet", "--jobs", "1"]) == 0
         return capsys.readouterr().out.strip().splitlines()[-1]
 
-    assert last_line(root) == last_line(alone) == "Training can trust this data."
+    assert last_line(alone) == "Training can trust this data."
     alone.with_suffix(".crc").unlink()
     line = last_line(alone)
     assert f"would not be found in {alone} (recordio)" in line and "trust" not in line
-    files_only(root)
-    shutil.rmtree(alone.parent)
     assert f"{root / 'train'} (files), {root / 'val'} (files)" in last_line(root)
 
 
@@ -358,22 +305,6 @@ def test_bad_labels_and_images_in_records(tmp_path, label):
     places = [f"{path}, key {key}, offset {offsets[i]:,}" for key, i in ((1, 1), (7, 3))]
     assert {("label", places[0], None), ("undecodable", places[1], None)} <= problems
     assert ("damage", str(path), offsets[2]) in problems
-
-
-@pytest.mark.parametrize(
-    ("script", "text"),
-    [
-        ("cp train/pear/train_1.JPEG train/pear/train_0.JPEG", "1 images that are not there"),
-        ("mv train/pear/train_0.JPEG train/apple/moved.JPEG", "some images have other labels"),
-        ("rm train/pear/train_0.JPEG", "15 images, not 14"),
-    ],
-)
-def test_forms_that_differ(root, script, text):
-    subprocess.run(["bash", "-ec", script], cwd=root, check=True)
-    _, report = found(root)
-    texts = {p.where: p.text for p in report.problems if p.kind == "forms"}
-    assert texts.keys() == {str(records(root)), str(root / "tfrecord")}
-    assert all(text in said for said in texts.values())
 
 
 def test_class_maps_of_two_record_files(tmp_path):
@@ -500,7 +431,7 @@ def run(*arguments):
 def test_text_json_and_exit_status(root):
     done = run(root)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Training can trust this data." in done.stdout
+    assert "Training can use this data" in done.stdout
     bad = root / "train/pear/bad ä.jpg"
     bad.write_bytes(b"text")
     done = run(files_only(root), "--json")
