@@ -1,7 +1,7 @@
 """Run the same short list of commands in two checkouts, and print what differs.
 
     python scripts/goldens.py CHECKOUT_A CHECKOUT_B                      # everything but speed
-    python scripts/goldens.py A B --only "weights torch" records         # parts of items' names
+    python scripts/goldens.py A B --only "weights torch" reports         # parts of items' names
     python scripts/goldens.py A B --speed --only "speed step"            # ratios of images/s
 
 Weights and speeds depend on the processor, so no values are stored: each item runs in both
@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,8 +44,6 @@ TRAIN = "--recipe reference --image-shape 32 -b 8 -e 2 --lr 3 --warmup-epochs 1 
 TRAIN += " --threads 1 --data-nthreads 2"
 RESNET = "--num-layers 18 --dtype float32 --lr-step-epochs 1.5"
 HALF = "--network tiny --dtype float16 --lr-step-epochs 1.5"  # with a loss scale, on any machine
-OPTIONS = "--num-layers 34 --dtype float32 --macrobatch-size 16 --optimizer lars --rotate 10"
-OPTIONS += " --label-smoothing 0.1 --lr-schedule cosine --zero-gamma --no-bn-decay --flip-up-down"
 TINY = "--recipe reference --network tiny --image-shape 32 --data-root data --threads 1"
 FORMATS = {form: f"--data-format {form} --data-root {root}" for form, root in (
     ("files", "data"), ("recordio", "data/records"), ("tfrecord", "data/tfrecord"))}  # fmt: skip
@@ -84,36 +81,25 @@ class Side:
         if not Path(used).is_relative_to(self.root):
             raise Failed(f"{root} is not a checkout: Python imports {used}")
 
-    # The adapter: change these two when a checkout's commands or the list of lines move.
-
-    def rn50(self, *words: str) -> list[str]:
-        """Return what follows `python` in a command `rn50 WORDS`."""
+    def rn50(self, *words: str) -> str:
+        """Run `rn50 WORDS` and return its standard output. It was `rn50lib.cli` before the cut."""
         moved = (self.root / "rn50" / "__main__.py").exists()
-        return ["-m", "rn50" if moved else "rn50lib.cli", *words]
+        return self.python("-m", "rn50" if moved else "rn50lib.cli", *words)
 
     def reference(self) -> dict[str, Any]:
         """Return the reference's command lines and their translation."""
         return tomllib.loads((self.root / "tests" / "parity" / "commands.toml").read_text())
 
-    def start(self, *words: str) -> subprocess.Popen:
-        """Start `python WORDS`; its output goes to the files `stdout` and `stderr`."""
-        with open(self.folder / "stdout", "w") as out, open(self.folder / "stderr", "w") as err:
-            return subprocess.Popen(
-                [sys.executable, *words], cwd=self.folder, env=self.env, stdout=out, stderr=err,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-
     def python(self, *words: str) -> str:
         """Run `python WORDS` and return its standard output. Raise Failed if it fails."""
-        process = self.start(*words)
-        try:
-            status = process.wait(timeout=600)
-        finally:
-            process.kill()
-        if status:
-            last = (self.folder / "stderr").read_text().split("\n")
-            raise Failed(f"exit {status}: {next(filter(None, reversed(last)), 'no message')}")
-        return (self.folder / "stdout").read_text()
+        done = subprocess.run(
+            [sys.executable, *words], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        if done.returncode:
+            last = [line for line in done.stderr.splitlines() if line] or ["no message"]
+            raise Failed(f"exit {done.returncode}: {last[-1]}")
+        return done.stdout
 
     def new(self, name: str) -> Path:
         """Make an empty folder."""
@@ -121,20 +107,21 @@ class Side:
         (self.folder / name).mkdir()
         return self.folder / name
 
-    def run(self, folder: str, *flags: str) -> list[str]:
-        """Return what follows `python` in a training command that leaves its files in a folder."""
-        files = ["--model-prefix", f"{folder}/m", "--report", f"{folder}/report.json"]
-        return self.rn50("run", *files, "--run-dir", f"{folder}/run", *flags)
+    def train(self, name: str, flags: str) -> Path:
+        """Train with flags, and return the new folder that holds the checkpoints and the report."""
+        folder = self.new(name)
+        files = ["--model-prefix", f"{name}/m", "--report", f"{name}/report.json"]
+        self.rn50("run", *files, "--run-dir", f"{name}/run", *flags.split())
+        return folder
 
 
 def weights(flags: str, side: Side) -> Values:
     """Train; return a CRC of the newest checkpoint's tensors, the network, and the metrics."""
-    folder = side.new("trained")
-    side.python(*side.run("trained", *flags.split()))
+    folder = side.train("trained", flags)
     metrics = json.loads((folder / "report.json").read_text())["metrics"]
     kept = {k: v for k, v in metrics.items() if not k.endswith((".time", ".total_ips"))}
     network = json.loads((folder / "m-symbol.json").read_text())
-    return {"weights": crc_of_tensors(newest(folder)), **kept, "network": network}
+    return {"weights": crc_of_tensors(folder / "m-0002.safetensors"), **kept, "network": network}
 
 
 def crc_of_tensors(file: Path) -> str:
@@ -147,66 +134,12 @@ def crc_of_tensors(file: Path) -> str:
     return f"{value:08x}"
 
 
-def newest(folder: Path) -> Path:
-    """Return the newest checkpoint: m-0001, m-0001-00000016, m-0002."""
-    found = sorted(folder.glob("m-*.safetensors"), key=lambda file: file.stem)
-    if not found:
-        raise Failed("the run left no checkpoint")
-    return found[-1]
-
-
-def stopped(flags: str, side: Side) -> Values:
-    """Stop a run by SIGTERM in the middle of an epoch, resume it, and compare its weights."""
-    undisturbed = weights(flags, side)["weights"]
-    command = side.run("stopped", *flags.split())
-    for _ in range(5):
-        folder = side.new("stopped")
-        process = side.start(*command)
-        try:
-            while process.poll() is None and not (folder / "m-0001.safetensors").exists():
-                time.sleep(0.02)
-            process.terminate()
-            status = process.wait(timeout=120)
-        finally:
-            process.kill()
-        if newest(folder).stem.count("-") == 2:  # else the signal came at the end of an epoch
-            break
-    else:
-        raise Failed("SIGTERM left no checkpoint from the middle of an epoch in 5 attempts")
-    side.python(*command, "--resume")
-    same = crc_of_tensors(newest(folder)) == undisturbed
-    resumed = "as undisturbed" if same else "not as undisturbed"
-    return {"resumed": resumed, "exit": status, "undisturbed": undisturbed}
-
-
-def records(side: Side) -> Values:
-    """Draw and pack images in each way; return a CRC of each file."""
-    side.new("packed")
-    make, pack = "data_prep.im2rec --list --recursive packed/", "data_prep.im2rec packed/"
-    for line in (
-        "data_prep.roadsigns packed/drawn --train 12 --val 12 --seed 5",
-        f"{make}train data/train", f"{pack}train data/train --pass-through --num-thread 2",
-        f"{make}val data/val --no-shuffle",
-        f"{pack}val data/val --resize 64 --center-crop --quality 90",
-        f"{make}part data/train --chunks 2 --train-ratio 0.5 --test-ratio 0.2",
-        "data_prep.tfrecord data packed/imagenet --train-shards 3 --val-shards 2 --quiet",
-        "data_prep.tfrecord data packed/slides --schema slides --size 48 --quiet",
-    ):  # fmt: skip
-        side.python("-m", *line.split())
-    endings = (".rec", ".idx", ".lst", ".jpg", ".txt")
-    files = [file for file in sorted((side.folder / "packed").rglob("*"))
-             if file.suffix in endings or "-of-" in file.name]  # fmt: skip
-    crcs = {str(f.relative_to(side.folder)): f"{zlib.crc32(f.read_bytes()):08x}" for f in files}
-    return {"files": f"{len(files)}, {zlib.crc32(json.dumps(crcs).encode()):08x}", **crcs}
-
-
 def reports(side: Side) -> Values:
     """Return the keys, in their order, of what run, score and benchmark write."""
-    folder, tiny = side.new("reports"), TINY.split()
-    side.python(*side.run("reports", *tiny, "-e", "1"))
-    side.python(*side.rn50("score", "reports/m", "1", *tiny, "--report", "reports/score.json"))
+    folder, tiny = side.train("reports", f"{TINY} -e 1"), TINY.split()
+    side.rn50("score", "reports/m", "1", *tiny, "--report", "reports/score.json")
     sweep = ["-n", "1", "-b", "4,8", "-i", "3", "-o", "reports/benchmark.json"]
-    side.python(*side.rn50("benchmark", *tiny, *sweep))
+    side.rn50("benchmark", *tiny, *sweep)
     found: Values = {}
     for name in ("report", "score", "benchmark"):
         content = json.loads((folder / f"{name}.json").read_text())
@@ -222,12 +155,12 @@ def meaning(kind: str, there: str, side: Side) -> Values:
     words = translated(there, told["translation"])
     for name, value in {**BLANKS, **line.get("fill", {})}.items():
         words = words.replace(f"<{name}>", value)
-    command = side.rn50(*shlex.split(words)[1:])
+    command = shlex.split(words)[1:]
     if kind == "help":
-        listed = re.findall(r"(?<![\w-])--?[\w-]+", side.python(*command, "all"))
+        listed = re.findall(r"(?<![\w-])--?[\w-]+", side.rn50(*command, "all"))
         missing = [flag for flag in line["flags"] if flag not in listed]
         return {"flags": f"{len(line['flags']) - len(missing)} listed", "missing": missing}
-    shown = side.python(*command, "--print-config" if kind == "run" else "--dry-run")
+    shown = side.rn50(*command, "--print-config" if kind == "run" else "--dry-run")
     found = settings(shown.replace(f"{side.folder}/", ""))
     return {"settings": f"{len(found)}, {zlib.crc32(json.dumps(found).encode()):08x}", **found}
 
@@ -274,20 +207,15 @@ def settings(shown: str) -> Values:
     return dict(sorted(found.items()))
 
 
-def loader_rate(flags: str, side: Side) -> Values:
-    """Return the images/s of an input pipeline alone, in its last epoch."""
-    words = f"--test-io -e 2 --recipe reference --image-shape 224 -b 32 --data-nthreads 2 {flags}"
-    shown = side.python(*side.rn50("run", *words.split()))
-    return {"rate": float(re.findall(r"epoch \d+: ([\d.]+) img/s", shown)[-1])}
-
-
-def step_rate(flags: str, side: Side) -> Values:
-    """Return the images/s of training on random images, in its last epoch."""
-    folder = side.new("rate")
-    words = f"--loader synthetic -e 2 --no-val --no-metrics --report rate/report.json {flags}"
-    side.python(*side.rn50("run", *words.split()))
-    metrics = json.loads((folder / "report.json").read_text())["metrics"]
-    return {"rate": metrics["train.total_ips"][-1]}
+def rate(flags: str, side: Side) -> Values:
+    """Return the images/s of a short training, or with --test-io of its input alone."""
+    words = f"--recipe reference --dtype float32 -e 2 --no-val --run-dir rate {flags}"
+    side.new("rate")
+    shown = side.rn50("run", *words.split())
+    if "--test-io" in flags:
+        return {"rate": float(re.findall(r"epoch \d+: ([\d.]+) img/s", shown)[-1])}
+    report = json.loads((side.folder / "rate" / "report.json").read_text())
+    return {"rate": report["metrics"]["train.total_ips"][-1]}
 
 
 def items(lines: dict[str, Any]) -> list[Item]:
@@ -296,10 +224,10 @@ def items(lines: dict[str, Any]) -> list[Item]:
     for kind in ("run", "score", "benchmark", "help"):
         found += [Item(f"line {line['there']}", partial(meaning, kind, line["there"]))
                   for line in lines[kind]]  # fmt: skip
-    found += [Item("records", records), Item("reports", reports, ("torch",))]
+    found.append(Item("reports", reports, ("torch",)))
 
-    def add(name: str, needs: tuple[str, ...], flags: str, find: Callable = weights) -> None:
-        found.append(Item(name, partial(find, f"{TRAIN} {flags}"), needs))
+    def add(name: str, needs: tuple[str, ...], flags: str) -> None:
+        found.append(Item(name, partial(weights, f"{TRAIN} {flags}"), needs))
 
     for backend in ("torch", "tensorflow"):
         use = f"--data-root data --backend {backend}"
@@ -307,33 +235,30 @@ def items(lines: dict[str, Any]) -> list[Item]:
             add(f"weights {backend} {loader} {form}", (backend, *LOADERS[loader]),
                 f"{RESNET} --backend {backend} --loader {loader} {FORMATS[form]}")  # fmt: skip
         add(f"weights {backend} synthetic", (backend,), f"{RESNET} {use} --loader synthetic")
-        add(f"weights {backend} options", (backend,), f"{OPTIONS} {use}")
         add(f"weights {backend} float16", (backend,), f"{HALF} {use}")
         for launcher, comm in LAUNCHERS.items():
             if comm == "horovod" or backend == "torch":
                 needs = (backend, launcher, *["horovod"] * (comm == "horovod"))
                 add(f"weights {backend} 2 workers {launcher}", needs,
                     f"{RESNET} {use} -n 2 --comm {comm} --launcher {launcher}")  # fmt: skip
-    alone = f"{RESNET} --data-root data -b 2 -e 4"
-    add("stop and resume torch", ("torch",), alone, stopped)
-    add("stop and resume torch 2 workers", ("torch",), f"{alone} -n 2 --comm ddp", stopped)
     return found
 
 
 def speed_items() -> list[Item]:
     """Return the items of --speed."""
     found = []
-    step = "--recipe reference --num-layers 18 --dtype float32 --image-shape 64 -b 16"
+    read = "--test-io --image-shape 224 -b 32 --data-nthreads 2"
+    step = "--loader synthetic --no-metrics --num-layers 18 --image-shape 64 -b 16"
     step += " --benchmark-iters 20"
     for backend in ("torch", "tensorflow"):
         for loader, form in itertools.product(LOADERS, FORMATS):
-            rate = partial(loader_rate, f"--backend {backend} --loader {loader} {FORMATS[form]}")
-            needs = (backend, *LOADERS[loader])
-            found.append(Item(f"speed loader {backend} {loader} {form}", rate, needs))
-        rate = partial(step_rate, f"--backend {backend} {step}")
-        found.append(Item(f"speed step {backend}", rate, (backend,)))
-    rate = partial(step_rate, f"{step} -n 2 --comm ddp")
-    return [*found, Item("speed step torch 2 workers", rate, ("torch",))]
+            flags = f"{read} --backend {backend} --loader {loader} {FORMATS[form]}"
+            found.append(Item(f"speed loader {backend} {loader} {form}", partial(rate, flags),
+                              (backend, *LOADERS[loader])))  # fmt: skip
+        flags = f"--backend {backend} {step}"
+        found.append(Item(f"speed step {backend}", partial(rate, flags), (backend,)))
+    two = partial(rate, f"{step} -n 2 --comm ddp")
+    return [*found, Item("speed step torch 2 workers", two, ("torch",))]
 
 
 def installed(name: str) -> bool:
