@@ -131,7 +131,7 @@ class Run:
 
 
 @pytest.mark.needs("horovod")
-@pytest.mark.parametrize("how", [Host.end, Host.unplug])
+@pytest.mark.parametrize("how", [Host.end, pytest.param(Host.unplug, marks=LARGE)])
 def test_lost_host_fails_the_run(
     how: Callable[[Host], None], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
@@ -145,6 +145,7 @@ def test_lost_host_fails_the_run(
     assert not [p for p in hosts["h1"].processes() if p.cmdline()[1:4] == launch.WORKER]
 
 
+@LARGE
 @pytest.mark.needs("horovod", "slow_link")
 def test_slow_link_only_slows_the_run(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path

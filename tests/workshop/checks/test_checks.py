@@ -46,7 +46,7 @@ from workshop.course import build, solutions
 NAMES = [item.name for item in table.EXERCISES]
 PLAIN = [item.name for item in table.EXERCISES if not item.needs]
 QUICK = {  # of exercises whose answers start processes: the rest of their rows is for acceptance
-    "ex03.start": 3, "ex03.sums": 3, "ex03.recipe": 2,
+    "ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 1,
 }  # fmt: skip
 
 
