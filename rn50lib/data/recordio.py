@@ -185,8 +185,9 @@ class Reader:
         path = checksum_path(self.path_rec)
         if not np.array_equal(pairs[:, 0], in_order):
             raise RecordError(
-                f"{path}: it lists other records than {self.path_idx}: for the index,"
-                f" {remedy('--index', path)}; for the checksums, {remedy('--checksums', path)}",
+                f"{path}: of {self.path_rec}, it lists other records than {self.path_idx}: for the"
+                f" index, {remedy('--index', path)}; for the checksums,"
+                f" {remedy('--checksums', path)}",
                 path,
             )
         return keys, offsets, stops, pairs[np.searchsorted(in_order, offsets), 1]

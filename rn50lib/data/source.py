@@ -165,9 +165,8 @@ def _check_root(root: str | os.PathLike) -> Path:
     root = Path(root)
     if not root.exists():
         raise UserError(
-            f"--data-root {root}: this folder does not exist. `python -m data_prep.roadsigns"
-            f" {root}` draws the built-in data set there; `rn50 run` without --data-root draws and"
-            " uses it"
+            f"--data-root {root}: this folder is missing. `python -m data_prep.roadsigns {root}`"
+            " draws the built-in data there; `rn50 run` without --data-root draws and uses it"
         )
     if not root.is_dir():
         raise UserError(f"--data-root {root}: this is a file; give the folder that holds the data")

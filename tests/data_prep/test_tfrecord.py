@@ -260,7 +260,7 @@ def checksums(shards):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["{t}/nowhere"], "--data-root {t}/nowhere: this folder does not exist"),
+        (["{t}/nowhere"], "--data-root {t}/nowhere: this folder is missing"),
         (["{t}", "--jobs", "0"], "--jobs 0: give a number from 1"),
         (["{t}", "--size", "30"], "--size 30: pixels, for --schema slides only"),
         (["{shards}", "{t}/out"], "{shards}: it holds shards and nothing to make shards from"),

@@ -88,7 +88,7 @@ def refused(root, split="train", data_format="auto"):
 
 def test_no_such_root(tmp_path):
     message = refused(tmp_path / "nowhere")
-    assert message.startswith(f"--data-root {tmp_path / 'nowhere'}: this folder does not exist")
+    assert message.startswith(f"--data-root {tmp_path / 'nowhere'}: this folder is missing")
     assert f"`python -m data_prep.roadsigns {tmp_path / 'nowhere'}`" in message
 
 
