@@ -86,12 +86,7 @@ class Slot:
 
     def figure(self, fig: Any, alt: str) -> None:
         """Show a matplotlib figure here, and close it."""
-        import matplotlib.pyplot as plt
-
-        buffer = io.BytesIO()
-        fig.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
-        plt.close(fig)
-        self.update(picture_bundle(buffer.getvalue(), alt))
+        self.update(figure_bundle(fig, alt))
 
 
 class LineStream:
@@ -123,6 +118,16 @@ def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     html = f'<img src="{source}" alt="{escape(alt)}" style="max-width:100%;height:auto">'
     return {"text/html": html, "text/plain": alt}
+
+
+def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
+    """Return a matplotlib figure as a display bundle, and close it."""
+    import matplotlib.pyplot as plt
+
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    plt.close(fig)
+    return picture_bundle(buffer.getvalue(), alt)
 
 
 def figure(fig: Any, alt: str) -> None:

@@ -6,6 +6,7 @@ a new session, and a child whose parent died has no parent to find it by.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -36,25 +37,17 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def end(mark: str) -> list[str]:
-    """End all processes that carry `mark`: SIGTERM first, then SIGKILL.
-
-    Returns one line for each process it ended, when none is left or nothing more can be done.
-    """
-    ended: dict[int, str] = {}
+def end(mark: str) -> None:
+    """End all processes that carry `mark`: SIGTERM first, then SIGKILL."""
     deadline = time.monotonic() + GRACE_S
     while processes := marked(mark):
         late = time.monotonic() > deadline
         for process in processes:
-            try:
-                ended.setdefault(process.pid, f"pid {process.pid}: {' '.join(process.cmdline())}")
+            with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL if late else signal.SIGTERM)
-            except psutil.Error:
-                continue
         if time.monotonic() > deadline + GRACE_S:
             break
         psutil.wait_procs(processes, timeout=0.5)
-    return list(ended.values())
 
 
 def die_with_parent() -> None:

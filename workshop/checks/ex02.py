@@ -68,8 +68,6 @@ STRIDE_MISTAKES: tuple[compare.Mistake, ...] = (
      "It needs one, with stride 1: 64 channels come in and 256 go out."),
     (instead((1, 2, 1, None), lambda stage, index: stage > 0 and index > 0),
      "every block of a stage halves its image.", "Only the first block, index 0, does."),
-    (instead((1, 1, 1, 1), lambda stage, index: index > 0),
-     "a block after the first has a projection.", "Its shortcut is the image itself."),
 )  # fmt: skip
 
 
@@ -105,7 +103,6 @@ WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (extra_percent() / 100, "this is the share as a fraction.", "Give per cent, 100 times that."),
     (extra_percent() * 4 / 3, "this counts all the work of the three convolutions.",
      "They did a quarter of it before: three quarters are added."),
-    (extra_percent() / 3, "this is a third of it.", "There are three such blocks, and 4 − 1 = 3."),
 )  # fmt: skip
 
 

@@ -119,8 +119,6 @@ CHAIN_MISTAKES: dict[str, tuple[compare.Mistake, ...]] = {
     "in turn": (
         (1000, "1,000 is the loader alone.", "The device's time is added: add up times."),
         (1221.3, "1,221 is the mean of the two rates.", "Rates do not average: times add up."),
-        (1181.2, "1,181 is twice the right value: the harmonic mean.",
-         "An image needs both times, one after the other."),
     ),
     "overlapped": (
         (590.6, "591 is the rate if loader and device wait for each other.",

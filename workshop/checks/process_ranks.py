@@ -9,11 +9,8 @@ the ranks of each case. Their results come back as plain data, and the check jud
 from __future__ import annotations
 
 import builtins
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -25,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from rn50 import launch
 from rn50lib.errors import UserError
 from workshop import processes
 from workshop.checks import alone, compare
@@ -49,23 +45,11 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
         place = Path(folder)
         (place / "answer.py").write_text(alone.cell_of(answer), encoding="utf-8")
         words = [work, answer.__name__, str(place), json.dumps(list(cases))]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "workshop.checks.process_ranks", *words],
-            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": "lo", IN_RANK: "1"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            _, errors = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            wrong(f"the ranks were stopped after {LIMIT_S:g} s.", compare.ENDLESS)
-        finally:  # the processes that the ranks have started too, and if the cell is interrupted
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if process.returncode:
-            last = errors.strip().splitlines()[-1:] or [f"status {process.returncode}"]
-            return [[{"error": "RuntimeError", "text": last[0], "place": ""}]]
+        env = {"GLOO_SOCKET_IFNAME": "lo", IN_RANK: "1"}
+        if problem := alone.run_module(
+            "workshop.checks.process_ranks", words, "the group", LIMIT_S, env
+        ):
+            return [[{"error": "RuntimeError", "text": problem, "place": ""}]]
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found
 

@@ -7,9 +7,6 @@ import their code; then a small run starts with `--override`.
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,6 @@ SMALL: dict[str, Any] = {
     "data_nthreads": 0, "num_epochs": 2, "num_examples": 640, "disp_batches": 10,
 }  # fmt: skip
 TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
-IMPORT_S = 60.0
 FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
 SHOWN = 6  # images are drawn; one of each class is packed
 
@@ -61,7 +57,6 @@ def use(**given: Any) -> runs.Run | None:
     if here is None:
         raise UserError("use() does not know the notebook: run the cell with workshop.start first")
     file = write(here.number, list(functions.values()))
-    check_alone(file, [function.__name__ for function in functions.values()])
     if "data_root" not in given:
         session.ensure_data(here.data_root, here.profile)
     if FRAMING in functions:
@@ -79,8 +74,16 @@ def use(**given: Any) -> runs.Run | None:
 
 
 def write(number: str, functions: list[Callable[..., Any]]) -> Path:
-    """Write the cells that define the functions to `answers/ex03.py`; returns its path."""
+    """Write the cells that define the functions to `answers/ex03.py`; returns its path.
+
+    Raises UserError if a cell uses a name that it does not define, or the file cannot be written.
+    """
     cells = list(dict.fromkeys(alone.cell_of(function).strip() for function in functions))
+    if problem := alone.undefined("\n\n".join(cells)):
+        raise UserError(
+            f"{problem}: write everything it needs into the same cell, as imports, definitions and"
+            " constants"
+        )
     path = records.answers_home() / f"{number}.py"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,24 +94,6 @@ def write(number: str, functions: list[Callable[..., Any]]) -> Path:
             " write to, and start the kernel again"
         ) from None
     return path
-
-
-def check_alone(file: Path, names: list[str]) -> None:
-    """Import the file in a separate process. Raises UserError with what it lacks there."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "workshop.checks.alone", str(file), *names],
-            env=launch.with_library(dict(os.environ)),
-            text=True, capture_output=True, timeout=IMPORT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{file.name} takes more than {IMPORT_S:g} s to import") from None
-    if done.returncode:
-        silent = (
-            f"importing {file.name} ended Python with status {done.returncode}: remove the line"
-            " that ends the process from its cell"
-        )
-        raise UserError((done.stdout.strip() or silent).splitlines()[-1])
 
 
 # --- use(record_framing=frame): images packed by im2rec with the learner's function, and read back

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
-import hashlib
 import json
 import os
 import re
@@ -29,7 +28,6 @@ from workshop.output import RESULT_MIME
 PASSED, FAILED, TIME_LIMIT, NOT_RUN = "passed", "failed", "time limit", "not run"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCERPT_LINES = 14
-LEFTOVER_S = 3.0  # time for a kernel's helpers to end by themselves
 ADDED = {"injected-parameters", "papermill-error-cell-tag"}  # tags of papermill's own cells
 TYPES: dict[str, Callable[[str], Any]] = {
     "int": int, "float": float, "str": str,
@@ -58,15 +56,12 @@ class Outcome:
     budget: float | None
     limit: float
     parameters: dict[str, Any]
-    sha256: str
     notebook: str  # the executed .ipynb, relative to the course's folder
     page: str  # the same as HTML
     status: str = NOT_RUN
     seconds: float = 0.0
     error: Error | None = None
     notes: list[dict[str, Any]] = field(default_factory=list)
-    leftovers: list[str] = field(default_factory=list)
-    reused: bool = False
 
     @property
     def passed(self) -> bool:
@@ -128,8 +123,7 @@ def is_meant(path: Path, stem: str) -> bool:
 def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
     """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
     try:
-        raw = path.read_bytes()
-        book = json.loads(raw)
+        book = json.loads(path.read_bytes())
         cells, budget = book["cells"], book["metadata"].get("rn50", {}).get("ci_seconds")
     except (OSError, ValueError, KeyError) as wrong:
         raise UserError(f"{path} cannot be read as a notebook: {wrong}") from None
@@ -141,7 +135,6 @@ def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | N
         budget=budget if profile == "ci" else None,
         limit=limit or catalogue.time_limit(budget, profile),
         parameters=check_parameters(given, known_parameters(cells, path), path.name),
-        sha256=hashlib.sha256(raw).hexdigest(),
         notebook=f"{path.stem}.ipynb",
         page=f"{path.stem}.html",
     )
@@ -219,7 +212,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     env |= {"RN50_RUNS": str(out / "runs")}
     env = kernels.with_kernelspec(launch.with_library({**os.environ, **env}), out / ".jupyter")
     os.environ.update(env)
-    status, error, leftovers = PASSED, None, []
+    status, error = PASSED, None
     try:
         with stderr_to(folder / "kernel.log"):
             papermill.execute_notebook(
@@ -236,10 +229,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
         error = Error(f"{type(wrong).__name__}: {wrong}".splitlines()[0])
     finally:
         seconds = clock.seconds
-        deadline = time.monotonic() + LEFTOVER_S
-        while status == PASSED and processes.marked(mark) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        leftovers = processes.end(mark)
+        processes.end(mark)
     cells = read_cells(target)
     if error and status == PASSED:
         status = FAILED
@@ -252,10 +242,8 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
         found = problem(cells, status == PASSED)
         status, error = (FAILED, found) if found else (status, error)
     return replace(
-        job, status=status, seconds=round(seconds, 3), error=error,
-        notes=notes_in(cells),
-        leftovers=leftovers if status == PASSED else [],
-    )  # fmt: skip
+        job, status=status, seconds=round(seconds, 3), error=error, notes=notes_in(cells)
+    )
 
 
 @contextlib.contextmanager
@@ -269,20 +257,6 @@ def stderr_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-
-
-def earlier(job: Outcome, out: Path) -> Outcome | None:
-    """Return the pass that a former run of the same notebook and parameters left in `out`."""
-    try:
-        data = json.loads((out / "course.json").read_text(encoding="utf-8"))
-        for item in data["notebooks"]:
-            same = (item["sha256"], item["parameters"]) == (job.sha256, job.parameters)
-            if same and item["name"] == job.name and item["status"] == PASSED:
-                found = Outcome(**{**item, "error": None, "reused": True})
-                return found if (out / found.notebook).exists() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
 
 
 # --- what an executed notebook shows --------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import shlex
 import subprocess
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.recipe import ROADSIGNS
+from workshop.output import figure_bundle
 
 # The recipe's accuracy was recorded with one worker, so several GPUs are not used.
 TRAIN = ("run", "-n", "1")
@@ -28,7 +27,7 @@ class Training:
     report: dict[str, Any] | None = None
     scored: float = 0.0  # top-1 in per cent of the checkpoint, predicted in a separate process
     expected: str = ROADSIGNS.expected
-    curve: str = ""  # a data URI
+    curve: str = ""  # a figure, as HTML
 
 
 def train(folder: Path) -> Training:
@@ -56,12 +55,11 @@ def rn50(*arguments: str) -> str:
 
 
 def curve(report: dict[str, Any]) -> str:
-    """Return loss and accuracy over the epochs as a data URI."""
+    """Return loss and accuracy over the epochs as HTML."""
     from rn50.plot import curves
 
-    file = io.BytesIO()
-    curves({"this run": report}).savefig(file, format="png", dpi=130)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    alt = "Training loss, training accuracy and validation accuracy over the epochs of this run"
+    return str(figure_bundle(curves({"this run": report}), alt)["text/html"])
 
 
 def accuracy(answers: Path) -> float:

@@ -84,8 +84,7 @@ def try_script(
             problem = f"{error}: {(error.log.splitlines() or [''])[-1]}"
     say(f"{path.name} has been observed")
     result = verdict.judge(evidence.events, alone.events if alone else [], ranks, evidence.ended)
-    result.script, result.launcher, result.why = path.name, launcher, reason
-    result.output = evidence.lines
+    result.script, result.launcher = path.name, launcher
     if problem:
         result.unseen.append(f"how it runs on one rank: {problem}")
     return result

@@ -8,7 +8,6 @@ import re
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -52,10 +51,9 @@ load("workshop.observe.recorder", {file!r}, [{folder!r}]).begin()
 
 @dataclass
 class Evidence:
-    """The records of one run, and the last lines that the script printed."""
+    """The records of one run."""
 
     events: list[dict[str, Any]]
-    lines: list[str]
     ended: bool  # False if the script was ended before its own end
 
 
@@ -96,12 +94,11 @@ class ScriptRun:
                                launch_env=launch_env.__file__,
                                alone=self.launcher == "python")  # fmt: skip
             (site / "sitecustomize.py").write_text(text)
-            lines: deque[str] = deque(maxlen=200)
             group = launch.WorkerGroup(
                 self.command(ranks, top / "logs", work),
                 self.environment(ranks, site, records, work),
                 workers,
-                show=lines.append,
+                show=lambda line: None,
                 cwd=work,
             )
             try:
@@ -114,8 +111,7 @@ class ScriptRun:
                 raise RunFailed(
                     f"{self.script.name} failed on {ranks} rank{'s' * (ranks > 1)}", log
                 )
-            printed = [line.replace(f"{work}/", "") for line in list(lines) or list(group.words)]
-            return Evidence(read(records, top, work), printed, ended)
+            return Evidence(read(records, top, work), ended)
 
     def command(self, ranks: int, logs: Path, work: Path) -> list[str]:
         """Return the command line that starts the copy of the script in `work`."""
@@ -167,8 +163,7 @@ class ScriptRun:
             now = time.monotonic()
             if now - reported > QUIET_S:
                 reported = now
-                progress = f"{done} of {self.steps} updates, " if self.steps else ""
-                self.say(f"{progress}{now - began:.0f} s")
+                self.say(f"{done} of {self.steps} updates, {now - began:.0f} s")
             if done >= self.steps:
                 enough = enough or now
                 if now - enough >= self.seconds:

@@ -33,8 +33,6 @@ from workshop.checks import (
     ex02,
     ex03,
     ex04,
-    ex05,
-    ex05_graph,
     ex06,
     ex07,
     ex08,
@@ -261,7 +259,7 @@ def test_checks_count_like_the_library():
     v1, v15 = (network.resnet(50, version=name).macs(224) for name in ("v1", "v1.5"))
     assert ex02.V1_MACS == v1
     assert ex02.extra_percent() == pytest.approx(100 * (v15 - v1) / v1)
-    assert [ex03.counted(n) for n in (2, 8, 64)] == [1.0, 1.75, 1.96875]
+    assert [ex03.sent(n) for n in (2, 8, 64)] == [1.0, 1.75, 1.96875]
     for block, place in zip(network.resnet(50).blocks(), ex02.BLOCKS, strict=True):
         strides = tuple(conv.stride for conv in block.convs)
         shortcut = block.downsample.stride if block.downsample else None
@@ -277,20 +275,6 @@ def test_hunt_script_matches_the_checks_line_numbers():
     compile("\n".join(ex04.script()), "script", "exec")
     assert {ex04.line_of(text) for text in ex04.MISTAKES} == LINES
     assert LINES.isdisjoint(ex04.line_of(text) for text in ex04.RIGHT)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("dali")
-def test_dali_shards_validation_as_the_check_counts():
-    for case in ex05.VALIDATIONS:
-        counts, rows = ex05.valid_rows(*case), ex05_graph.shares(*case)
-        counted = [
-            number
-            for batches, of_rank in zip(rows, counts, strict=True)
-            for row, count in zip(batches, of_rank, strict=True)
-            for number in row[:count]
-        ]
-        assert sorted(counted) == list(range(case[0]))
 
 
 # --- the four outcomes ----------------------------------------------------------------------------
