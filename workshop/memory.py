@@ -34,9 +34,7 @@ class Memory:
         return sum(asdict(self).values())
 
 
-def predict(
-    net: Network, image_size: int, batch: int, dtype: str = "float32", training: bool = True
-) -> Memory:
+def predict(net: Network, image_size: int, batch: int, dtype: str = "float32") -> Memory:
     """Predict the memory of one step over `batch` square images of `image_size` pixels.
 
     Raises KeyError unless `dtype` is float32, tf32, bfloat16 or float16.
@@ -50,9 +48,6 @@ def predict(
     # conv1 keeps the normalised images themselves in float32, and else a copy of them in 16 bits
     images = pixels if each == FLOAT32 else pixels + FLOAT32 * pixels
     largest = each * max(layer.activations for layer in layers)
-    if not training:  # a layer's input and output, and the shortcut
-        images = pixels + FLOAT32 * pixels
-        return Memory(FLOAT32 * arrays + copies, 0, 0, batch * images, 0, batch * 3 * largest)
     return Memory(
         weights=FLOAT32 * arrays + copies,
         gradients=FLOAT32 * parameters,

@@ -194,14 +194,10 @@ def images(
     alt: str,
     labels: Sequence[str] | None = None,
     columns: int = 6,
-    caption: str = "",
 ) -> None:
-    """Show a contact sheet of images: paths, PIL images or uint8 arrays (height, width, 3)."""
+    """Show a contact sheet of images, uint8 arrays (height, width, 3) or PIL's."""
     import matplotlib.pyplot as plt
     import numpy as np
-    from PIL import Image
-
-    from rn50lib.data.decode import eight_bits
 
     rows = -(-len(items) // columns)
     fig, axes = plt.subplots(
@@ -210,27 +206,20 @@ def images(
     for i, axis in enumerate(axes.flat):
         axis.axis("off")
         if i < len(items):
-            item = items[i]
-            is_path = isinstance(item, str) or hasattr(item, "__fspath__")
-            opened = eight_bits(Image.open(item)).convert("RGB") if is_path else item
-            axis.imshow(np.asarray(opened), interpolation="nearest")
+            axis.imshow(np.asarray(items[i]), interpolation="nearest")
             if labels is not None:
                 axis.set_title(str(labels[i]), fontsize=9)
-    if caption:
-        fig.suptitle(caption, fontsize=11)
     fig.tight_layout()
     figure(fig, alt)
 
 
-def explore(
-    draw: Callable[..., Any], alt: str | Callable[..., str], **controls: Any
-) -> dict[str, Any]:
+def explore(draw: Callable[..., Any], alt: str | Callable[..., str], **controls: Any) -> None:
     """Show a figure with controls that is redrawn in place when a control moves.
 
     `draw(**values)` returns a matplotlib figure, or a figure and a sentence that describes it.
     Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a widget.
-    `alt` is a text or a function of the same values. Returns the widgets by name. Without a front
-    end, the figure of the initial values stays, so an executed notebook shows the same.
+    `alt` is a text or a function of the same values. Without a front end, the figure of the initial
+    values stays, so an executed notebook shows the same.
     """
     from inspect import Parameter
 
@@ -243,10 +232,6 @@ def explore(
         widget = control
         if not isinstance(control, ipywidgets.Widget):
             widget = ipywidgets.interactive.widget_from_abbrev(control, default=Parameter.empty)
-            if widget is None:
-                raise TypeError(
-                    f"explore: {name}={control!r} is not a control that ipywidgets knows"
-                )
         widget.description = widget.description or name.replace("_", " ")
         widget.style = {"description_width": width}
         if hasattr(widget, "continuous_update"):
@@ -266,4 +251,3 @@ def explore(
     redraw()
     for widget in widgets.values():
         widget.observe(redraw, names="value")
-    return widgets

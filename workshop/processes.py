@@ -7,10 +7,8 @@ a new session, and a child whose parent died has no parent to find it by.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import sys
 import time
 import uuid
 
@@ -48,10 +46,3 @@ def end(mark: str) -> None:
         if time.monotonic() > deadline + GRACE_S:
             break
         psutil.wait_procs(processes, timeout=0.5)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it dies (Linux only)."""
-    if sys.platform == "linux":
-        set_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)

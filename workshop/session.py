@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
-from workshop import errors, expected, gpu_memory, output, paths
+from workshop import errors, expected, output, paths
 from workshop.course import catalogue
 
 PROFILES = ("auto", "ci", "cpu", "gpu")
@@ -46,12 +46,8 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
     if asked == "gpu" and not machine.gpus:
         raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
     if asked != "auto":
-        reasons = {
-            "ci": "requested; runs are cut to seconds, and their numbers mean nothing",
-            "cpu": "requested; lessons are sized for a few cores",
-            "gpu": "requested; lessons are sized for a GPU",
-        }
-        return asked, reasons[asked]
+        short = "; runs are cut to seconds, and their numbers mean nothing"
+        return asked, "requested" + short * (asked == "ci")
     if machine.gpus:
         return "gpu", f"{len(machine.gpus)} GPU(s) found"
     return "cpu", "no GPU found, so the lessons are sized for a few cores"
@@ -179,8 +175,6 @@ def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
 
 def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
     rows = machine_rows(machine) + [["Profile", f"{profile}: {reason}"]]
-    if machine.gpus:
-        rows.append(["GPU memory", gpu_memory.sentence(machine.gpus)])
     html = output.table_html(rows, ["", "this machine"]).replace("<thead>", "<thead hidden>")
     output.show(html, "\n".join(f"{name}: {value}" for name, value in rows))
 

@@ -15,9 +15,8 @@ from rn50lib import hardware
 from rn50lib.errors import UserError
 from rn50lib.hardware import Gpu
 from tests.conftest import clean_environment
-from tests.launch import fake_gpus
 from tests.support import bound_by_permissions
-from workshop import expected, gpu_memory, output, paths, session
+from workshop import expected, output, paths, session
 
 GPU = Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
@@ -136,17 +135,6 @@ def limit_memory():
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
 
-def test_gpu_memory_names_its_holders(monkeypatch):
-    held = {"used": 3072, "processes": [(77, 2 << 30), (78, None)]}
-    fake_gpus.install(monkeypatch, [fake_gpus.V100 | held])
-    text = gpu_memory.sentence(hardware.gpus())
-    assert text.startswith(
-        "GPU 0: 3.0 of 16 GiB in use (program77, pid 77, 2.0 GiB, program78, pid 78)"
-    )
-    fake_gpus.install(monkeypatch, fails="Driver/library version mismatch")
-    assert "does not report it" in gpu_memory.sentence([GPU])
-
-
 def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
     for name in ("RN50_DATA", "RN50_RUNS"):
         monkeypatch.setenv(name, "")
@@ -225,22 +213,3 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     lines.clear()
     shell.run_cell("from workshop import RunFailed\nraise RunFailed('it ended', 'a\\nb')")
     assert lines == ["RunFailed: it ended", "    a", "    b"]
-
-
-def test_missing_answer_is_named_and_other_errors_keep_their_traceback():
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from workshop import errors
-
-    shell = InteractiveShell()
-    lines: list[str] = []
-    shell._showtraceback = lambda kind, value, stb: lines.extend(stb)
-    shell.set_custom_exc((UserError, NameError), errors._handler)
-    result = shell.run_cell("print(shard)")
-    assert lines[0] == "○ shard does not exist yet." and len(lines) == 2
-    assert isinstance(result.error_in_exec, NameError)
-    for code in ("print(shart)", "def answer():\n    return shard\nanswer()"):
-        lines.clear()
-        shell.run_cell(code)
-        assert any("Traceback" in line for line in lines)
-        assert "NameError" in lines[-1]

@@ -6,17 +6,15 @@ import their code; then a small run starts with `--override`.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50lib.data.recordio import MAGIC_BYTES
-from rn50lib.data.source import Source, open_source
+from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from rn50lib.hooks import REPLACEABLE, RUN
-from workshop import output, runs, session
+from workshop import runs, session
 from workshop.checks import alone, ask, engine, records
 from workshop.errors import show_user_errors_plainly
 from workshop.programs import program
@@ -27,7 +25,6 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
 FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
-SHOWN = 6  # images are drawn; one of each class is packed
 
 
 def use(**given: Any) -> runs.Run | None:
@@ -106,35 +103,14 @@ def pack(function: str, data_root: Path) -> None:
     records than were packed.
     """
     root = launch.new_run("ex01-frame")
-    copy_images(open_source(data_root, "train", "files"), root / "train")
+    source = open_source(data_root, "train", "files")
+    for label, name in enumerate(source.classes):
+        (root / "train" / name).mkdir(parents=True)
+        first = source.read(int((source.labels < label).sum()))
+        (root / "train" / name / "first.jpg").write_bytes(first)
     program("data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root)
     seam = ("--override", f"record_framing={function}")
     program("data_prep.im2rec", "--pass-through", *seam, "records/train", "train", folder=root)
-    count = compare_records(root)
-    print(f"{count} records that you framed, read by the library's reader: every byte is the same.")
-
-
-def copy_images(source: Source, to: Path) -> None:
-    """Copy the first image of each class into class folders.
-
-    The last one gets the magic in a comment, as a JPEG may hold it at random.
-    """
-    for label, name in enumerate(source.classes):
-        image = source.read(int((source.labels < label).sum()))
-        if label == len(source.classes) - 1:
-            # a comment begins after the first 2 bytes, with a header of 4: 2 more, and the magic is
-            # at a multiple of 4 in the image, and in the payload, whose header has 24
-            comment = b"  " + 2 * MAGIC_BYTES
-            segment = b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment
-            image = image[:2] + segment + image[2:]
-        (to / name).mkdir(parents=True)
-        (to / name / f"{name}.jpg").write_bytes(image)
-
-
-def compare_records(root: Path) -> int:
-    """Compare every record with its file, and draw some; returns their number."""
-    from PIL import Image
-
     files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
     packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
     if wrong := [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]:
@@ -142,8 +118,5 @@ def compare_records(root: Path) -> int:
             f"{records.path}: what was packed for {', '.join(wrong)} is not what is read back:"
             ' pass workshop.check("ex01.frame", frame) first'
         )
-    names = files.classes[:SHOWN]
-    shown = [Image.open(io.BytesIO(packed[i])).convert("RGB") for i in range(len(names))]
-    alt = f"Images read from your record file: {', '.join(names)}"
-    output.images(shown, alt=alt, labels=list(names))
-    return len(packed)
+    count = len(packed)
+    print(f"{count} records that you framed, read by the library's reader: every byte is the same.")

@@ -31,16 +31,14 @@ class Training:
 
 
 def train(folder: Path) -> Training:
-    """Train into `folder` or continue an earlier training there; show progress on the terminal."""
+    """Train into `folder`; show progress on the terminal."""
     folder.mkdir(parents=True, exist_ok=True)
     prefix, report, answers = folder / "model", folder / "report.json", folder / "val.npz"
     arguments = [*TRAIN, "--run-dir", str(folder), "--model-prefix", str(prefix)]
     command, resume = (shlex.join(["rn50", *arguments, *more]) for more in ((), ("--resume",)))
-    if not report.exists():
-        print("training: the built-in recipe in full", flush=True)
-        more = ["--resume"] if any(folder.glob("model-*.safetensors")) else []
-        if error := rn50(*arguments, *more):
-            return Training(command, resume, error)
+    print("training: the built-in recipe in full", flush=True)
+    if error := rn50(*arguments):
+        return Training(command, resume, error)
     done = json.loads(report.read_text(encoding="utf-8"))
     epoch = str(len(done["metrics"]["val.top1"]))
     if error := rn50("predict", str(prefix), epoch, "--split", "val", "-o", str(answers)):

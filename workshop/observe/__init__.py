@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rn50lib.errors import UserError
 from workshop import output
@@ -74,16 +75,17 @@ def try_script(
     where = Path(folder).absolute() if folder is not None else path.parent
     run = ScriptRun(path, [str(word) for word in arguments], where, launcher, steps, seconds,
                     env=dict(env or {}), say=say)  # fmt: skip
-    evidence = run.on_ranks(ranks)
-    alone, problem = None, ""
-    if single and launcher != "python" and any(e["kind"] == "update" for e in evidence.events):
+    events, ended = run.on_ranks(ranks)
+    alone: list[dict[str, Any]] = []
+    problem = ""
+    if single and launcher != "python" and any(event["kind"] == "update" for event in events):
         say("and on one rank, to compare the learning rates")
         try:
-            alone = replace(run, seconds=0.0).on_ranks(1)
+            alone, _ = replace(run, seconds=0.0).on_ranks(1)
         except RunFailed as error:
             problem = f"{error}: {(error.log.splitlines() or [''])[-1]}"
     say(f"{path.name} has been observed")
-    result = verdict.judge(evidence.events, alone.events if alone else [], ranks, evidence.ended)
+    result = verdict.judge(events, alone, ranks, ended)
     result.script, result.launcher = path.name, launcher
     if problem:
         result.unseen.append(f"how it runs on one rank: {problem}")

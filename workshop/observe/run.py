@@ -50,14 +50,6 @@ load("workshop.observe.recorder", {file!r}, [{folder!r}]).begin()
 
 
 @dataclass
-class Evidence:
-    """The records of one run."""
-
-    events: list[dict[str, Any]]
-    ended: bool  # False if the script was ended before its own end
-
-
-@dataclass
 class ScriptRun:
     """A script and how to run it under observation, in a copy of `folder`.
 
@@ -75,8 +67,8 @@ class ScriptRun:
     env: dict[str, str] = field(default_factory=dict)
     say: Callable[[str], None] = lambda line: None
 
-    def on_ranks(self, ranks: int) -> Evidence:
-        """Run the script on `ranks` ranks and return the evidence.
+    def on_ranks(self, ranks: int) -> tuple[list[dict[str, Any]], bool]:
+        """Run the script on `ranks` ranks; return the records, and whether it ended by itself.
 
         Raises RunFailed, with the traceback of the script as `log`, if a rank fails.
         """
@@ -111,7 +103,7 @@ class ScriptRun:
                 raise RunFailed(
                     f"{self.script.name} failed on {ranks} rank{'s' * (ranks > 1)}", log
                 )
-            return Evidence(read(records, top, work), ended)
+            return read(records, top, work), ended
 
     def command(self, ranks: int, logs: Path, work: Path) -> list[str]:
         """Return the command line that starts the copy of the script in `work`."""

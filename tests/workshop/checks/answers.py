@@ -66,7 +66,6 @@ BOTH = "return classes, values"
 SENT = "dist.broadcast(tensor, src=0)"
 TENSORS = "model.state_dict().values()"
 SHUFFLE = "    pairs = pairs.shuffle(len(labels), seed=seed)\n"
-AHEAD = ".prefetch(tf.data.AUTOTUNE)"
 LISTS = "return decayed, plain"
 RATE = "return sum(images[warmup:]) / took if took else None"
 
@@ -202,8 +201,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (".take(steps)", "", "the ranks take 2, 1 steps"),
         (".take(steps)", ".take(steps).repeat()", "never ends"),
         (".take(steps)", ".take(0)", "the dataset is empty"),
-        (AHEAD, "", "nothing is read ahead"),
-        (AHEAD, "", ".batch(", ".prefetch(8).batch(", "nothing is read ahead"),
         ("    steps =", "    return images, labels\n    steps =", "returns a tuple"),
         ("    steps =", "    images //= 2\n    steps =", "`images` is changed"),
         ("    steps =", "    labels = labels[::-1].copy()\n    steps =", "out of step"),

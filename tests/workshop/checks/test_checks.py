@@ -14,7 +14,6 @@ from data_prep import encoding, tfrecordwriter
 from rn50lib import optim
 from rn50lib import resnet as network
 from rn50lib.data import sampler
-from rn50lib.errors import UserError
 from rn50lib.recipe import learning_rate
 from tests.conftest import ROOT
 from tests.workshop.checks.answers import (
@@ -36,7 +35,6 @@ from workshop.checks import (
     ex06,
     ex07,
     ex08,
-    process_ranks,
     table,
 )
 from workshop.course import build, solutions
@@ -318,13 +316,6 @@ def test_endless_loop_of_ranks_stops_with_its_line():
     result = engine.judge("ex03.sums", answered("ex03.sums", source))
     assert result.outcome == engine.ERROR and "still running" in result.said, result.lines
     assert result.then.startswith("In metric_sums: "), result.lines
-
-
-def test_ranks_cannot_start_ranks(monkeypatch):
-    """If the cell that the ranks import calls `together`, each rank would start ranks again."""
-    monkeypatch.setenv(process_ranks.IN_RANK, "1")
-    with pytest.raises(UserError, match="this is a rank"):
-        process_ranks.together(changed("ex03.sums"), "metrics", [{"size": 2}])
 
 
 def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():
