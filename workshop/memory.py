@@ -54,7 +54,7 @@ def predict(net: Network, image_size: int, batch: int, dtype: str = "float32") -
         momentum=FLOAT32 * parameters,
         images=batch * images,
         activations=batch * (each * pixels + sum(kept(layer, each) for layer in layers))
-        + _statistics(layers),
+        + sum(2 * FLOAT32 * x.channels for x in layers if x.kind == "batchnorm"),  # statistics
         workspace=batch * 2 * largest,
     )
 
@@ -75,8 +75,3 @@ def kept(layer: Layer, each: int) -> int:
     if layer.kind == "linear":  # the loss keeps the logarithms of its probabilities, and the label
         return FLOAT32 * layer.activations + INT64
     return 0
-
-
-def _statistics(layers: list[Layer]) -> int:
-    """Return the bytes of every batch norm's mean and deviation, kept for any batch size."""
-    return sum(2 * FLOAT32 * layer.channels for layer in layers if layer.kind == "batchnorm")

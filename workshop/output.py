@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
-import re
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from html import escape
 from typing import Any
 
@@ -26,14 +23,11 @@ font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
 .rn50.rn50.rn50 tr,.rn50.rn50.rn50 tr:hover{background:none}
 .rn50.rn50 th,.rn50.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;
 background:none;max-width:none;border:0;
-border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal}
+border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal;overflow-wrap:anywhere}
 .rn50.rn50 th{font-weight:600}
 .rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums}
 .rn50.rn50 td.n{white-space:nowrap}
 .rn50.rn50 .dim{color:var(--jp-ui-font-color2,#59636e);font-size:13px}
-.rn50.rn50 .bar{height:8px;border-radius:4px;background:var(--jp-border-color2,#d0d7de);
-overflow:hidden;margin:4px 0}
-.rn50.rn50 .bar i{display:block;height:100%;background:#0072b2}
 .rn50.rn50 .box{border-left:4px solid #0072b2;padding:2px 0 2px 12px}
 .rn50.rn50 .warn{border-left-color:#d55e00}
 .rn50.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);
@@ -78,36 +72,13 @@ class Slot:
     def html(self, html: str, text: str) -> None:
         self.update(bundle(html, text))
 
-    def line(self, text: str, part: float | None = None) -> None:
-        """Show a line in small print, below a bar if `part` (0 to 1) is passed."""
-        style = "" if part is None else f"width:{100 * part:.1f}%"
-        bar = f'<div class="bar"><i style="{style}"></i></div>' if style else ""
-        self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
+    def line(self, text: str) -> None:
+        """Show a line in small print."""
+        self.html(f'<div class="dim">{escape(text)}</div>', text)
 
     def figure(self, fig: Any, alt: str) -> None:
         """Show a matplotlib figure here, and close it."""
         self.update(figure_bundle(fig, alt))
-
-
-class LineStream:
-    """A stdout or stderr that shows the latest line in a slot, and "3 of 10" as a bar."""
-
-    def __init__(self, slot: Slot) -> None:
-        self.slot = slot
-        self.stdout = sys.stdout
-
-    def write(self, text: str) -> int:
-        if line := text.strip():
-            counts = re.search(r"([\d,]+) of ([\d,]+)", line)
-            done, total = (int(n.replace(",", "")) for n in counts.groups()) if counts else (0, 0)
-            with redirect_stdout(self.stdout):  # outside IPython, `display` prints: not in here
-                self.slot.line(line, done / total if total else None)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
 
 
 def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
@@ -162,17 +133,12 @@ def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
     head = "".join(f"<th{k}>{escape(c)}</th>" for k, c in zip(kind, columns, strict=True))
     body = "".join(
         "<tr>"
-        + "".join(f"<td{k}>{breakable(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
+        + "".join(f"<td{k}>{escape(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
         + "</tr>"
         for row in rows
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def breakable(text: str) -> str:
-    """Return text as HTML in which long code may wrap, so that its table fits the page."""
-    return re.sub(r"\S{25,}", lambda m: re.sub(r"([(,=./_])", r"\1<wbr>", m[0]), escape(text))
 
 
 def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:

@@ -10,16 +10,11 @@ import contextlib
 import os
 import signal
 import time
-import uuid
 
 import psutil
 
 MARK = "RN50_NOTEBOOK_RUN"  # environment variable that every descendant inherits
 GRACE_S = 5.0
-
-
-def new_mark() -> str:
-    return uuid.uuid4().hex
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
 import subprocess
 import sys
 from contextlib import redirect_stderr
@@ -106,33 +105,6 @@ def test_published_figures_load(repository):
     results = expected.load(repository / "notebooks" / "expected")
     assert results["published.v100.8gpu.fp16.ips"].value == 10263.2
     assert results["published.v100.8gpu.fp16.ips"].provenance.startswith("published, ResNet50 v1.5")
-
-
-def test_progress_lines_become_one_bar(shown):
-    with redirect_stderr(output.LineStream(output.Slot())):  # type: ignore[type-var]
-        print("drawing: 1,200 of 4,800 images, 80/s", file=sys.stderr)
-    assert "width:25.0%" in shown[-1]["text/html"]
-    assert shown[-1]["text/plain"] == "drawing: 1,200 of 4,800 images, 80/s"
-
-
-@pytest.mark.slow
-def test_progress_lines_end_outside_a_notebook(tmp_path):
-    """`display` prints in plain Python, even in redirected output: it must not recurse forever."""
-    script = (
-        "import sys\nfrom contextlib import redirect_stdout\nfrom workshop import output\n"
-        "sys.setrecursionlimit(200)\n"
-        "with redirect_stdout(output.LineStream(output.Slot())):\n    print('1 of 4 images')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=clean_environment(), cwd=tmp_path, timeout=60,
-        capture_output=True, text=True, preexec_fn=limit_memory,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("'text/plain': '1 of 4 images'") == 1
-
-
-def limit_memory():
-    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
 
 def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):

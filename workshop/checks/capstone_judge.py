@@ -34,10 +34,8 @@ def _network(seen: Seen) -> Iterator[Problem]:
         yield "no image was trained on.", remedy
         return
     if not np.isfinite(seen.logits).all():
-        yield (
-            "the logits are not finite: the training has diverged.",
-            "Look at the loss, and at the learning rate.",
-        )
+        remedy = "Look at the loss, and at the learning rate."
+        yield "the logits are not finite: the training has diverged.", remedy
     for parameters in sorted({entry["parameters"] for entry in seen.passes} - {PARAMETERS})[:1]:
         yield (
             f"the network has {parameters:,} parameters, that of the script {PARAMETERS:,}.",
@@ -177,10 +175,10 @@ def _report(seen: Seen, case: Case) -> Iterator[Problem]:
     try:
         reported = [[float(x) for x in seen.report[key]] for key in ("val_loss", "val_top1")]
     except (TypeError, KeyError, ValueError):
-        yield "report.json has no lists val_loss and val_top1.", "Write it as the slow script does."
-        return
+        reported = []
     if {len(values) for values in reported} != {EPOCHS}:
-        yield f"report.json should have {EPOCHS} numbers in each list.", "One for each epoch."
+        what = f"report.json has no lists val_loss and val_top1 of {EPOCHS} numbers."
+        yield what, "Write it as the slow script does."
         return
     losses, hits = _losses_and_hits(seen, case)
     for epoch, rows in enumerate(_answers(seen, case)):

@@ -74,12 +74,6 @@ def pieces(payload: bytes) -> list[bytes]:
     return [payload[a:b] for a, b in zip(starts, [*cuts, len(payload)], strict=True)]
 
 
-def with_magic_kept(payload: bytes) -> bytes:
-    """Return a record whose parts begin with the magic that was cut out."""
-    first, *others = pieces(payload)
-    return parts([first, *(MAGIC + text for text in others)], flags([first, *others]))
-
-
 def as_bytes(got: Any) -> bytes:
     """Return bytes. Raises Wrong for anything else."""
     if not isinstance(got, bytes | bytearray):
@@ -93,8 +87,6 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda p: parts(p.split(MAGIC), flags(p.split(MAGIC))),
      "a magic at offset 2 of the payload was cut out, but readers do not look there.",
      "Look for the magic at offsets 0, 4, 8 … only."),
-    (with_magic_kept, "the magic is inside a part as well as between the parts.",
-     "Leave those 4 bytes out: the reader puts them back between two parts."),
     (lambda p: part(p, order=">"), "magic and length are written with the highest byte first.",
      'RecordIO is little-endian: struct.pack("<I", …).'),
     (lambda p: part(p, more=-len(p) % 4), "the length counts the padding.",
@@ -167,8 +159,6 @@ CRC_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda data: record_of(data, first=data),
      "the first checksum is not that of the length's 8 bytes.",
      "It protects the length: without it a reader could jump anywhere."),
-    (lambda data: record_of(data, last=struct.pack("<Q", len(data)) + data),
-     "the second checksum covers the length too.", "It is that of the data alone."),
     (lambda data: record_of(data, length="<I"), "the length takes 4 bytes.",
      'It is a uint64, which takes 8: struct.pack("<Q", …).'),
 )  # fmt: skip

@@ -29,14 +29,11 @@ def megabytes(half: tuple[int, int] = (14, 2), unit: float = 1.0) -> np.ndarray:
 MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
     (megabytes((6, 2)), "in float16 everything is halved.",
      "Only activations are: master weights, gradients and momentum stay in float32."),
-    (megabytes((12, 2)), "in float16 a parameter takes 12 bytes, as in float32.",
-     "The copy of the weights in 16 bits is added to the three arrays in float32."),
     (megabytes((10, 2)), "in float16 the weights are there in 16 bits only.",
      "The master weights stay in float32, and the copy is added to them."),
     (megabytes((14, 4)), "the activations of float16 take 4 bytes.", "They take 2."),
     (megabytes()[:, :1] * (1, 96), "96 images take 96 times as much.",
      "Weights, gradients and momentum are there once, whatever the batch."),
-    (megabytes(unit=0.001), "these are GB.", "Write MB."),
     (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "A MB is a million bytes."),
 )  # fmt: skip
 
@@ -259,9 +256,6 @@ def step_mistakes(case: Case) -> list[compare.Mistake]:
          f"{far}; and one of the two step() must go."),
         (SCALE * g, f"a step is {SCALE:g} times too long: the scale is never undone.",
          "scaler.unscale_(optimizer) divides the gradients by it."),
-        (clipped(SCALE * g), "small gradients lead to a step as long as large ones: what is clipped"
-         " is still scaled, and it is not undone afterwards.",
-         f"{far}, then scaler.step(optimizer)."),
         (clipped(g / SCALE),
          f"a step is {SCALE:g} times too short: the scale is undone, but the loss had none.",
          "Call scaler.scale(loss).backward()."),
@@ -308,12 +302,7 @@ SHAPES: tuple[tuple[Shape, str, int], ...] = (
 
 def placed(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
     """Return the strides along n, c, h and w, from NumPy's own array."""
-    channels = range(shape[1], shape[1] + multiple)
-    return with_channels(shape, next(c for c in channels if c % multiple == 0), order)
-
-
-def with_channels(shape: Shape, channels: int, order: str) -> tuple[int, ...]:
-    """Return the strides of an array with a different number of channels."""
+    channels = next(c for c in range(shape[1], shape[1] + multiple) if c % multiple == 0)
     size = dict(zip("NCHW", (shape[0], channels, *shape[2:]), strict=True))
     array = np.empty([size[axis] for axis in order], np.uint8)
     return array.transpose([order.index(axis) for axis in "NCHW"]).strides
@@ -328,12 +317,6 @@ LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
      "The last letter is the axis whose neighbours are next to each other: stride 1."),
     (lambda shape, order, m: placed(shape, order, 1), "the channels are not padded.",
      "A stride that steps over all channels steps over the padded ones too."),
-    (lambda shape, order, m: placed(shape, order, m if order == "NHWC" else 1),
-     "in NCHW the channels are not padded.",
-     "An image then has more planes: pad before you look at the order."),
-    (lambda shape, order, m: with_channels(shape, shape[1] // m * m + m, order),
-     "channels that are a multiple already are padded too.",
-     "Round up: -(-c // multiple) * multiple."),
     (lambda *case: tuple(4 * stride for stride in placed(*case)), "these are bytes of float32.",
      "Count numbers, as PyTorch does; NumPy counts bytes."),
 )  # fmt: skip

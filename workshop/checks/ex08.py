@@ -72,8 +72,6 @@ RATE_MISTAKES: tuple[compare.Mistake, ...] = (
      "It is right for equal work only: divide all images by all seconds."),
     (_rate(lambda images, seconds: sum(seconds) / sum(images)), "these are seconds per image.",
      "Divide images by seconds."),
-    (lambda images, seconds, warmup: sum(images) / sum(seconds[warmup:]),
-     "the warm-up's images are counted, but not its seconds.", "Leave out both."),
 )  # fmt: skip
 
 
@@ -88,8 +86,6 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (  # by the number of workers, in m
      "A message begins when the one before has arrived: it counts for each of them."),
     (lambda n: 1000 * 2 * (n - 1) / n * WHOLE, "the latency is forgotten.",
      "Each of the 2 (n − 1) messages waits for it once."),
-    (lambda n: 500 * ring_seconds(n), "this is half of it: the scatter-reduce.",
-     "The sums travel around too: n − 1 more."),
     (lambda n: 1000 * 2 * (n - 1) * (LATENCY + WHOLE), "every message carries all gradients.",
      "In the ring it is a chunk: 1/n of them."),
 )  # fmt: skip
@@ -143,15 +139,11 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
      "Efficiency is compute over step, at most 1."),
     (step_seconds, "these are the seconds of the step.",
      "Divide the seconds of compute by them."),
-    (lambda c, ready, takes: 100 * c / step_seconds(c, ready, takes), "this is per cent.",
-     "Return a number from 0 to 1."),
     (lambda c, ready, takes: c / (c + sum(takes)), "nothing is hidden.",
      "A bucket is sent as soon as it is ready, while the rest is computed."),
     (lambda c, ready, takes: c / max([c, *map(sum, zip(ready, takes, strict=True))]),
      "the buckets are sent at the same time.",
      "There is one link: a bucket starts when the previous one is done."),
-    (lambda c, ready, takes: c / max(c, sum(takes)), "the exchange begins with the step.",
-     "A bucket cannot be sent before it is ready."),
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
      "only the last bucket counts.",
      "It may have to wait for those before it: follow the link from bucket to bucket."),

@@ -1,4 +1,4 @@
-"""`rn50 workshop`: list, build, lint, run and reset notebooks; show progress; run a class."""
+"""`rn50 workshop`: build, lint, run and reset notebooks; show progress; run a class."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def parser() -> Parser:
         made.set_defaults(call=call)
         return made.add_argument
 
-    verb("list", list_notebooks, "the notebooks, their time, and whether they are built")
     add = verb("build", build_notebooks, "write the notebooks from their masters")
     add("--check", action="store_true", help="change nothing; fail on drift or lint")
     add("--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR")
@@ -102,18 +101,6 @@ def main(argv: list[str]) -> int:
     args.argv, args.others = argv, argv[end + 1 :]  # after "--": the script's own arguments
     status: int = args.call(args)
     return status
-
-
-def list_notebooks(args: argparse.Namespace) -> int:
-    """Print one line for each notebook."""
-    from workshop.course import catalogue
-
-    root = paths.need_checkout()
-    for item in catalogue.existing(root):
-        path = root / "notebooks" / f"{item.name}.ipynb"
-        state = path.relative_to(root) if path.exists() else "not built: rn50 workshop build"
-        print(f"{item.number}  {item.short:16} {item.minutes:3} min  {state}")
-    return 0
 
 
 def build_notebooks(args: argparse.Namespace) -> int:
@@ -268,7 +255,6 @@ def try_script(args: argparse.Namespace) -> int:
         result = observe.try_script(
             args.script, *args.others, ranks=args.n, launcher=args.launcher, steps=args.steps,
             seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),
-            say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip
     except RunFailed as failure:
         print(failure.log, file=sys.stderr)

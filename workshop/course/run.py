@@ -14,6 +14,7 @@ import json
 import os
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -207,7 +208,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     for old in (target, out / job.page):
         old.unlink(missing_ok=True)
-    mark, clock = processes.new_mark(), Clock(job.limit)
+    mark, clock = uuid.uuid4().hex, Clock(job.limit)
     env = {processes.MARK: mark, "RN50_DATA": str(paths.data_home()), "PYTHONUNBUFFERED": "1"}
     env |= {"RN50_RUNS": str(out / "runs")}
     env = kernels.with_kernelspec(launch.with_library({**os.environ, **env}), out / ".jupyter")

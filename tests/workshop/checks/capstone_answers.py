@@ -30,7 +30,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
      "the network hardly learns"),
     ("    net.train()\n", "", "trained in evaluation mode"),
     ("100 * hits / len(labels)", 'float("nan")', "top-1 of epoch 1 is reported as nan"),
-    ('report["val_top1"].append(top1)', "pass", "should have 3 numbers in each list"),
+    ('report["val_top1"].append(top1)', "pass", "val_top1 of 3 numbers"),
     ("F.cross_entropy(logits, labels).item()", "F.cross_entropy(logits, labels, reduction='sum')"
      ".item()", "the validation loss of epoch 1"),
     ("            optimizer.step()", "            for weight in net.parameters():\n"

@@ -72,8 +72,6 @@ def test_hints_come_one_by_one_and_the_solution_last(home, capsys):
 def test_unknown_exercise_is_reported_with_the_nearest(home):
     with pytest.raises(UserError, match="did you mean ex03.start"):
         ask.hint("ex03.shart")
-    with pytest.raises(UserError, match="levels are 1, 2 and 3"):
-        ask.hint("ex03.shard", 4)
 
 
 def test_damaged_record_file_is_replaced(home):
