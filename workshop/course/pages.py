@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workshop import ladder
-from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, CourseRun, Outcome
+from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, CourseRun, Outcome, read
 from workshop.course.training import Training
 from workshop.output import cell_text
 
@@ -88,11 +88,8 @@ def page(folder: Path, outcome: Outcome, names: Sequence[str]) -> None:
 
     Links to the notebooks `names` lead to their pages; other links to notebooks become text.
     """
-    import nbformat
-
-    try:
-        book = nbformat.read(folder / outcome.notebook, as_version=4)
-    except (OSError, ValueError):
+    book = read(folder / outcome.notebook)
+    if book is None:
         return
     tag = "papermill-error-cell-tag"
     book.cells = [cell for cell in book.cells if tag not in cell.metadata.get("tags", [])]

@@ -72,8 +72,7 @@ def wanted(root: Path) -> Iterator[Path]:
         for path in sorted((root / name).rglob("*")):
             parts = path.relative_to(root).parts
             hidden = any(part.startswith(".") or part in LEFT_OUT for part in parts)
-            built = path.suffix in BUILT or any(part.endswith(".egg-info") for part in parts)
-            if path.is_file() and not path.is_symlink() and not hidden and not built:
+            if path.is_file() and not path.is_symlink() and not hidden and path.suffix not in BUILT:
                 yield path
 
 

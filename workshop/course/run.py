@@ -123,19 +123,18 @@ def is_meant(path: Path, stem: str) -> bool:
 
 def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
     """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
-    try:
-        book = json.loads(path.read_bytes())
-        cells, budget = book["cells"], book["metadata"].get("rn50", {}).get("ci_seconds")
-    except (OSError, ValueError, KeyError) as wrong:
-        raise UserError(f"{path} cannot be read as a notebook: {wrong}") from None
-    titles = [re.search(r"^# (.*)", text_of(cell["source"]), re.M)
-              for cell in cells if cell["cell_type"] == "markdown"]  # fmt: skip
+    book = read(path)
+    if book is None:
+        raise UserError(f"{path} cannot be read as a notebook")
+    budget = book.metadata.get("rn50", {}).get("ci_seconds")
+    text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    title = re.search(r"^# (.*)", text, re.M)
     return Outcome(
         name=path.stem,
-        title=next((found[1] for found in titles if found), path.stem),
+        title=title[1] if title else path.stem,
         budget=budget if profile == "ci" else None,
         limit=limit or catalogue.time_limit(budget, profile),
-        parameters=check_parameters(given, known_parameters(cells, path), path.name),
+        parameters=check_parameters(given, known_parameters(book.cells, path), path.name),
         notebook=f"{path.stem}.ipynb",
         page=f"{path.stem}.html",
     )
@@ -146,7 +145,7 @@ def known_parameters(cells: Cells, path: Path) -> dict[str, str]:
     for cell in cells:
         if "parameters" in cell["metadata"].get("tags", []):
             try:
-                lines = ast.parse(text_of(cell["source"])).body
+                lines = ast.parse(cell["source"]).body
             except SyntaxError as wrong:
                 raise UserError(f"{path}: the parameters cell: {wrong}") from None
             return {ast.unparse(line.target): ast.unparse(line.annotation)
@@ -231,13 +230,13 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     finally:
         seconds = clock.seconds
         processes.end(mark)
-    cells = read_cells(target)
+    cells = getattr(read(target), "cells", [])
     if error and status == PASSED:
         status = FAILED
     if error:
         at = [i for i, cell in enumerate(cells) if cell.get("id") == clock.cell.get("id")]
         if at:
-            excerpt = "\n".join(text_of(cells[at[0]]["source"]).splitlines()[:6])
+            excerpt = "\n".join(cells[at[0]]["source"].splitlines()[:6])
             error = replace(error, cell=number_of(cells, at[0]), excerpt=excerpt)
     if status != TIME_LIMIT:
         found = problem(cells, status == PASSED)
@@ -263,12 +262,14 @@ def stderr_to(log: Path) -> Iterator[None]:
 # --- what an executed notebook shows --------------------------------------------------------------
 
 
-def read_cells(path: Path) -> list[dict[str, Any]]:
-    """Return the cells of an executed notebook, or none if it cannot be read."""
+def read(path: Path) -> Any:
+    """Return a notebook, or None if it cannot be read."""
+    import nbformat
+
     try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["cells"])
-    except (OSError, ValueError, KeyError):
-        return []
+        return nbformat.read(path, as_version=4)
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError):
+        return None
 
 
 def number_of(cells: Cells, index: int) -> int:
@@ -277,15 +278,10 @@ def number_of(cells: Cells, index: int) -> int:
     return sum(ADDED.isdisjoint(found) for found in tags)
 
 
-def text_of(value: Any) -> str:
-    """Return a text that a notebook stores as one string or as a list of lines."""
-    return "".join(value) if isinstance(value, list) else str(value)
-
-
 def problem(cells: list[dict[str, Any]], executed: bool) -> Error | None:
     """Return the first error that a cell shows; if `executed`, also the first cell left out."""
-    code = [(i, cell) for i, cell in enumerate(cells) if cell["cell_type"] == "code"]
-    code = [(i, cell) for i, cell in code if text_of(cell["source"]).strip()]
+    code = [(i, cell) for i, cell in enumerate(cells)
+            if cell["cell_type"] == "code" and cell["source"].strip()]  # fmt: skip
     if executed and not code:
         return Error("the notebook has no code to execute")
     for index, cell in code:
