@@ -209,11 +209,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--val", type=int, metavar="N", help=f"validation images ({VAL})")
     add("--seed", type=int, metavar="S", help=f"seed of the drawing ({SEED})")
     add("--jobs", type=int, metavar="J", help="drawing processes (all usable cores)")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace a set of other numbers in OUT, with the records made from it",
-    )
+    add("--overwrite", action="store_true", help="replace a set of other numbers, and its records")
     add("--records", action="store_true", help="also pack record files, in OUT/records")
     add("--tfrecord", action="store_true", help="also write TFRecord shards, in OUT/tfrecord")
     flags = parser.parse_args(argv)
