@@ -11,6 +11,7 @@ import ast
 import contextlib
 import difflib
 import json
+import logging
 import os
 import re
 import time
@@ -212,6 +213,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     env |= {"RN50_RUNS": str(out / "runs")}
     env = kernels.with_kernelspec(launch.with_library({**os.environ, **env}), out / ".jupyter")
     os.environ.update(env)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the task of an interrupted cell
     status, error = PASSED, None
     try:
         with stderr_to(folder / "kernel.log"):
