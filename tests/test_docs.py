@@ -99,7 +99,7 @@ def test_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
             assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
             assert "Traceback" not in done.stderr
     left = {path.name for path in tmp_path.iterdir()}
-    assert left >= {"signs.json", "signs.png", "signs-symbol.json", "trace.json", "runs"}
+    assert left >= {"signs.json", "signs.png", "signs-symbol.json", "runs"}
 
 
 def small(words: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import uuid
 
 import pytest
 
@@ -23,7 +24,7 @@ MASTERS = {master.stem: master for master in build.masters(ROOT) if build.is_exe
 def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, monkeypatch):
     import papermill
 
-    mark = processes.new_mark()
+    mark = uuid.uuid4().hex
     env = clean_environment(
         RN50_CHECK="record", RN50_DATA=str(course_data), RN50_RUNS=str(tmp_path),
         TMPDIR=str(tmp_path),
@@ -41,7 +42,8 @@ def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, 
             progress_bar=False, execution_timeout=LIMIT_S,
         )  # fmt: skip
     finally:
-        left = processes.end(mark)
+        left = [process.cmdline() for process in processes.marked(mark)]
+        processes.end(mark)
     assert left == []
     assert not [*tmp_path.glob("ranks-*")]
 

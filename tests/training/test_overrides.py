@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def with_override(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Pa
     """Run one epoch with `code` as an override; return the folder with r.json and checkpoint m."""
 
     def run(seam: str, code: str, *flags: str) -> Path:
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)  # valid for this very second
         (tmp_path / "mine.py").write_text(code)
         Path("m-0001.safetensors").unlink(missing_ok=True)  # of the run before
         ended = rn50(
