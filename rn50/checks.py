@@ -56,27 +56,27 @@ def check_values(c: TrainConfig) -> None:
          "--resume and --load-epoch contradict each other: use one of them"),
         (c.init_from and c.load_epoch is not None,
          "--init-from and --load-epoch contradict each other: use one of them"),
-        (c.init_from and paced, "--init-from: --step paced has no model: leave one of them out"),
+        (c.init_from and paced, "--init-from: --set step has no model: leave one of them out"),
         (c.freeze_until and not starts,
          f"--freeze-until {c.freeze_until} would freeze random weights: pass --init-from PREFIX"),
         (c.only_inference and c.no_val, "--only-inference and --no-val leave nothing to do"),
         (c.network == "tiny" and c.num_layers is not None,
          "--num-layers does not go with --network tiny: leave one out"),
         (paced and prefix and c.load_epoch is None,
-         "--step paced has no model, so there is nothing to save: leave out --model-prefix"),
+         "--set step has no model, so there is nothing to save: leave out --model-prefix"),
         (not c.bn_decay and replaces(c.override, "decay_groups"),
-         "--no-bn-decay and --override decay_groups both choose what decays: leave one out"),
+         "--set bn_decay=false and --override decay_groups both choose what decays: leave one out"),
         (c.resample == "fast" and c.backend != "tensorflow" and c.loader != "dali",
-         "--resample fast is for tf.data and DALI: use --backend tensorflow or --loader dali, or"
-         " leave it out"),
+         "--set resample=fast is for tf.data and DALI: use --backend tensorflow or --loader dali,"
+         " or leave it out"),
         (c.lr_step_epochs and c.lr_schedule != "step",
          f"--lr-step-epochs does not go with --lr-schedule {c.lr_schedule}, which has no steps:"
          " leave it out, or pass --lr-schedule step"),
         (replaces(c.override, "loss_scale_update") and not scales and not c.only_inference,
-         "--override loss_scale_update: this run has no dynamic loss scale: pass --loss-scale"
-         " dynamic"),
+         "--override loss_scale_update: this run has no dynamic loss scale: pass --set"
+         " loss_scale=dynamic"),
         *((paced and getattr(c, name),
-           f"{flag_name(name)}: --step paced has nothing to save: leave one of them out")
+           f"{flag_name(name)}: --set step has nothing to save: leave one of them out")
           for name in ("max_restarts", "checkpoint_steps")),
     )  # fmt: skip
     check_sizes(c)
@@ -95,7 +95,7 @@ def check_sizes(c: TrainConfig) -> None:
          f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use"
          f" {' or '.join(map(str, near))}, or change -b"),
         (c.val_resize < pixels,
-         f"--val-resize {c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
+         f"--set val_resize={c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
          " more, or a smaller --image-shape"),
         (one_value,
          f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm cannot"
@@ -311,7 +311,7 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
              f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
             (c.launcher not in (None, "torchrun"),
              f"--launcher {c.launcher} starts Horovod's workers, not DDP's"),
-            (c.timeline is not None, "--timeline is Horovod's: use --comm horovod with it"),
+            (c.timeline is not None, "--set timeline is Horovod's: use --comm horovod with it"),
         )  # fmt: skip
         return
     refuse(

@@ -10,7 +10,7 @@ from rn50 import checks, launch
 from rn50.autoconfig import Given, prepare
 from rn50lib import checkpoint, optim
 from rn50lib import recipe as recipes
-from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of
+from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
 
@@ -31,7 +31,8 @@ def describe(resolved: Resolved) -> str:
         value = getattr(c, name)
         if value is not None and name not in hidden:
             reason = resolved.reasons.get(name, "given")
-            lines.append(f"  {flag_name(name):16} {value}  ({reason})")
+            flag, *text = flags_of({name: value})
+            lines.append(f"  {flag:16} {' '.join(text)}  ({reason})")
     if c.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
     if c.loader == "synthetic":
@@ -99,7 +100,7 @@ def schedule_remark(c: TrainConfig) -> str | None:
     return None
 
 
-# --- --dry-run and --print-config, also for hardware that is not here -----------------------------
+# --- --dry-run and --print config, also for hardware that is not here -----------------------------
 
 
 def plan(given: Given) -> list[str]:

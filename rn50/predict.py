@@ -1,13 +1,12 @@
 """`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
 rn50 predict PREFIX EPOCH a.jpg b.jpg            # the three likeliest classes of each
-rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays; or out.csv
+rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -131,9 +130,6 @@ def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:
 def is_predictions(file: Path) -> bool:
     """Return True if `write` wrote the file."""
     try:
-        if file.suffix == ".csv":
-            with open(file, encoding="utf-8") as stream:
-                return stream.readline().startswith("name,label,")
         with np.load(file) as arrays:
             return "probabilities" in arrays
     except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
@@ -141,24 +137,18 @@ def is_predictions(file: Path) -> bool:
 
 
 def write(file: Path, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequence[str]) -> None:
-    """Write (name, label, probabilities) of each image as .npz or .csv.
+    """Write (name, label, probabilities) of each image as .npz.
 
-    The .npz has the arrays names, labels, probabilities and classes. Without a data set the labels
-    are -1.
+    It has the arrays names, labels, probabilities and classes. Without a data set the labels are
+    -1.
     """
     try:
         with replacing(file) as draft:
-            if file.suffix == ".csv":
-                with open(draft, "w", encoding="utf-8", newline="") as stream:
-                    table = csv.writer(stream)
-                    table.writerow(["name", "label", *classes])
-                    table.writerows([name, label, *row] for name, label, row in rows)
-            else:
-                names, labels, probabilities = zip(*rows, strict=True)
-                np.savez(
-                    draft, names=names, labels=np.array(labels, np.int32), classes=classes,
-                    probabilities=np.stack(probabilities),
-                )  # fmt: skip
+            names, labels, probabilities = zip(*rows, strict=True)
+            np.savez(
+                draft, names=names, labels=np.array(labels, np.int32), classes=classes,
+                probabilities=np.stack(probabilities),
+            )  # fmt: skip
     except OSError as error:
         raise UserError(f"--output {file} cannot be written: {error.strerror}") from error
 
@@ -173,17 +163,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("images", nargs="*", type=Path, help="image files")
     parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
     parser.add_argument("--data-root", help="the data set (default: the one it was trained on)")
-    parser.add_argument(
-        "-o", "--output", type=Path, help="write all probabilities to FILE.npz or FILE.csv"
-    )
+    parser.add_argument("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")
     root = args.data_root or trained_as(args.prefix, args.epoch).data_root
     if args.output:
         check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
-        if args.output.suffix not in (".csv", ".npz"):
-            raise UserError(f"--output {args.output}: name a file that ends in .csv or .npz")
+        if args.output.suffix != ".npz":
+            raise UserError(f"--output {args.output}: name a file that ends in .npz")
     images: Any = Files(tuple(args.images))
     if args.split:
         from rn50lib.data.source import open_source

@@ -73,7 +73,7 @@ def check_outputs(config: TrainConfig) -> None:
         if file := getattr(config, name):
             check_writable(file, flag_name(name))
     if config.timeline:  # Horovod writes it, and a second file next to it
-        check_file(config.timeline, f"--timeline {config.timeline}")
+        check_file(config.timeline, f"--set timeline={config.timeline}")
     if checkpoint.saves(config):
         folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
         make_folder(folder, f"--model-prefix {config.model_prefix}")

@@ -115,7 +115,7 @@ def test_a_second_run_does_not_overwrite_the_checkpoints_of_the_first(rn50: Run)
 @pytest.mark.needs("torch")
 @pytest.mark.slow
 def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--keep", "2"]
+    command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--set", "keep=2"]
     running = subprocess.Popen(
         [*command, "--model-prefix", "m", "--run-dir", "r"], cwd=tmp_path, env=clean_environment(),
         stderr=subprocess.DEVNULL,
@@ -157,11 +157,11 @@ def limited(size: int, *argv: object, **environment: str) -> subprocess.Complete
 @pytest.mark.slow
 def test_a_run_says_that_the_disk_is_full(tmp_path: Path) -> None:
     """The trace is truncated in the profiler's own file, which the profiler does not report."""
-    flag = "--profile-trace"
-    ended = limited(100_000, "rn50", *TRAIN, "-e", "1", flag, tmp_path / "out")
+    setting = f"profile_trace={tmp_path / 'out'}"
+    ended = limited(100_000, "rn50", *TRAIN, "-e", "1", "--set", setting)
     assert ended.returncode == 2, ended.stderr
     last = ended.stderr.splitlines()[-1]
-    assert last.startswith(f"error: {flag} {tmp_path / 'out'} cannot be written")
+    assert last.startswith(f"error: --set {setting} cannot be written")
     assert "Traceback" not in ended.stderr
 
 

@@ -36,11 +36,11 @@ class TensorflowStep:
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         if config.cuda_graphs:
-            raise UserError("--cuda-graphs is for PyTorch only; for TensorFlow there is --compile")
+            raise UserError("--set cuda_graphs is for PyTorch only; TensorFlow has --compile")
         if config.profile_trace:
             raise UserError(
-                "--profile-trace: PyTorch's profiler writes it: use --backend torch with it; for"
-                " TensorFlow there is tf.profiler, whose files TensorBoard shows"
+                "--set profile_trace: PyTorch's profiler writes it: use --backend torch with it;"
+                " for TensorFlow there is tf.profiler, whose files TensorBoard shows"
             )
         self.device = configure(config.threads, comm.local_rank)
         amp.configure(self.device, config.dtype)

@@ -52,4 +52,6 @@ def write(profile: profiler.profile, file: Path) -> None:
         with replacing(file) as draft:
             profile.export_chrome_trace(str(draft))
     except OSError as error:
-        raise UserError(f"--profile-trace {file} cannot be written: {error.strerror}") from error
+        raise UserError(
+            f"--set profile_trace={file} cannot be written: {error.strerror}"
+        ) from error

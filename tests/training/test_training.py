@@ -310,7 +310,7 @@ def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:
     flags = ("--benchmark-iters", "1", "--no-val", "-e", "5")
     assert resume(rn50, photos, *flags, "--save-period", "2").status == 0
     assert checkpoint.epochs("m") == [2, 4, 5]  # and always the last
-    assert resume(rn50, photos, *flags, "--keep", "2", "--model-prefix", "n").status == 0
+    assert resume(rn50, photos, *flags, "--set", "keep=2", "--model-prefix", "n").status == 0
     assert checkpoint.epochs("n") == [4, 5]
 
 
@@ -354,7 +354,7 @@ def test_a_diverged_loss_is_an_error_and_leaves_no_checkpoint(rn50: Run, photos:
 def test_a_paced_step_measures_speed_and_writes_no_weights(
     rn50: Run, photos: Photos, tmp_path: Path
 ) -> None:
-    report = run(rn50, photos, "--step", "paced:5000", "--run-dir", str(tmp_path))
+    report = run(rn50, photos, "--set", "step=5000", "--run-dir", str(tmp_path))
     assert report["metrics"]["train.top1"] == [None] and report["metrics"]["val.loss"] == [None]
     assert report["metrics"]["train.total_ips"][0] > 0
     assert report["env"]["versions"]["device"] == "paced at 5000 img/s"
@@ -396,7 +396,15 @@ def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) 
 def test_the_profile_is_a_chrome_trace_of_a_few_steps(
     rn50: Run, photos: Photos, steps: int, traced: int
 ) -> None:
-    run(rn50, photos, "--no-val", "--benchmark-iters", str(steps), "--profile-trace", "new/t.json")
+    run(
+        rn50,
+        photos,
+        "--no-val",
+        "--benchmark-iters",
+        str(steps),
+        "--set",
+        "profile_trace=new/t.json",
+    )
     trace = json.loads(Path("new/t.json").read_text())
     names = {event.get("name", "") for event in trace["traceEvents"]}
     assert any("convolution" in name for name in names)
