@@ -68,7 +68,6 @@ HELP = {
         "load_epoch": "start from the checkpoint of this epoch, or score it",
         "init_from": "start with the weights of a checkpoint (the newest of a PREFIX, or a"
         " file), with a new last layer if the number of classes differs",
-        "freeze_until": "freeze the first layers up to this stage: weights and batch norm",
         "resume": "continue from the newest checkpoint of --model-prefix that verifies",
         "report": "write a JSON report, after every epoch",
         "logger": "log to tensorboard (in the run's folder), or call"
@@ -113,7 +112,6 @@ RARE_HELP = {  # the fields without a flag of their own
     "rotate": "rotate each training image by up to this many degrees to either side (default: 0)",
     "flip_up_down": "true: flip half of the training images vertically, at random",
     "keep": "number of epochs whose checkpoints are kept, the newest (default: all)",
-    "profile_trace": "write a Chrome trace of a few steps to this file",
     "step": "images per second of a simulated device: the model is replaced by a wait that lasts as"
     " long",
     "timeline": "write Horovod's timeline of the run to this file",
