@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
 import time
@@ -50,19 +51,13 @@ def _refuse_denied(main: Callable[[], int | None]) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Return a size in words: 1,234 bytes, 12.3 MB, 140.1 GB (powers of ten)."""
-    if count < 1e6:
-        return f"{int(count):,} bytes"
-    for unit, size in (("MB", 1e6), ("GB", 1e9)):
-        if count < 999.95 * size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count / 1e12:.1f} TB"
+    """Return a size in words: 12.3MB, 140GB (powers of ten)."""
+    return tqdm.format_sizeof(count, "B")
 
 
 def check_room(folder: str | os.PathLike, needed: int, what: str) -> None:
     """Raise UserError before any work if ``needed`` bytes do not fit on the disk of ``folder``."""
-    status = os.statvfs(folder)
-    free = status.f_bavail * status.f_frsize
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
             f"{os.fspath(folder)}: {what} needs {format_bytes(needed)}, but {format_bytes(free)} "

@@ -15,10 +15,8 @@ import argparse
 import contextlib
 import fcntl
 import functools
-import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -194,14 +192,11 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if marker.exists():
             return folder
-        counts = {}
         for split in ("train", "val"):
             prefix, images = str(folder / split), str(Path(root) / split)
             make_list(prefix, images)
-            path_lst = Path(f"{prefix}.lst")
-            counts[split] = pack_list(path_lst, images, threads=threads or usable_cores())
-        made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        write_file(marker, json.dumps({"images": counts, "made": made}) + "\n")
+            pack_list(Path(f"{prefix}.lst"), images, threads=threads or usable_cores())
+        write_file(marker, "{}\n")
         with contextlib.suppress(OSError):
             os.unlink(lock.name)
     return folder

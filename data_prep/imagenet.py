@@ -34,19 +34,19 @@ def unpack(
     out: Path,
     *,
     devkit: Path | None = None,
-    copy: bool = False,
     jobs: int | None = None,
     quiet: bool = False,
 ) -> bool:
     """Make the class folders; return True if every expected image is there.
 
-    Files are linked, not copied, unless ``copy`` is set or the file system cannot. ``jobs`` is the
+    Files are linked, or copied if the file system cannot link them. ``jobs`` is the
     number of processes, by default all usable cores; 0 works in this one. Raises UserError if the
     source is none of the forms, is damaged or unsafe, if the disk has too little room, or if
     ``out`` exists and was made from something else.
     """
     plan = make_plan(source, devkit)
-    stamp = [str(source.resolve()), plan.form, [_stamp(path) for path in plan.inputs]]
+    inputs = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in plan.inputs]
+    stamp = [str(source.resolve()), plan.form, inputs]
     folder = OutputFolder(out, stamp)
     if folder.is_complete():
         print(f"{out}: already complete")
@@ -58,10 +58,10 @@ def unpack(
     out.parent.mkdir(parents=True, exist_ok=True)
     with folder:
         if not folder.resumed:
-            check_room(out.parent, _needed(plan, out.parent, copy), f"unpacking {plan.form}")
+            check_room(out.parent, plan.size, f"unpacking {plan.form}")
         elif not quiet:
             print("continuing an interrupted run", file=sys.stderr)
-        settings = {"out": str(folder.part), "copy": copy}
+        settings = str(folder.part)
         total, size = sum(plan.images.values()), 0
         with Progress(total, f"unpacking {plan.form}", quiet=quiet) as progress:
             for number, answer in processes.run(unpacking.prepare, settings, plan.tasks, jobs):
@@ -87,20 +87,6 @@ def _finish(part: Path, plan: Plan) -> None:
     lines = [f"{i}\t{wnid}\t{plan.words.get(wnid, '')}\n" for i, wnid in enumerate(plan.wnids)]
     (part / "classes.txt").write_text("".join(lines), encoding="utf-8")
     os.sync()
-
-
-def _stamp(path: Path) -> list:
-    status = path.stat()
-    return [str(path), status.st_size, status.st_mtime_ns]
-
-
-def _needed(plan: Plan, folder: Path, copy: bool) -> int:
-    """Return the bytes that the images will take: archives, and files that must be copied."""
-    items = [item for task in plan.tasks if task[0] == "items" for item in task[3]]
-    paths = [item[1] for item in items if len(item) == 2]
-    if paths and (copy or os.stat(paths[0]).st_dev != os.stat(folder).st_dev):
-        return plan.size + sum(os.stat(path).st_size for path in paths)
-    return plan.size
 
 
 def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
@@ -131,7 +117,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("source", type=Path, metavar="SOURCE", help="folder with the archives or tree")
     add("out", type=Path, metavar="OUT", help="new folder for train/, val/ and classes.txt")
     add("--devkit", type=Path, metavar="PATH", help=f"{DEVKIT}.tar.gz, or its folder")
-    add("--copy", action="store_true", help="copy files that could be linked")
     add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress and no summary")
     arguments = parser.parse_args(argv)

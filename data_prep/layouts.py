@@ -6,6 +6,7 @@ import csv
 import os
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
@@ -51,26 +52,14 @@ def make_plan(source: Path, devkit: Path | None = None) -> Plan:
     """
     if not source.is_dir():
         raise UserError(f"{source}: there is no such folder")
-    kaggle = _first_folder(source / "ILSVRC/Data/CLS-LOC", source / "Data/CLS-LOC")
     if (source / TRAIN_TAR).exists() or (source / VAL_TAR).exists():
         return _plan_archives(source, read_devkit(source, devkit))
-    if kaggle:
-        return _plan_kaggle(source, kaggle, devkit)
-    train = _first_folder(source / "train-jpeg", source / "train")
-    val = _first_folder(source / "val-jpeg", source / "val")
+    kaggle = _first_folder(source / "ILSVRC/Data/CLS-LOC", source / "Data/CLS-LOC")
+    root = kaggle or source
+    train = _first_folder(root / "train-jpeg", root / "train")
+    val = _first_folder(root / "val-jpeg", root / "val")
     if train or val:
-        kit = read_devkit(source, devkit)
-        folders = {}
-        if train:
-            folders["train"] = _class_folders(train)
-            if not folders["train"]:
-                raise UserError(f"{train}: it holds no class folders such as n01440764")
-        if val:
-            folders["val"] = _class_folders(val) or _flat_val(val, kit)
-        plan = _plan_folders("class folders", source, folders, kit.words if kit else {})
-        if kit:
-            plan.expected = {"train": sum(kit.train_images.values()), "val": len(kit.truth)}
-        return plan
+        return _plan_folders(source, root, train, val, read_devkit(source, devkit))
     raise UserError(
         f"{source}: ImageNet is not here in any form known: {TRAIN_TAR} and {VAL_TAR} with "
         f"{DEVKIT}.tar.gz, folders train-jpeg and val-jpeg, or Kaggle's ILSVRC/Data/CLS-LOC"
@@ -130,13 +119,26 @@ def _plan_archives(source: Path, kit: Devkit | None) -> Plan:
 
 
 def _plan_folders(
-    form: str, root: Path, folders: dict[str, Classes], words: dict[str, str]
+    source: Path, root: Path, train: Path | None, val: Path | None, kit: Devkit | None
 ) -> Plan:
-    plan = Plan(form, words=words, inputs=[root])
-    plan.wnids = sorted(words) or sorted({wnid for split in folders.values() for wnid in split})
-    for split, classes in folders.items():
+    """Plan class folders; val may be flat, with the devkit or Kaggle's LOC_val_solution.csv."""
+    splits: dict[str, Classes] = {}
+    if train:
+        splits["train"] = _class_folders(train)
+        if not splits["train"]:
+            raise UserError(f"{train}: it holds no class folders such as n01440764")
+    if val:
+        solution = _find_above(source, root, "LOC_val_solution.csv")
+        flat = partial(_kaggle_val, val, solution) if solution else partial(_flat_val, val, kit)
+        splits["val"] = _class_folders(val) or flat()
+    plan = Plan("class folders", inputs=[root])
+    plan.words = kit.words if kit else _read_mapping(source, root)
+    plan.wnids = sorted(plan.words) or sorted({wnid for split in splits.values() for wnid in split})
+    for split, classes in splits.items():
         _check_known(set(classes), plan, split)
         plan.add_split(split, classes)
+    if kit:
+        plan.expected = {"train": sum(kit.train_images.values()), "val": len(kit.truth)}
     return plan
 
 
@@ -163,22 +165,6 @@ def _flat_val(folder: Path, kit: Devkit | None) -> Classes:
     for name, path in images:
         found.setdefault(kit.class_of_val(name, folder), []).append([name, path])
     return found
-
-
-def _plan_kaggle(source: Path, root: Path, devkit: Path | None) -> Plan:
-    """Plan Kaggle's tree: class folders for train, flat val with LOC_val_solution.csv."""
-    folders = {}
-    if (root / "train").is_dir():
-        folders["train"] = _class_folders(root / "train")
-    val = root / "val"
-    if val.is_dir():
-        solution = _find_above(source, root, "LOC_val_solution.csv")
-        if solution:
-            folders["val"] = _kaggle_val(val, solution)
-        else:
-            kit = read_devkit(source, devkit)
-            folders["val"] = _class_folders(val) or _flat_val(val, kit)
-    return _plan_folders("Kaggle's tree", root, folders, _read_mapping(source, root))
 
 
 def _find_above(source: Path, root: Path, name: str) -> Path | None:

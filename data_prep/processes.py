@@ -20,10 +20,6 @@ from rn50lib.errors import UserError
 Work = Callable[[Any], Any]
 
 
-class Failed(UserError):
-    """A file that a worker could not read or write."""
-
-
 def run(
     prepare: Callable[[Any], Work], settings: Any, tasks: Sequence[Any], jobs: int
 ) -> Iterator[tuple[int, Any]]:
@@ -37,8 +33,8 @@ def run(
         jobs: The number of processes. 0 does the work in this process, for small data sets.
 
     Raises:
-        Failed: A file could not be read or written. Other exceptions arrive as they were raised.
-        UserError: A worker was killed, or crashed in a library.
+        UserError: A file could not be read or written, or a worker was killed or crashed. Other
+            exceptions arrive as they were raised.
     """
     if jobs == 0:
         yield from enumerate(map(prepare(settings), tasks))
@@ -116,4 +112,4 @@ def _do(task: Any) -> Any:
     try:
         return _prepared()(task)
     except OSError as error:
-        raise Failed(f"{error.filename or 'output'}: {error.strerror}") from None
+        raise UserError(f"{error.filename or 'output'}: {error.strerror}") from None

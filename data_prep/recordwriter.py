@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.common import Progress
@@ -21,9 +21,6 @@ from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10
 """Bytes of images that a thread reads and frames at a time."""
-
-FIRST_RUNS = 16
-"""The first runs show if reading waits for the disk. If not, one thread is faster than several."""
 
 Bad = list[tuple[str, str]]
 """Images that cannot be packed: path and reason."""
@@ -122,22 +119,18 @@ def record_bytes(entries: list[Entry], sizes: list[int], pack_label: bool) -> in
     return sum(sizes) + fixed * len(entries) + 4 * labels
 
 
+@dataclass
 class Packer:
     """Packs the images of a list, unchanged or through ``transform``.
 
     ``bad`` receives the images on which that fails; they are left out.
     """
 
-    def __init__(
-        self,
-        writer: Writer,
-        root: str,
-        pack_label: bool,
-        transform: Callable[[bytes], bytes] | None,
-        bad: Bad,
-    ) -> None:
-        self.writer, self.root, self.pack_label = writer, root, pack_label
-        self.transform, self.bad = transform, bad
+    writer: Writer
+    root: str
+    pack_label: bool
+    transform: Callable[[bytes], bytes] | None
+    bad: Bad
 
     def pack(
         self, entries: list[Entry], sizes: list[int], threads: int, progress: Progress
@@ -146,23 +139,11 @@ class Packer:
 
         Raises UserError if an image file changed since its size was taken.
         """
-        runs = list(_cut(entries, sizes))
-        first = 0
-        if self.transform is None and threads > 1:
-            first = FIRST_RUNS
-            start, start_busy = time.perf_counter(), time.thread_time()
-            self._append(runs[:first], 1, progress)
-            busy = time.thread_time() - start_busy
-            if busy > (time.perf_counter() - start) / 2:
-                threads = 1
-        self._append(runs[first:], threads, progress)
 
-    def _append(
-        self, runs: list[list[tuple[Entry, int]]], threads: int, progress: Progress
-    ) -> None:
         def frame_run(images: list[tuple[Entry, int]]) -> list[tuple[bytes, int]]:
             return [self._frame(entry, size) for entry, size in images]
 
+        runs = list(_cut(entries, sizes))
         for images, records in zip(runs, in_order(frame_run, runs, threads), strict=True):
             for (entry, _), (record, checksum) in zip(images, records, strict=True):
                 if record:

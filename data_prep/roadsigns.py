@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep import processes
-from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.common import Progress, check_room, run_program
 from data_prep.output import COMPLETE, OutputFolder, finish_swap
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
@@ -138,6 +138,8 @@ def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -
 
 
 def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool) -> None:
+    from data_prep.signs.compose import prepare  # with Pillow and NumPy
+
     _refuse_others(out, overwrite)
     with OutputFolder(out, asdict(wanted), wait=not overwrite) as folder:
         if folder.finished:
@@ -149,18 +151,21 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
             for id_ in IDS:
                 (folder.part / split / id_).mkdir(parents=True, exist_ok=True)
         missing = _missing(folder.part, wanted)
-        _check_room(folder, len(missing), wanted.train + wanted.val, quiet)
+        check_room(folder.part, len(missing) * FILE_BYTES, f"drawing {len(missing):,} images")
+        if folder.resumed and not quiet:
+            print(f"{out}: continuing an interrupted run", file=sys.stderr)
+        batches = [missing[i : i + BATCH] for i in range(0, len(missing), BATCH)]
         settings = folder.part, drafts, wanted.seed
-        written, seconds = _draw(out, settings, missing, jobs, quiet)
+        with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
+            for number, _ in processes.run(prepare, settings, batches, jobs):
+                progress.update(len(batches[number]))
+            seconds = max(progress.seconds, 1e-9)
         shutil.rmtree(drafts)
         (folder.part / "classes.txt").write_text(class_list(), encoding="utf-8")
     if not quiet:
-        mean = f", mean {written / len(missing) / 1000:.0f} KB" if missing else ""
         print(
-            f"{out}: {wanted.train:,} train and {wanted.val:,} val images of {len(IDS)} classes"
-            f"{mean}; drew {len(missing):,} in {seconds:.1f} s, "
-            f"{len(missing) / max(seconds, 1e-9):.0f} images/s with {jobs} "
-            f"process{'es' if jobs > 1 else ''}",
+            f"{out}: {wanted.train:,} train and {wanted.val:,} val images of {len(IDS)} classes; "
+            f"drew {len(missing):,} in {seconds:.1f} s, {len(missing) / seconds:.0f} images/s",
             file=sys.stderr,
         )
 
@@ -191,48 +196,6 @@ def _missing(folder: Path, wanted: Parameters) -> list[tuple[str, int]]:
     return [(s, i) for s, count in counts for i in range(count) if picture_path(s, i) not in there]
 
 
-def _check_room(folder: OutputFolder, count: int, total: int, quiet: bool) -> None:
-    """Print what the disk must hold; raise UserError if it cannot."""
-    needed = count * FILE_BYTES
-    check_room(folder.part, needed, f"drawing {count:,} images")
-    if quiet or not count:
-        return
-    there = f" ({total - count:,} are there from an interrupted run)" if count < total else ""
-    print(
-        f"{folder.path}: drawing {count:,} images{there}; needs about {format_bytes(needed)}, "
-        f"{format_bytes(shutil.disk_usage(folder.part).free)} are free",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-def _draw(
-    out: Path,
-    settings: tuple[Path, Path, int],
-    missing: list[tuple[str, int]],
-    jobs: int,
-    quiet: bool,
-) -> tuple[int, float]:
-    """Draw what is missing; return bytes and seconds. Raises UserError if a process fails."""
-    from data_prep.signs.compose import prepare  # with Pillow and NumPy
-
-    written = 0
-    batches = []
-    for split in SPLITS:
-        numbers = [index for part, index in missing if part == split]
-        batches += [(split, numbers[i : i + BATCH]) for i in range(0, len(numbers), BATCH)]
-    with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
-        try:
-            for number, answer in processes.run(prepare, settings, batches, jobs):
-                written += answer
-                progress.update(len(batches[number][1]))
-        except processes.Failed as error:
-            raise UserError(
-                f"{out}: {error}; run the same command again, after fixing that, to continue"
-            ) from error
-        return written, progress.seconds
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
     parser = Parser(
@@ -246,11 +209,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--val", type=int, metavar="N", help=f"validation images ({VAL})")
     add("--seed", type=int, metavar="S", help=f"seed of the drawing ({SEED})")
     add("--jobs", type=int, metavar="J", help="drawing processes (all usable cores)")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace a set of other numbers in OUT, with the records made from it",
-    )
+    add("--overwrite", action="store_true", help="replace a set of other numbers, and its records")
     add("--records", action="store_true", help="also pack record files, in OUT/records")
     add("--tfrecord", action="store_true", help="also write TFRecord shards, in OUT/tfrecord")
     flags = parser.parse_args(argv)
@@ -259,20 +218,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; return the exit status."""
+    """Draw the set and pack it, each unless that is done; return the exit status."""
     flags = parse(argv)
-    try:
-        _prepare(flags)
-    except KeyboardInterrupt:
-        print(
-            "error: interrupted; run the same command again to continue from here", file=sys.stderr
-        )
-        return 130
-    return 0
-
-
-def _prepare(flags: argparse.Namespace) -> None:
-    """Draw the set and pack it, each unless that is done."""
     out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
     if not flags.overwrite and _is_there(out, *numbers):
         print(f"{flags.out}: already complete ({read_complete(out)})")
@@ -286,6 +233,7 @@ def _prepare(flags: argparse.Namespace) -> None:
         from data_prep.tfrecord import ensure_tfrecord
 
         print(f"{ensure_tfrecord(flags.out)}: complete")
+    return 0
 
 
 if __name__ == "__main__":

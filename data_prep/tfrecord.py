@@ -32,9 +32,8 @@ from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
 
-SHARD_BYTES = 128e6  # about the size of a shard if no number is given
+SHARD_BYTES = 128e6  # about the size of a shard if no number is given; readers interleave 4
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
-SCHEMAS = ("imagenet", "slides")
 _OURS = re.compile(r"(train|validation)(-\d{5}-of-\d{5}|\.labels)$|index$|classes\.txt$")
 
 
@@ -74,10 +73,10 @@ def convert(
     _refuse_others(out)
     sources = _open_sources(root, data_format, quiet)
     sizes = {split: image_bytes(source) for split, source in sources.items()}
-    counts = {
-        split: min(len(source), (shards or {}).get(split) or _shard_count(sizes[split]))
-        for split, source in sources.items()
-    }
+    counts = {}
+    for split, source in sources.items():
+        fitting = min(1024, max(4, round(sum(sizes[split]) / SHARD_BYTES)))
+        counts[split] = min(len(source), (shards or {}).get(split) or fitting)
     stamp = {"root": str(root.resolve()), "schema": schema, "size": size, "seed": seed}
     stamp |= {"shards": counts, "images": {s: fingerprint(sources[s], sizes[s]) for s in sources}}
     folder = OutputFolder(out, stamp, wait)
@@ -189,11 +188,6 @@ def image_bytes(source: Source) -> list[int]:
     return [after[offset] - offset for offset in reader.offsets.tolist()]
 
 
-def _shard_count(sizes: list[int]) -> int:
-    """Return how many shards to write: at least 4, which readers can interleave."""
-    return min(1024, max(4, round(sum(sizes) / SHARD_BYTES)))
-
-
 def fingerprint(source: Source, sizes: list[int]) -> str:
     """Return a hash of what a resumed run must find unchanged: names, sizes and labels."""
     digest = hashlib.sha256(source.labels.tobytes())
@@ -218,8 +212,7 @@ def rebuild_indexes(folder: str | os.PathLike) -> int:
         for shard in shards:
             records = TFRecordReader(shard).records()
             entries = [(offset, len(data) + 16) for offset, data in records]
-            index = index_path(shard)
-            write_file(index, format_index(entries))
+            write_file(index_path(shard), format_index(entries))
             total += len(entries)
     print(f"{folder}: indexes of {total:,} records")
     return total
@@ -236,7 +229,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("out", metavar="OUT", nargs="?", help="folder for the shards (ROOT/tfrecord)")
     add("--train-shards", type=int, metavar="N", help="(one per 128 MB, at least 4)")
     add("--val-shards", type=int, metavar="N", help="(the same)")
-    add("--schema", choices=SCHEMAS, default="imagenet", help="features of an example")
+    add("--schema", choices=("imagenet", "slides"), default="imagenet", help="the features")
     add("--size", type=int, default=0, metavar="PX", help="slides: crop and resize to PX x PX")
     add("--seed", type=int, default=0, metavar="S", help="seed of the shuffling (0)")
     add("--jobs", type=int, metavar="J", help="processes (all usable cores)")

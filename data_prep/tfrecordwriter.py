@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +28,6 @@ _FIELD_1, _FIELD_2 = 0x0A, 0x12
 
 
 def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -37,20 +36,30 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _field(tag: int, body: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(body)) + body
+def _field(tag: int, pieces: Sequence[bytes]) -> list[bytes]:
+    """Return a field with a length, as pieces, so that an image is not copied at each level."""
+    return [bytes((tag,)) + _varint(sum(map(len, pieces))), *pieces]
 
 
-def _feature(value: Value) -> bytes:
-    """Return the bytes of one Feature."""
+def _feature(value: Value) -> list[bytes]:
+    """Return the pieces of one Feature."""
     values = [value] if isinstance(value, (bytes, str, int, float)) else list(value)
     if all(isinstance(v, (bytes, str)) for v in values):
         parts = [v.encode() if isinstance(v, str) else v for v in values]
-        return _field(_BYTES, b"".join(_field(_FIELD_1, part) for part in parts))  # type: ignore[arg-type]
+        return _field(_BYTES, sum((_field(_FIELD_1, [part]) for part in parts), []))  # type: ignore
     if all(isinstance(v, int) for v in values):
         packed = b"".join(_varint(v & 0xFFFFFFFFFFFFFFFF) for v in values)  # type: ignore
-        return _field(_INTS, _field(_FIELD_1, packed))
-    return _field(_FLOATS, _field(_FIELD_1, struct.pack(f"<{len(values)}f", *values)))
+        return _field(_INTS, _field(_FIELD_1, [packed]))
+    packed = struct.pack(f"<{len(values)}f", *values)
+    return _field(_FLOATS, _field(_FIELD_1, [packed]))
+
+
+def _entry(key: str, value: Value) -> list[bytes]:
+    name = _field(_FIELD_1, [key.encode()])
+    return _field(_FIELD_1, name + _field(_FIELD_2, _feature(value)))
+
+
+_known_entry = functools.lru_cache(8192, typed=True)(_entry)  # sizes, classes and words recur
 
 
 def serialize_example(features: Mapping[str, Value]) -> bytes:
@@ -59,11 +68,10 @@ def serialize_example(features: Mapping[str, Value]) -> bytes:
     bytes and str become a bytes list, int an int64 list, float a float list. Features are sorted
     by key, so that equal features give equal bytes.
     """
-    entries = [
-        _field(_FIELD_1, key.encode()) + _field(_FIELD_2, _feature(features[key]))
-        for key in sorted(features)
-    ]
-    return _field(_FIELD_1, b"".join(_field(_FIELD_1, entry) for entry in entries))
+    entries: list[bytes] = []
+    for key, value in sorted(features.items()):
+        entries += (_known_entry if isinstance(value, str | int | float) else _entry)(key, value)
+    return b"".join(_field(_FIELD_1, entries))
 
 
 # -- framing -------------------------------------------------------------------------------------

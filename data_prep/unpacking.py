@@ -62,34 +62,29 @@ def safe_members(
         ) from None
 
 
-def prepare(settings: dict[str, Any]) -> Callable[[list], list[int]]:
+def prepare(out: str) -> Callable[[list], list[int]]:
     """Return the worker's function, which does one task and returns [images, bytes].
 
     The tasks are ["tar", split, wnid, path, offset, size] for an inner tar, and ["items", split,
     wnid, items] for the images of a class.
     """
-    out = Path(settings["out"])
 
     def work(task: list) -> list[int]:
         kind, split, wnid, *where = task
         items = where[0]
         if kind == "tar":
             items = [[m.name, where[0], m.offset_data, m.size] for m in safe_members(*where)]
-        return _write_class(out / split / wnid, items, settings["copy"])
+        return _write_class(Path(out, split, wnid), items)
 
     return work
 
 
-def _check_name(name: str, where: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise UserError(f"{where}: {name!r} is not an ImageNet image's name; nothing was written")
-
-
-def _write_class(folder: Path, items: list[Item], copy: bool) -> list[int]:
+def _write_class(folder: Path, items: list[Item]) -> list[int]:
     """Write a class folder, unless it is there, whole."""
     sizes = {}
     for name, path, *place in items:
-        _check_name(name, path)
+        if not _NAME.fullmatch(name):
+            raise UserError(f"{path}: {name!r} is not a name of ImageNet; nothing was written")
         sizes[name] = place[1] if place else os.stat(path).st_size
     if not _is_whole(folder, sizes):
         part = _fresh_part(folder)
@@ -97,7 +92,7 @@ def _write_class(folder: Path, items: list[Item], copy: bool) -> list[int]:
             if place:
                 _extract(path, part / name, *place)
             else:
-                _link(path, part / name, copy)
+                _link(path, part / name)
         os.rename(part, folder)
     return [len(items), sum(sizes.values())]
 
@@ -111,16 +106,14 @@ def _extract(path: str, target: Path, offset: int, size: int) -> None:
         file.write(data)
 
 
-def _link(path: str, target: Path, copy: bool) -> None:
-    """Link a file, or copy it if asked to or if this file system cannot link it."""
-    if not copy:
-        try:
-            os.link(os.path.realpath(path), target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
-                raise
-    shutil.copyfile(path, target)
+def _link(path: str, target: Path) -> None:
+    """Link a file, or copy it if this file system cannot link it."""
+    try:
+        os.link(os.path.realpath(path), target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(path, target)
 
 
 def _is_whole(folder: Path, sizes: dict[str, int]) -> bool:

@@ -92,8 +92,7 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
                 "(train-00000-of-00004); give the folder or file that holds the data"
             )
         work = [(part, first, task) for part in parts for first, task in part.runs]
-        total = sum(_count_images(task) for _, _, task in work)
-        with Progress(total, "verifying", quiet=quiet) as progress:
+        with Progress(len(work), "verifying", "parts", quiet) as progress:
             _read_images(work, report, usable_cores() if jobs is None else jobs, progress)
             report.seconds += progress.seconds
         report.parts += parts
@@ -135,10 +134,6 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
     return parts
 
 
-def _count_images(task: list) -> int:
-    return shards.expected_images(*task[1:]) if task[0] == "shard" else len(task[2])
-
-
 def _read_images(
     work: list[tuple[Part, int, list]], report: Report, jobs: int, progress: Progress
 ) -> None:
@@ -148,7 +143,7 @@ def _read_images(
     for number, answer in processes.run(shards.prepare, None, tasks, jobs):
         part, first, task = work[number]
         form, where, *items = task
-        progress.update(_count_images(task))
+        progress.update()
         if form == "shard":
             shards.add_answer(part, where, answer, problems)
         else:

@@ -36,16 +36,6 @@ def read_shards(path: Path, split: str, problems: Problems) -> Part:
     return part
 
 
-def expected_images(path: str, path_index: str | None) -> int:
-    """Estimate a shard's images, for the progress bar: lines of its index, or 100 KB each."""
-    try:
-        if path_index:
-            return Path(path_index).read_bytes().count(b"\n")
-        return os.path.getsize(path) // 100_000 + 1
-    except OSError:
-        return 1
-
-
 def add_answer(part: Part, path: str, answer: dict[str, Any], problems: Problems) -> None:
     """Add to the part what a worker found in a shard."""
     base = len(part.names)

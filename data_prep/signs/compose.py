@@ -270,23 +270,18 @@ def draw_jpeg(assets: Assets, seed: int, split: str, index: int) -> bytes:
     return buffer.getvalue()
 
 
-def prepare(settings: tuple[Path, Path, int]) -> Callable[[tuple[str, list[int]]], int]:
-    """Return the worker's function: it draws images (split, numbers) and returns their bytes.
+def prepare(settings: tuple[Path, Path, int]) -> Callable[[list[tuple[str, int]]], None]:
+    """Return the worker's function: it draws images, each given as (split, number).
 
     ``settings`` are the folder for the images, that for drafts, and the seed.
     """
     folder, drafts, seed = settings
     assets = make_assets(seed)
 
-    def draw(task: tuple[str, list[int]]) -> int:
-        split, numbers = task
+    def draw(task: list[tuple[str, int]]) -> None:
         draft = drafts / f"{os.getpid()}.jpg"
-        total = 0
-        for index in numbers:
-            data = draw_jpeg(assets, seed, split, index)
-            draft.write_bytes(data)
+        for split, index in task:
+            draft.write_bytes(draw_jpeg(assets, seed, split, index))
             os.replace(draft, folder / picture_path(split, index))
-            total += len(data)
-        return total
 
     return draw

@@ -57,25 +57,13 @@ def _homography(quad: np.ndarray) -> np.ndarray:
     )
 
 
-def _inverse(m: np.ndarray) -> np.ndarray:
-    """Return the inverse of a 3 x 3 matrix up to a factor, by cofactors."""
-    (a, b, c), (d, e, f), (g, h, i) = m.tolist()
-    return np.array(
-        [
-            [e * i - f * h, c * h - b * i, b * f - c * e],
-            [f * g - d * i, a * i - c * g, c * d - a * f],
-            [d * h - e * g, b * g - a * h, a * e - b * d],
-        ]
-    )
-
-
 def warp(
     source: Image.Image, quad: np.ndarray, sharp: bool = True
 ) -> tuple[Image.Image, tuple[int, int]]:
     """Return `source` with its corners at `quad`, and the position of the upper left corner."""
     left, top = np.floor(quad.min(axis=0)).astype(int) - 1
     right, bottom = np.ceil(quad.max(axis=0)).astype(int) + 2
-    back = _inverse(_homography(quad - (left, top)))
+    back = np.linalg.inv(_homography(quad - (left, top)))
     back[0] *= source.width
     back[1] *= source.height
     back /= back[2, 2]

@@ -40,15 +40,8 @@ def smooth(points: Iterable[tuple[float, float]], closed: bool = True) -> np.nda
     t = np.linspace(0, 1, 8, endpoint=False)[:, None]
     pieces = []
     for a, b, c, d in zip(p, p[1:], p[2:], p[3:], strict=False):
-        pieces.append(
-            0.5
-            * (
-                2 * b
-                + (c - a) * t
-                + (2 * a - 5 * b + 4 * c - d) * t**2
-                + (3 * b - a - 3 * c + d) * t**3
-            )
-        )
+        square, cube = 2 * a - 5 * b + 4 * c - d, 3 * b - a - 3 * c + d
+        pieces.append(0.5 * (2 * b + (c - a) * t + square * t**2 + cube * t**3))
     return np.concatenate(pieces)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import google_crc32c
 import pytest
@@ -264,13 +265,9 @@ def test_images_that_do_not_decode(tmp_path, skip, capsys):
 
 def test_free_space_is_checked_first(tmp_path, monkeypatch):
     prefix, root = make_set(tmp_path, x=b"y" * 3_000_000)
-    free = os.statvfs(tmp_path)
-
-    class Small:
-        f_bavail, f_frsize = 1_000_000 // free.f_frsize, free.f_frsize
-
-    monkeypatch.setattr(common.os, "statvfs", lambda _: Small)
-    with pytest.raises(UserError, match=r"a\.rec needs 3\.0 MB, but .* bytes are free"):
+    small = SimpleNamespace(free=1_000_000)
+    monkeypatch.setattr(common.shutil, "disk_usage", lambda _: small)
+    with pytest.raises(UserError, match=r"a\.rec needs 3\.00MB, but .*B are free"):
         im2rec.main(["--pass-through", prefix, root])
 
 
