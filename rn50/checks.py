@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import runpy
@@ -195,7 +194,7 @@ def check_framework(c: TrainConfig, machine: Machine) -> None:
         name, cuda = f"PyTorch {build.get('__version__')}", build.get("cuda") or build.get("hip")
     else:
         build = run_file(folder / "python" / "platform" / "build_info.py").get("build_info", {})
-        name, cuda = f"TensorFlow {tensorflow_version()}", build.get("is_cuda_build") or not build
+        name, cuda = "TensorFlow", build.get("is_cuda_build") or not build
     if build and not cuda:
         raise UserError(
             f"--backend {c.backend}: {name} is built without CUDA, and this machine has"
@@ -207,16 +206,6 @@ def check_framework(c: TrainConfig, machine: Machine) -> None:
 def run_file(path: Path) -> dict[str, Any]:
     """Return what a framework's small file about its build defines; nothing if there is none."""
     return runpy.run_path(str(path)) if path.is_file() else {}
-
-
-def tensorflow_version() -> str:
-    """Return the version of TensorFlow, or an empty text."""
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
 
 
 def has(module: str) -> bool:
@@ -302,8 +291,8 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
     )  # fmt: skip
     if c.comm == "ddp":
         refuse(
-            (not is_local(c.hosts), "--launcher torchrun starts workers on one host only:"
-             f" run {on_each_host(given) if c.hosts else ''}"),
+            (not is_local(c.hosts), "--launcher torchrun starts workers on one host only: run"
+             f" {on_each_host(given) if c.hosts else ''}"),
             (c.backend != "torch",
              f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
             (c.launcher not in (None, "torchrun"),
@@ -334,12 +323,9 @@ def on_each_host(given: Mapping[str, Any]) -> str:
     """Return what to type on the hosts of a run by torchrun, ready to paste."""
     hosts = slots(given["hosts"])
     flags = flags_of({k: v for k, v in given.items() if k not in ("n", "hosts", "launcher")})
-    names: dict[int, list[str]] = {}  # by slots: hosts with as many start the same line
-    for host, number in hosts.items():
-        names.setdefault(number, []).append(host)
     return "; ".join(
-        f"on {' and '.join(same)} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
+        f"on {host} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
         f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:29500 --rdzv-id rn50"
         f" --no-python {shlex.join(['rn50', 'train', *flags])}`"
-        for number, same in names.items()
+        for host, number in hosts.items()
     )

@@ -90,14 +90,13 @@ def recipe_remarks(c: TrainConfig) -> list[str]:
 
 def schedule_remark(c: TrainConfig) -> str | None:
     """Return a line if the run ends before its warm-up or its first decay."""
-    ends = f"the run ends after {c.num_epochs} epoch{'s' if c.num_epochs > 1 else ''}"
     if c.num_epochs < c.warmup_epochs:
-        early = f"inside its warm-up of {c.warmup_epochs:g}: the learning rate never reaches"
-        return f"{ends}, {early} its full value"
-    if c.lr_step_epochs and c.num_epochs <= c.lr_step_epochs[0]:
-        early = f"before its first decay at epoch {c.lr_step_epochs[0]:g}: expect less than the"
-        return f"{ends}, {early} recipe's accuracy"
-    return None
+        what = f"inside its warm-up of {c.warmup_epochs:g}: the learning rate stays below its peak"
+    elif c.lr_step_epochs and c.num_epochs <= c.lr_step_epochs[0]:
+        what = f"before its first decay at {c.lr_step_epochs[0]:g}: the accuracy will be lower"
+    else:
+        return None
+    return f"the run ends after epoch {c.num_epochs}, {what}"
 
 
 # --- --dry-run and --print config, also for hardware that is not here -----------------------------

@@ -1,7 +1,7 @@
 """`rn50 export`: a checkpoint for other programs.
 
-    rn50 export PREFIX EPOCH -o model.onnx             # for ONNX Runtime, TensorRT, ...
-    rn50 export torchvision PREFIX EPOCH -o model.pth  # a state dict; or model.safetensors
+    rn50 export PREFIX EPOCH -o model.onnx  # for ONNX Runtime, TensorRT, ...
+    rn50 export PREFIX EPOCH -o model.pth   # for torchvision and timm; or model.safetensors
 
 The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3) RGB, under the
 name `images`, normalises them, and returns float32 `logits` (N, classes). A state dict holds the
@@ -111,17 +111,15 @@ def to_onnx(model: Exported) -> bytes:
 def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -> bytes:
     """Return a file's content for torchvision and timm, which have ResNets of v1.5.
 
-    Raises UserError for a network that they don't have, or if PyTorch is missing.
+    Raises UserError for a network that they don't have.
     """
     if net.name == "resnet-tiny" or (net.version == "v1" and net.block == "bottleneck"):
         raise UserError(
             f"torchvision has no {net.name} {net.version}: its ResNets are v1.5, of 18 to 152"
             " layers; an output that ends in .onnx takes any"
         )
-    try:
-        from rn50.state_dict import serialise
-    except ImportError as error:
-        raise UserError(f"a state dict needs PyTorch, which does not import: {error}") from error
+    from rn50.state_dict import serialise
+
     return serialise({name: arrays[name] for name in net.arrays()}, suffix)
 
 
@@ -150,18 +148,13 @@ def main(argv: list[str]) -> int:
     from rn50.parser import Parser
 
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
-    parser.add_argument(
-        "prefix", help="the --model-prefix of the training run, optionally after `torchvision`"
-    )
+    parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, nargs="?", help="the epoch (default: the last)")
     parser.add_argument(
         "-o", "--output", type=Path, required=True,
         help="FILE.onnx; or FILE.pth or FILE.safetensors, weights for torchvision and timm",
     )  # fmt: skip
-    for_torchvision = argv[:1] == ["torchvision"]
-    args = parser.parse_args(argv[for_torchvision:])
-    if for_torchvision and args.output.suffix not in WEIGHTS:
-        parser.error(f"--output {args.output}: weights for torchvision end in {', '.join(WEIGHTS)}")
+    args = parser.parse_args(argv)
     epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
     export(args.prefix, epoch, args.output)
     print(args.output)

@@ -119,6 +119,13 @@ RARE_HELP = {  # the fields without a flag of their own
     "cuda_graphs": "true: record a training step once and replay it without launching its kernels"
     " one by one",
 }
+# The flags of timm's and torchvision's train.py and of the reference's programs, with what to use
+# here. The file has them by answer; none is a flag of a run.
+FOREIGN_FLAGS = {
+    name: answer
+    for answer, names in read_json(Path(__file__).with_name("foreign_flags.json")).items()
+    for name in names.split()
+}
 SHORT = {"n": "-n", "batch_size": "-b", "num_epochs": "-e", "lr": "-l"}
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
@@ -152,15 +159,13 @@ class Parser(argparser.Parser):
     def suggest(self, unknown: str) -> str:
         """Return what to pass instead of an unknown flag."""
         if self.trains:
-            from rn50.foreign_flags import TABLE
-
             name = unknown.replace("_", "-")
             field = name.removeprefix("--").removeprefix("no-").replace("-", "_")
             if field in config.RARE:
                 value = "false" if name.startswith("--no-") else "VALUE"
                 return f"pass --set {field}={value}"
-            if name in TABLE:
-                return TABLE[name]
+            if name in FOREIGN_FLAGS:
+                return FOREIGN_FLAGS[name]
             if not unknown.startswith("-"):
                 return f"values follow their flags, a data set --data-root; see {self.help_command}"
         return super().suggest(unknown)
@@ -359,13 +364,10 @@ def read_values(path: Path, without: Container[str] = ()) -> Given:
 
     Raises UserError for an unknown name, and for a value that the flag would not take.
     """
-    from rn50.foreign_flags import TABLE
-
     known = {flag: name for name, flag in SHORT.items()} | {"--n-GPUs": "n"}
     known |= {flag_of(name): name for name in config.FIELDS}
-    hints = TABLE | {"--preset": "pass --preset next to --config",
-                     "--no-dali": "write loader: native",
-                     "--set": "write its names like the others, as in keep: 2"}  # fmt: skip
+    hints = FOREIGN_FLAGS | {"--preset": "pass --preset next to --config",
+                     "--no-dali": "write loader: native"}  # fmt: skip
     found: Given = {}
     for key, value in read_file(path).items():
         flag = flag_of(key)
@@ -420,10 +422,8 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file. Raises ValueError if it is not YAML."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise UserError(f"{path}: YAML needs the package PyYAML; or write JSON") from error
+    import yaml
+
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, yaml.SafeLoader)

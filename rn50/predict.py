@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,18 +69,11 @@ def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
     )
 
 
-def predict(
-    prefix: str | Path,
-    epoch: int,
-    images: Any,
-    report: Callable[[int], None] = lambda finished: None,
-    on_error: Callable[[int, UserError], None] | None = None,
-) -> np.ndarray:
+def predict(prefix: str | Path, epoch: int, images: Any) -> tuple[np.ndarray, list[int]]:
     """Return the class probabilities of `Files` or a data set, float32 (images, classes).
 
-    `report` is called after every batch with the number of images done. `on_error` is called with
-    the number of an image that cannot be decoded, and the error; its row is NaN. Raises UserError
-    for a bad checkpoint and, without `on_error`, for a bad image.
+    Also return the numbers of the images that could not be decoded: each is reported on stderr, and
+    its row is NaN. Raises UserError for a bad checkpoint.
     """
     from rn50lib import distributed as comm
     from rn50lib.train_step import build_step
@@ -91,29 +84,26 @@ def predict(
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
     step = build_step(done, net, comm.connect())
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
-    probabilities = np.empty((len(images), net.num_classes), np.float32)
+    probabilities, bad = np.empty((len(images), net.num_classes), np.float32), []
     # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
     batch = np.zeros((done.batch_size, done.image_shape, done.image_shape, 3), np.uint8)
     for start in range(0, len(images), done.batch_size):
         rows = min(done.batch_size, len(images) - start)
-        bad = []
         for row in range(rows):
             try:
                 batch[row] = prepare(images, start + row, done)
             except UserError as error:
-                if on_error is None:
-                    raise
-                on_error(start + row, error)
+                print(f"error: {error}", file=sys.stderr, flush=True)
                 bad.append(start + row)
         probabilities[start : start + rows] = step.predict(batch)[:rows]
-        probabilities[bad] = np.nan
-        report(start + rows)
-    return probabilities
+        print(f"{start + rows} of {len(images)} images", file=sys.stderr, flush=True)
+    probabilities[bad] = np.nan
+    return probabilities, bad
 
 
-def best(probabilities: np.ndarray, classes: Sequence[str], count: int = SHOWN) -> str:
+def best(probabilities: np.ndarray, classes: Sequence[str]) -> str:
     """Return the likeliest classes of one image: "stop 97.1 %, yield 1.2 %"."""
-    likeliest = np.argsort(-probabilities, kind="stable")[:count]
+    likeliest = np.argsort(-probabilities, kind="stable")[:SHOWN]
     return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f} %" for i in likeliest)
 
 
@@ -177,16 +167,7 @@ def main(argv: list[str]) -> int:
         from rn50lib.data.source import open_source
 
         images = open_source(root, args.split)
-    bad: set[int] = set()
-
-    def report(finished: int) -> None:
-        print(f"{finished} of {len(images)} images", file=sys.stderr, flush=True)
-
-    def on_error(i: int, error: UserError) -> None:
-        bad.add(i)
-        print(f"error: {error}", file=sys.stderr, flush=True)
-
-    probabilities = predict(args.prefix, args.epoch, images, report, on_error)
+    probabilities, bad = predict(args.prefix, args.epoch, images)
     classes = class_names(root, probabilities.shape[1])
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]

@@ -16,8 +16,7 @@ import yaml
 
 from rn50 import cli
 from rn50.autoconfig import prepare
-from rn50.foreign_flags import TABLE
-from rn50.parser import VERBS, config_parser, parse_given
+from rn50.parser import FOREIGN_FLAGS, VERBS, config_parser, parse_given
 from rn50.run import run_parser
 from rn50lib import checkpoint
 from rn50lib.config import Resolved
@@ -516,7 +515,7 @@ def test_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
 def test_flags_of_other_programs_are_answered(rn50: Run, verb: str) -> None:
     """The answer is a flag that exists or the reason; the name is not a flag here."""
     known = run_parser()._option_string_actions
-    for name, answer in TABLE.items():
+    for name, answer in FOREIGN_FLAGS.items():
         assert name not in known
         assert rn50(verb, name, "1").error == f"unknown flag or argument {name}: {answer}"
         assert answer.startswith(("here it is -", "there is none: "))

@@ -90,8 +90,7 @@ def test_a_cell_holds_its_iterations_times(swept) -> None:
         low, high = detail["spread"]
         assert 0 < low <= detail["median"] <= high and len(detail["epochs"]) == 2
         # a single iteration may begin late and end in time
-        assert detail["median"] < 2 * RATE and detail["compute_ips"] < 2 * RATE
-        assert detail["data_ips"] > RATE
+        assert detail["median"] < 2 * RATE
         latencies = [detail["latency_ms"][p] for p in ("50", "90", "95", "99", "100")]
         assert latencies == sorted(latencies)
         assert latencies[0] == pytest.approx(4000 / detail["median"])

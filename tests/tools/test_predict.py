@@ -37,8 +37,8 @@ def test_files_are_predicted_in_order_and_like_the_data_set(
     assert predict.main([str(trained / "m"), "2", *map(str, files[::-1])]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0] for line in lines] == [str(file) for file in files[::-1]]
-    one = predict.predict(trained / "m", 2, predict.Files(tuple(files[:1])))
-    three = predict.predict(trained / "m", 2, predict.Files(tuple(files)))
+    one, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files[:1])))
+    three, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files)))
     assert one.shape == (1, three.shape[1]) and np.array_equal(one[0], three[0])
 
 
