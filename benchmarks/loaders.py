@@ -61,7 +61,7 @@ def seconds_per_image(args: argparse.Namespace, name: str) -> float:
                  backend, "--data-root", str(args.root), "--data-format", args.data_format,
                  "--recipe", "reference", "--image-shape", str(args.size), "-b", "64",
                  "--data-nthreads", str(args.core_count), "--threads", "1",
-                 *["--resample", "fast"] * args.fast]  # fmt: skip
+                 *["--set", "resample=fast"] * args.fast]  # fmt: skip
     done = subprocess.run(call, check=True, capture_output=True, text=True, env=environment(1))
     if name in PEERS:
         return json.loads(done.stdout.splitlines()[-1])["seconds"]
@@ -91,7 +91,7 @@ def main() -> None:
     add("--cores", type=int, nargs="+", default=[1, 2])
     add("--images", type=int, default=1200)
     add("--root", type=Path, default=ROOT / "data" / "loader-images")
-    add("--fast", action="store_true", help="compare the variants of --resample fast")
+    add("--fast", action="store_true", help="compare the variants of resample=fast")
     add("--data-format", default="files", help="what ours read (default: files)")
     args = parser.parse_args()
     count, stored = loader_images.make(args.root, args.images)

@@ -45,7 +45,7 @@ def seconds_per_step(args: argparse.Namespace, name: str) -> float:
         command = ["-m", "rn50", "run", "--run-dir", folder, "--loader", "synthetic", "--no-val",
                    "-e", "1", "--num-classes", "1000", "--image-shape", args.size, "-b", args.batch,
                    "--dtype", args.dtype, "-n", n, "--benchmark-iters", args.steps + 1, "--threads",
-                   "1", *(["--comm", comm, "--bind", "core"] if n > 1 else [])]  # fmt: skip
+                   "1", *(["--comm", comm, "--set", "bind=core"] if n > 1 else [])]  # fmt: skip
         run(command, one_core=n == 1)
         return json.loads(report.read_text())["metrics"]["train.time"][0]
 

@@ -18,7 +18,7 @@ from rn50 import checks
 from rn50.launch import with_library
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
-from rn50lib.config import Resolved, TrainConfig, flag_name, slots
+from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
@@ -179,8 +179,8 @@ def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any
     for name, value in found.items():
         if given.get(name, value) != value:
             raise UserError(
-                f"{flag_name(name)} {given[name]}: the checkpoint {prefix} is a {net.name}"
-                f" {net.version} with {net.num_classes} classes; leave the flag out"
+                f"{' '.join(flags_of({name: given[name]}))}: the checkpoint {prefix} is a"
+                f" {net.name} {net.version} with {net.num_classes} classes; leave the flag out"
             )
     return found
 

@@ -25,24 +25,8 @@ class Job(subprocess.Popen):
         self.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(SAVE_S + GRACE_S)
-        self.kill()
-        return self.returncode
-
-    def kill(self) -> None:
-        """Kill all processes at once, as a power cut would.
-
-        The launcher is suspended first: workers that notice its death write a checkpoint.
-        """
-        import psutil
-
-        with contextlib.suppress(psutil.Error):
-            launcher = psutil.Process(self.pid)
-            launcher.suspend()
-            for process in launcher.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-        super().kill()
-        self.wait()
+        self.kill()  # its workers end with it
+        return self.wait()
 
 
 def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:

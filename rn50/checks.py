@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import runpy
@@ -55,25 +54,25 @@ def check_values(c: TrainConfig) -> None:
          "--resume and --load-epoch contradict each other: use one of them"),
         (c.init_from and c.load_epoch is not None,
          "--init-from and --load-epoch contradict each other: use one of them"),
-        (c.init_from and paced, "--init-from: --step paced has no model: leave one of them out"),
+        (c.init_from and paced, "--init-from: --set step has no model: leave one of them out"),
         (c.only_inference and c.no_val, "--only-inference and --no-val leave nothing to do"),
         (c.network == "tiny" and c.num_layers is not None,
          "--num-layers does not go with --network tiny: leave one out"),
         (paced and prefix and c.load_epoch is None,
-         "--step paced has no model, so there is nothing to save: leave out --model-prefix"),
+         "--set step has no model, so there is nothing to save: leave out --model-prefix"),
         (not c.bn_decay and replaces(c.override, "decay_groups"),
-         "--no-bn-decay and --override decay_groups both choose what decays: leave one out"),
+         "--set bn_decay=false and --override decay_groups both choose what decays: leave one out"),
         (c.resample == "fast" and c.backend != "tensorflow" and c.loader != "dali",
-         "--resample fast is for tf.data and DALI: use --backend tensorflow or --loader dali, or"
-         " leave it out"),
+         "--set resample=fast is for tf.data and DALI: use --backend tensorflow or --loader dali,"
+         " or leave it out"),
         (c.lr_step_epochs and c.lr_schedule != "step",
          f"--lr-step-epochs does not go with --lr-schedule {c.lr_schedule}, which has no steps:"
          " leave it out, or pass --lr-schedule step"),
         (replaces(c.override, "loss_scale_update") and not scales and not c.only_inference,
-         "--override loss_scale_update: this run has no dynamic loss scale: pass --loss-scale"
-         " dynamic"),
+         "--override loss_scale_update: this run has no dynamic loss scale: pass --set"
+         " loss_scale=dynamic"),
         *((paced and getattr(c, name),
-           f"{flag_name(name)}: --step paced has nothing to save: leave one of them out")
+           f"{flag_name(name)}: --set step has nothing to save: leave one of them out")
           for name in ("max_restarts", "checkpoint_steps")),
     )  # fmt: skip
     check_sizes(c)
@@ -92,7 +91,7 @@ def check_sizes(c: TrainConfig) -> None:
          f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use"
          f" {' or '.join(map(str, near))}, or change -b"),
         (c.val_resize < pixels,
-         f"--val-resize {c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
+         f"--set val_resize={c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
          " more, or a smaller --image-shape"),
         (one_value,
          f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm cannot"
@@ -195,7 +194,7 @@ def check_framework(c: TrainConfig, machine: Machine) -> None:
         name, cuda = f"PyTorch {build.get('__version__')}", build.get("cuda") or build.get("hip")
     else:
         build = run_file(folder / "python" / "platform" / "build_info.py").get("build_info", {})
-        name, cuda = f"TensorFlow {tensorflow_version()}", build.get("is_cuda_build") or not build
+        name, cuda = "TensorFlow", build.get("is_cuda_build") or not build
     if build and not cuda:
         raise UserError(
             f"--backend {c.backend}: {name} is built without CUDA, and this machine has"
@@ -207,16 +206,6 @@ def check_framework(c: TrainConfig, machine: Machine) -> None:
 def run_file(path: Path) -> dict[str, Any]:
     """Return what a framework's small file about its build defines; nothing if there is none."""
     return runpy.run_path(str(path)) if path.is_file() else {}
-
-
-def tensorflow_version() -> str:
-    """Return the version of TensorFlow, or an empty text."""
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
 
 
 def has(module: str) -> bool:
@@ -302,13 +291,13 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
     )  # fmt: skip
     if c.comm == "ddp":
         refuse(
-            (not is_local(c.hosts), "--launcher torchrun starts workers on one host only:"
-             f" run {on_each_host(given) if c.hosts else ''}"),
+            (not is_local(c.hosts), "--launcher torchrun starts workers on one host only: run"
+             f" {on_each_host(given) if c.hosts else ''}"),
             (c.backend != "torch",
              f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
             (c.launcher not in (None, "torchrun"),
              f"--launcher {c.launcher} starts Horovod's workers, not DDP's"),
-            (c.timeline is not None, "--timeline is Horovod's: use --comm horovod with it"),
+            (c.timeline is not None, "--set timeline is Horovod's: use --comm horovod with it"),
         )  # fmt: skip
         return
     refuse(
@@ -334,12 +323,9 @@ def on_each_host(given: Mapping[str, Any]) -> str:
     """Return what to type on the hosts of a run by torchrun, ready to paste."""
     hosts = slots(given["hosts"])
     flags = flags_of({k: v for k, v in given.items() if k not in ("n", "hosts", "launcher")})
-    names: dict[int, list[str]] = {}  # by slots: hosts with as many start the same line
-    for host, number in hosts.items():
-        names.setdefault(number, []).append(host)
     return "; ".join(
-        f"on {' and '.join(same)} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
+        f"on {host} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
         f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:29500 --rdzv-id rn50"
         f" --no-python {shlex.join(['rn50', 'train', *flags])}`"
-        for number, same in names.items()
+        for host, number in hosts.items()
     )

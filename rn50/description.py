@@ -10,7 +10,7 @@ from rn50 import checks, launch
 from rn50.autoconfig import Given, prepare
 from rn50lib import checkpoint, optim
 from rn50lib import recipe as recipes
-from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of
+from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
 
@@ -31,7 +31,8 @@ def describe(resolved: Resolved) -> str:
         value = getattr(c, name)
         if value is not None and name not in hidden:
             reason = resolved.reasons.get(name, "given")
-            lines.append(f"  {flag_name(name):16} {value}  ({reason})")
+            flag, *text = flags_of({name: value})
+            lines.append(f"  {flag:16} {' '.join(text)}  ({reason})")
     if c.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
     if c.loader == "synthetic":
@@ -89,17 +90,16 @@ def recipe_remarks(c: TrainConfig) -> list[str]:
 
 def schedule_remark(c: TrainConfig) -> str | None:
     """Return a line if the run ends before its warm-up or its first decay."""
-    ends = f"the run ends after {c.num_epochs} epoch{'s' if c.num_epochs > 1 else ''}"
     if c.num_epochs < c.warmup_epochs:
-        early = f"inside its warm-up of {c.warmup_epochs:g}: the learning rate never reaches"
-        return f"{ends}, {early} its full value"
-    if c.lr_step_epochs and c.num_epochs <= c.lr_step_epochs[0]:
-        early = f"before its first decay at epoch {c.lr_step_epochs[0]:g}: expect less than the"
-        return f"{ends}, {early} recipe's accuracy"
-    return None
+        what = f"inside its warm-up of {c.warmup_epochs:g}: the learning rate stays below its peak"
+    elif c.lr_step_epochs and c.num_epochs <= c.lr_step_epochs[0]:
+        what = f"before its first decay at {c.lr_step_epochs[0]:g}: the accuracy will be lower"
+    else:
+        return None
+    return f"the run ends after epoch {c.num_epochs}, {what}"
 
 
-# --- --dry-run and --print-config, also for hardware that is not here -----------------------------
+# --- --dry-run and --print config, also for hardware that is not here -----------------------------
 
 
 def plan(given: Given) -> list[str]:

@@ -155,10 +155,8 @@ def size(count: float) -> str:
 def check_machine() -> Iterator[Check]:
     """Check the platform, and count the cores that runs will use."""
     name = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    wsl = " in WSL2" if "microsoft" in platform.release().lower() else ""
-    tried = (platform.system(), platform.machine(), wsl) == ("Linux", "x86_64", "")
-    new = f"{name}{wsl}: the workbook has not been tested here yet"
-    yield judge("system", name, (not tried, NOTE, new, "see docs/platforms.md for the differences"))
+    tested = (platform.system(), platform.machine()) == ("Linux", "x86_64")
+    yield judge("system", name, (not tested, NOTE, name, "see docs/platforms.md for differences"))
     usable, total = hardware.usable_cores(), os.cpu_count() or 1
     what = f"{usable} of the machine's {total} core(s) usable"
     remedy = "start the container or job with more cores (docker: --cpus)"
@@ -184,16 +182,17 @@ def check_space() -> Iterator[Check]:
         ))  # fmt: skip
     (root, _), home = default_data_root(), data_home()
     drawn = root.parent != home or (root / ".complete").exists()
-    fine = f"runs without --data-root use {root}" if drawn else f"the first run draws {root}"
-    free, why = room(home)
-    what = f"the road signs need 1 GiB in {home}: {why or size(free) + ' free'}"
-    remedy = "set {} to a folder with room"
-    full = not drawn and (why or free < GIB)
-    yield judge("data", fine, (full, PROBLEM, what, remedy.format("RN50_DATA")))
-    free, why = room(launch.runs_home())
-    what = f"runs go to {launch.runs_home()}: {why or size(free) + ' free'}"
-    status = PROBLEM if why else NOTE
-    yield judge("runs", what, (why or free < GIB, status, what, remedy.format("RN50_RUNS")))
+    folders = [("RN50_RUNS", "runs", launch.runs_home())]
+    if drawn:
+        yield Check("data", OK, f"runs without --data-root use {root}")
+    else:
+        folders.insert(0, ("RN50_DATA", "data", home))
+    for variable, name, folder in folders:
+        free, why = room(folder)
+        what = f"{name} go to {folder}: {why or size(free) + ' free'}"
+        status = PROBLEM if why or name == "data" else NOTE
+        remedy = f"set {variable} to a folder with room"
+        yield judge(name, what, (why or free < GIB, status, what, remedy))
 
 
 def room(folder: Path) -> tuple[int, str]:
@@ -220,8 +219,6 @@ def check_gpus(driver: Driver) -> Iterator[Check]:
     remedy = "reinstall the driver until `nvidia-smi` works; in a container, use --gpus all"
     if "mismatch" in driver.problem.lower():
         remedy = "the driver was updated while it was loaded: restart the machine"
-    elif "MIG" in driver.problem:
-        remedy = "create slices (`nvidia-smi mig -lgip` lists them) or run `nvidia-smi -mig 0`"
     yield judge(
         "driver", what,
         (driver.problem, NOTE, f"the driver provides no GPU: {driver.problem}", remedy),

@@ -1,18 +1,15 @@
 """`rn50 export`: a checkpoint for other programs.
 
-    rn50 export PREFIX EPOCH -o model.onnx             # for ONNX Runtime, TensorRT, ...
-    rn50 export PREFIX EPOCH -o model                  # a folder: TensorFlow's SavedModel
-    rn50 export torchvision PREFIX EPOCH -o model.pth  # a state dict; or model.safetensors
+    rn50 export PREFIX EPOCH -o model.onnx  # for ONNX Runtime, TensorRT, ...
+    rn50 export PREFIX EPOCH -o model.pth   # for torchvision and timm; or model.safetensors
 
-The first two take images as validation prepares them, uint8 (N, size, size, 3) RGB, under the name
-`images`, normalise them, and return float32 `logits` (N, classes). A state dict holds the weights
-under the names of torchvision and timm.
+The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3) RGB, under the
+name `images`, normalises them, and returns float32 `logits` (N, classes). A state dict holds the
+weights under the names of torchvision and timm.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,7 @@ import numpy as np
 
 from rn50lib import checkpoint
 from rn50lib.errors import UserError
-from rn50lib.files import check_writable, make_folder
+from rn50lib.files import check_writable
 from rn50lib.recipe import BN_EPS, MEAN, STD
 from rn50lib.resnet import Conv, Network
 
@@ -114,61 +111,36 @@ def to_onnx(model: Exported) -> bytes:
 def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -> bytes:
     """Return a file's content for torchvision and timm, which have ResNets of v1.5.
 
-    Raises UserError for a network that they don't have, or if PyTorch is missing.
+    Raises UserError for a network that they don't have.
     """
     if net.name == "resnet-tiny" or (net.version == "v1" and net.block == "bottleneck"):
         raise UserError(
             f"torchvision has no {net.name} {net.version}: its ResNets are v1.5, of 18 to 152"
             " layers; an output that ends in .onnx takes any"
         )
-    try:
-        from rn50.state_dict import serialise
-    except ImportError as error:
-        raise UserError(f"a state dict needs PyTorch, which does not import: {error}") from error
+    from rn50.state_dict import serialise
+
     return serialise({name: arrays[name] for name in net.arrays()}, suffix)
 
 
-def to_saved_model(net: Network, arrays: Mapping[str, np.ndarray], size: int, folder: Path) -> None:
-    """Write a SavedModel, whole or not at all. Raises UserError."""
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        from rn50.saved_model import save
-
-        save(net, arrays, size, draft)
-        draft.rename(folder)
-    except ImportError as error:
-        raise UserError(
-            f"a SavedModel needs TensorFlow, which does not import here ({error}): install it, or"
-            " use an output that ends in .onnx"
-        ) from error
-    except OSError as error:
-        raise UserError(f"--output {folder} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
 def export(prefix: str | Path, epoch: int, output: Path) -> None:
-    """Write a checkpoint in the format of the suffix: none is a SavedModel. Raises UserError."""
+    """Write a checkpoint in the format of the output's suffix. Raises UserError."""
     from rn50.predict import trained_as
 
+    if output.suffix not in (".onnx", *WEIGHTS):
+        raise UserError(f"--output {output}: name a file that ends in .onnx, {', '.join(WEIGHTS)}")
     done = trained_as(prefix, epoch)
     net, source = done.to_network(), checkpoint.path(prefix, epoch)
     arrays = checkpoint.load(prefix, epoch).arrays
     checkpoint.check_shapes(arrays, net, source)
-    if output.suffix in (".onnx", *WEIGHTS):
-        check_writable(output, "--output")
-        if output.exists() and output.samefile(source):
-            raise UserError(f"--output {output} is the checkpoint itself: name another file")
-        if output.suffix == ".onnx":
-            content = to_onnx(folded(net, arrays, done.image_shape))
-        else:
-            content = to_state_dict(net, arrays, output.suffix)
-        checkpoint.write_atomic(output, content)
-        return
-    if output.exists():
-        raise UserError(f"--output {output} is there already: name a new folder")
-    make_folder(output.absolute().parent, f"--output {output}")
-    to_saved_model(net, arrays, done.image_shape, output)
+    check_writable(output, "--output")
+    if output.exists() and output.samefile(source):
+        raise UserError(f"--output {output} is the checkpoint itself: name another file")
+    if output.suffix == ".onnx":
+        content = to_onnx(folded(net, arrays, done.image_shape))
+    else:
+        content = to_state_dict(net, arrays, output.suffix)
+    checkpoint.write_atomic(output, content)
 
 
 def main(argv: list[str]) -> int:
@@ -176,19 +148,13 @@ def main(argv: list[str]) -> int:
     from rn50.parser import Parser
 
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
-    parser.add_argument(
-        "prefix", help="the --model-prefix of the training run, optionally after `torchvision`"
-    )
+    parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, nargs="?", help="the epoch (default: the last)")
     parser.add_argument(
         "-o", "--output", type=Path, required=True,
-        help="FILE.onnx; FILE.pth or FILE.safetensors, weights for torchvision and timm; or a new"
-        " folder for a TensorFlow SavedModel",
+        help="FILE.onnx; or FILE.pth or FILE.safetensors, weights for torchvision and timm",
     )  # fmt: skip
-    for_torchvision = argv[:1] == ["torchvision"]
-    args = parser.parse_args(argv[for_torchvision:])
-    if for_torchvision and args.output.suffix not in WEIGHTS:
-        parser.error(f"--output {args.output}: weights for torchvision end in {', '.join(WEIGHTS)}")
+    args = parser.parse_args(argv)
     epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
     export(args.prefix, epoch, args.output)
     print(args.output)

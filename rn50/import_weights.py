@@ -3,7 +3,7 @@
     rn50 import torchvision resnet50-0676ba61.pth -o r50    # r50-symbol.json, r50-0000.safetensors
     rn50 score r50 0 --data-root imagenet                   # imagenet/val/n01440764/*.JPEG, ...
     rn50 run --init-from r50 --data-root photos             # transfer learning
-    rn50 export torchvision r50 -o back.pth                 # the way back
+    rn50 export r50 -o back.pth                             # the way back
 
 Both libraries use the same names for ResNet-18, 34, 50, 101 and 152, and normalise images like
 `rn50lib.recipe`.
@@ -74,10 +74,8 @@ def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Networ
 
     Raises UserError for any other file, and if there are checkpoints already.
     """
-    try:
-        from rn50.state_dict import read
-    except ImportError as error:
-        raise UserError(f"rn50 import needs PyTorch, which does not import: {error}") from error
+    from rn50.state_dict import read
+
     output = checkpoint.path(prefix, 0)
     if checkpoint.positions(prefix) or checkpoint.symbol_path(prefix).exists():
         raise UserError(f"--output {prefix}: checkpoints are there already; give another prefix")

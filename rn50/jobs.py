@@ -14,7 +14,7 @@ from rn50.autoconfig import Given
 from rn50.common import makes_a_model
 from rn50.description import anywhere
 from rn50.launch import SAVE_S, program, run_folder
-from rn50lib.config import flag_name, flags_of, slots
+from rn50lib.config import flags_of, slots
 from rn50lib.errors import UserError
 
 TEMPLATES = Path(__file__).resolve().parent / "jobs"
@@ -54,9 +54,8 @@ def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:
     for name in PATHS if engine != "slurm" else ():
         path = args.get(name)
         if path and not Path(path).is_relative_to(folder.parent):
-            raise UserError(
-                f"{flag_name(name)} {path} is lost with the pod: use a path in {folder.parent}"
-            )
+            flag = " ".join(flags_of({name: path}))
+            raise UserError(f"{flag} is lost with the pod: use a path in {folder.parent}")
     if data == folder.parent and engine != "slurm":
         raise UserError(f"--data-root and --run-dir both need {data} as a volume: use two folders")
     gpu = given.get("profile") not in ("cpu", "ci")

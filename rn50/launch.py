@@ -188,7 +188,6 @@ def rank_environment(config: TrainConfig) -> dict[str, str]:
         "OMP_NUM_THREADS": str(config.threads),
         "MKL_NUM_THREADS": str(config.threads),
         "PYTHONUNBUFFERED": "1",
-        "KINETO_LOG_LEVEL": env.get("KINETO_LOG_LEVEL", "6"),  # silences the profiler
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # other processes need memory too
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
         # workers wait for each other while they start, which takes long on a busy machine

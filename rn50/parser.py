@@ -1,14 +1,14 @@
 """The verbs of `rn50`, the flags of a run, and how their texts become values.
 
-Each flag of a run is a field of `rn50lib.config.TrainConfig`, explained here.
+Each flag of a run, and each name for --set, is a field of `rn50lib.config.TrainConfig`.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import textwrap
 from collections.abc import Callable, Container
-from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,6 @@ HELP = {
         "loader": "input pipeline: native is PyTorch's or tf.data, synthetic makes random images"
         " (default: native; dali for the reference's recipe on GPUs, if DALI is installed)",
         "dtype": "precision (default: the fastest that the hardware has)",
-        "loss_scale": "factor on the loss that keeps small gradients from vanishing: dynamic,"
-        " dynamic:START:STEPS (doubles after STEPS good steps) or a number (default: dynamic"
-        " for float16, none otherwise)",
         "n": "workers, one per GPU; without GPUs, processes (default: 1)",
         "comm": "library that synchronises gradients (default: Horovod if it is built for this"
         " hardware, else DDP)",
@@ -44,7 +41,6 @@ HELP = {
     "model": {
         "network": "tiny runs the same code in a fraction of the time, for tests (default: resnet)",
         "num_layers": "depth of the ResNet (default: 50)",
-        "resnet_version": "position of the stride in a down-sampling bottleneck (default: v1.5)",
         "num_classes": "classes (default: the data set's)",
         "image_shape": "input size, 3,224,224 or 224 (default: the recipe's)",
     },
@@ -60,19 +56,8 @@ HELP = {
         " its rates are far larger than SGD's, so pass --lr too (default: the recipe's)",
         "mom": "momentum (default: 0.9)",
         "wd": "weight decay (default: 1e-4)",
-        "bn_decay": "weight decay on batch norm's gamma and beta and on the bias too, or on"
-        " weights only (default: the recipe's)",
-        "zero_gamma": "start the last batch norm of each block at 0, so that the block begins as"
-        " its shortcut (default: the recipe's)",
         "label_smoothing": "share of the label that is spread over all classes, in the training"
         " loss only (default: the recipe's)",
-        "val_resize": "shorter side of a validation image before the crop (default: size x 256 /"
-        " 224)",
-        "resample": "how tf.data and DALI shrink a crop: fast leaves out the antialiasing (default:"
-        " antialias, as all other loaders)",
-        "rotate": "rotate each training image by up to this many degrees to either side"
-        " (default: 0)",
-        "flip_up_down": "flip half of the training images vertically, at random",
         "seed": "seed of the initial weights, the order and the augmentation (default: 0)",
     },
     "run": {
@@ -80,7 +65,6 @@ HELP = {
         "save_period": "epochs between checkpoints (default: 1)",
         "checkpoint_steps": "write a checkpoint every N updates within an epoch too (default: at"
         " the end of an epoch, and on SIGTERM)",
-        "keep": "number of epochs whose checkpoints are kept, the newest (default: all)",
         "load_epoch": "start from the checkpoint of this epoch, or score it",
         "init_from": "start with the weights of a checkpoint (the newest of a PREFIX, or a"
         " file), with a new last layer if the number of classes differs",
@@ -94,17 +78,13 @@ HELP = {
         "benchmark_iters": "iterations per epoch (default: the whole data set)",
         "num_examples": "use only this many training images per epoch",
         "test_io": "time the input pipeline alone",
-        "step": "paced:RATE replaces the model by a wait that lasts as long as a device with RATE"
-        " images per second would",
         "override": "NAME=FILE:FUNCTION replaces a part of the run by your function; repeatable",
         "disp_batches": "iterations between readings (default: 20)",
-        "timeline": "write Horovod's timeline of the run to this file",
     },
     "many workers": {
         "launcher": "program that starts the workers (default: horovodrun for Horovod, torchrun"
         " for DDP)",
         "hosts": "hosts of the workers, HOST:SLOTS,... (default: all on this machine)",
-        "bind": "core gives each worker its own cores (default: the system moves them)",
         "comm_timeout": "seconds after which a worker that does not answer fails the run (default:"
         " Horovod 120, DDP 1800)",
         "max_restarts": "restart a run that fails up to N times, from the newest checkpoint",
@@ -114,10 +94,37 @@ HELP = {
         "data_nthreads": "loader workers per worker; 0 loads in the training process (default:"
         " the cores)",
         "compile": "compile the model with torch.compile or TensorFlow's XLA",
-        "cuda_graphs": "record a training step once and replay it without launching its kernels"
-        " one by one",
         "profile": "ci caps the run to seconds and prints every cap (default: gpu or cpu)",
     },
+}
+RARE_HELP = {  # the fields without a flag of their own
+    "loss_scale": "factor on the loss that keeps small gradients from vanishing: dynamic,"
+    " dynamic:START:STEPS (doubles after STEPS good steps) or a number (default: dynamic"
+    " for float16, none otherwise)",
+    "resnet_version": "v1 or v1.5: where a down-sampling bottleneck has its stride (default: v1.5)",
+    "bn_decay": "true: weight decay on batch norm's gamma and beta and on the bias too; false: on"
+    " weights only (default: the recipe's)",
+    "zero_gamma": "true: start the last batch norm of each block at 0, so that the block begins as"
+    " its shortcut (default: the recipe's)",
+    "val_resize": "shorter side of a validation image before the crop (default: size x 256 / 224)",
+    "resample": "how tf.data and DALI shrink a crop: fast leaves out the antialiasing (default:"
+    " antialias, as the other loaders do)",
+    "rotate": "rotate each training image by up to this many degrees to either side (default: 0)",
+    "flip_up_down": "true: flip half of the training images vertically, at random",
+    "keep": "number of epochs whose checkpoints are kept, the newest (default: all)",
+    "step": "images per second of a simulated device: the model is replaced by a wait that lasts as"
+    " long",
+    "timeline": "write Horovod's timeline of the run to this file",
+    "bind": "core gives each worker its own cores (default: the system moves them)",
+    "cuda_graphs": "true: record a training step once and replay it without launching its kernels"
+    " one by one",
+}
+# The flags of timm's and torchvision's train.py and of the reference's programs, with what to use
+# here. The file has them by answer; none is a flag of a run.
+FOREIGN_FLAGS = {
+    name: answer
+    for answer, names in read_json(Path(__file__).with_name("foreign_flags.json")).items()
+    for name in names.split()
 }
 SHORT = {"n": "-n", "batch_size": "-b", "num_epochs": "-e", "lr": "-l"}
 FIRST_PAGE = """\
@@ -140,7 +147,7 @@ Train, with everything that you omit chosen for this machine.
   --model-prefix PREFIX  name of the checkpoints
   --resume               continue from the newest of them
   --preset NAME          a published or built-in run (docs/recipes.md)
-  --config FILE          flags from a YAML or JSON file; --print-config writes one
+  --config FILE          flags from a YAML or JSON file; --print config writes one
 
 `rn50 run --help all` explains every flag.
 """
@@ -151,15 +158,29 @@ class Parser(argparser.Parser):
 
     def suggest(self, unknown: str) -> str:
         """Return what to pass instead of an unknown flag."""
-        if any("--data-root" in action.option_strings for action in self._actions):
-            from rn50.foreign_flags import TABLE
-
+        if self.trains:
             name = unknown.replace("_", "-")
-            if name in TABLE:
-                return TABLE[name]
+            field = name.removeprefix("--").removeprefix("no-").replace("-", "_")
+            if field in config.RARE:
+                value = "false" if name.startswith("--no-") else "VALUE"
+                return f"pass --set {field}={value}"
+            if name in FOREIGN_FLAGS:
+                return FOREIGN_FLAGS[name]
             if not unknown.startswith("-"):
                 return f"values follow their flags, a data set --data-root; see {self.help_command}"
         return super().suggest(unknown)
+
+    @property
+    def trains(self) -> bool:
+        """True for the verbs that take all flags of a run."""
+        return any("--set" in action.option_strings for action in self._actions)
+
+    def format_help(self) -> str:
+        """Return the help text, with the names for --set."""
+        lines = [f"{name:21} {text}" for name, text in RARE_HELP.items()] if self.trains else []
+        names = [textwrap.fill(line, 96, initial_indent="  ", subsequent_indent=" " * 24)
+                 for line in lines]  # fmt: skip
+        return "\n".join([super().format_help(), *["names for --set:"] * self.trains, *names, ""])
 
     @property
     def help_command(self) -> str:
@@ -205,17 +226,16 @@ def epoch_list(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(",") if part.strip())
 
 
-def pace(text: str) -> float:
-    """Return the images per second of 'paced:1442.6'."""
-    word, _, rate = text.partition(":")
-    if word != "paced":
-        raise ValueError("must be paced:RATE, a rate in images per second")
-    return float(rate)
+def truth(text: str) -> bool:
+    """Return the value of 'true' or 'false'."""
+    if text not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text == "true"
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "image_shape": image_shape, "lr_step_epochs": epoch_list, "step": pace, "int": int,
-    "float": float,
+    "image_shape": image_shape, "lr_step_epochs": epoch_list, "int": int, "float": float,
+    "bool": truth,
 }  # fmt: skip
 
 
@@ -228,6 +248,14 @@ def from_text(name: str, text: str) -> Any:
     """Return the value of a field for what was typed. Raises ValueError."""
     read = READERS.get(name) or READERS.get(kind_of(name), str)
     return config.checked(name, read(text))
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Return the name and the value of 'keep=2', as for --set. Raises ValueError."""
+    name, _, value = text.partition("=")
+    if name not in config.RARE:
+        raise ValueError(f"must be NAME=VALUE with one of the names {', '.join(config.RARE)}")
+    return name, from_text(name, value)
 
 
 def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -250,7 +278,7 @@ def what_instead(error: ValueError) -> str:
 
 
 def config_parser(verb: str) -> Parser:
-    """Return a parser with a flag for every field of TrainConfig."""
+    """Return a parser of every field of TrainConfig."""
     parser = Parser(
         prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False,
         add_help=False,
@@ -264,8 +292,7 @@ def config_parser(verb: str) -> Parser:
             kind = kind_of(name)
             options: dict[str, Any] = {"dest": name, "help": text, "default": argparse.SUPPRESS}
             if kind == "bool":
-                required = config.FIELDS[name].default is MISSING
-                options["action"] = argparse.BooleanOptionalAction if required else "store_true"
+                options["action"] = "store_true"
             elif kind == "tuple[str, ...]":
                 options |= {"action": "append", "metavar": name.upper()}
             else:
@@ -284,6 +311,10 @@ def config_parser(verb: str) -> Parser:
                 " flags on the command line win",
             )  # fmt: skip
             group.add_argument("--preset", help="a named set of flags; other flags win")
+            group.add_argument(
+                "--set", action="append", default=[], type=converter(assignment),
+                metavar="NAME=VALUE", help="set what has no flag (names below); repeatable",
+            )  # fmt: skip
     return parser
 
 
@@ -324,7 +355,8 @@ def fields_in(args: argparse.Namespace) -> Given:
         for name, value in vars(args).items()
         if name in config.FIELDS and value is not None
     }
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+    found = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+    return found | dict(args.set)
 
 
 def read_values(path: Path, without: Container[str] = ()) -> Given:
@@ -332,11 +364,9 @@ def read_values(path: Path, without: Container[str] = ()) -> Given:
 
     Raises UserError for an unknown name, and for a value that the flag would not take.
     """
-    from rn50.foreign_flags import TABLE
-
-    known = {flag: name for name, flag in SHORT.items()}
-    known |= {config.flag_name(name): name for name in config.FIELDS}
-    hints = TABLE | {"--preset": "pass --preset next to --config",
+    known = {flag: name for name, flag in SHORT.items()} | {"--n-GPUs": "n"}
+    known |= {flag_of(name): name for name in config.FIELDS}
+    hints = FOREIGN_FLAGS | {"--preset": "pass --preset next to --config",
                      "--no-dali": "write loader: native"}  # fmt: skip
     found: Given = {}
     for key, value in read_file(path).items():
@@ -372,8 +402,6 @@ def from_file(name: str, value: Any) -> Any:
         raise ValueError("must be one value")
     if isinstance(value, list):
         value = ",".join(map(config.text_of, value))
-    if name == "step" and not isinstance(value, str):
-        return config.checked(name, value)
     return from_text(name, config.text_of(value))
 
 
@@ -394,10 +422,8 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file. Raises ValueError if it is not YAML."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise UserError(f"{path}: YAML needs the package PyYAML; or write JSON") from error
+    import yaml
+
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, yaml.SafeLoader)

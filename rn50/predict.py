@@ -1,16 +1,15 @@
 """`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
 rn50 predict PREFIX EPOCH a.jpg b.jpg            # the three likeliest classes of each
-rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays; or out.csv
+rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,18 +69,11 @@ def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
     )
 
 
-def predict(
-    prefix: str | Path,
-    epoch: int,
-    images: Any,
-    report: Callable[[int], None] = lambda finished: None,
-    on_error: Callable[[int, UserError], None] | None = None,
-) -> np.ndarray:
+def predict(prefix: str | Path, epoch: int, images: Any) -> tuple[np.ndarray, list[int]]:
     """Return the class probabilities of `Files` or a data set, float32 (images, classes).
 
-    `report` is called after every batch with the number of images done. `on_error` is called with
-    the number of an image that cannot be decoded, and the error; its row is NaN. Raises UserError
-    for a bad checkpoint and, without `on_error`, for a bad image.
+    Also return the numbers of the images that could not be decoded: each is reported on stderr, and
+    its row is NaN. Raises UserError for a bad checkpoint.
     """
     from rn50lib import distributed as comm
     from rn50lib.train_step import build_step
@@ -92,29 +84,26 @@ def predict(
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
     step = build_step(done, net, comm.connect())
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
-    probabilities = np.empty((len(images), net.num_classes), np.float32)
+    probabilities, bad = np.empty((len(images), net.num_classes), np.float32), []
     # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
     batch = np.zeros((done.batch_size, done.image_shape, done.image_shape, 3), np.uint8)
     for start in range(0, len(images), done.batch_size):
         rows = min(done.batch_size, len(images) - start)
-        bad = []
         for row in range(rows):
             try:
                 batch[row] = prepare(images, start + row, done)
             except UserError as error:
-                if on_error is None:
-                    raise
-                on_error(start + row, error)
+                print(f"error: {error}", file=sys.stderr, flush=True)
                 bad.append(start + row)
         probabilities[start : start + rows] = step.predict(batch)[:rows]
-        probabilities[bad] = np.nan
-        report(start + rows)
-    return probabilities
+        print(f"{start + rows} of {len(images)} images", file=sys.stderr, flush=True)
+    probabilities[bad] = np.nan
+    return probabilities, bad
 
 
-def best(probabilities: np.ndarray, classes: Sequence[str], count: int = SHOWN) -> str:
+def best(probabilities: np.ndarray, classes: Sequence[str]) -> str:
     """Return the likeliest classes of one image: "stop 97.1 %, yield 1.2 %"."""
-    likeliest = np.argsort(-probabilities, kind="stable")[:count]
+    likeliest = np.argsort(-probabilities, kind="stable")[:SHOWN]
     return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f} %" for i in likeliest)
 
 
@@ -131,9 +120,6 @@ def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:
 def is_predictions(file: Path) -> bool:
     """Return True if `write` wrote the file."""
     try:
-        if file.suffix == ".csv":
-            with open(file, encoding="utf-8") as stream:
-                return stream.readline().startswith("name,label,")
         with np.load(file) as arrays:
             return "probabilities" in arrays
     except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
@@ -141,24 +127,18 @@ def is_predictions(file: Path) -> bool:
 
 
 def write(file: Path, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequence[str]) -> None:
-    """Write (name, label, probabilities) of each image as .npz or .csv.
+    """Write (name, label, probabilities) of each image as .npz.
 
-    The .npz has the arrays names, labels, probabilities and classes. Without a data set the labels
-    are -1.
+    It has the arrays names, labels, probabilities and classes. Without a data set the labels are
+    -1.
     """
     try:
         with replacing(file) as draft:
-            if file.suffix == ".csv":
-                with open(draft, "w", encoding="utf-8", newline="") as stream:
-                    table = csv.writer(stream)
-                    table.writerow(["name", "label", *classes])
-                    table.writerows([name, label, *row] for name, label, row in rows)
-            else:
-                names, labels, probabilities = zip(*rows, strict=True)
-                np.savez(
-                    draft, names=names, labels=np.array(labels, np.int32), classes=classes,
-                    probabilities=np.stack(probabilities),
-                )  # fmt: skip
+            names, labels, probabilities = zip(*rows, strict=True)
+            np.savez(
+                draft, names=names, labels=np.array(labels, np.int32), classes=classes,
+                probabilities=np.stack(probabilities),
+            )  # fmt: skip
     except OSError as error:
         raise UserError(f"--output {file} cannot be written: {error.strerror}") from error
 
@@ -173,32 +153,21 @@ def main(argv: list[str]) -> int:
     parser.add_argument("images", nargs="*", type=Path, help="image files")
     parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
     parser.add_argument("--data-root", help="the data set (default: the one it was trained on)")
-    parser.add_argument(
-        "-o", "--output", type=Path, help="write all probabilities to FILE.npz or FILE.csv"
-    )
+    parser.add_argument("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")
     root = args.data_root or trained_as(args.prefix, args.epoch).data_root
     if args.output:
         check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
-        if args.output.suffix not in (".csv", ".npz"):
-            raise UserError(f"--output {args.output}: name a file that ends in .csv or .npz")
+        if args.output.suffix != ".npz":
+            raise UserError(f"--output {args.output}: name a file that ends in .npz")
     images: Any = Files(tuple(args.images))
     if args.split:
         from rn50lib.data.source import open_source
 
         images = open_source(root, args.split)
-    bad: set[int] = set()
-
-    def report(finished: int) -> None:
-        print(f"{finished} of {len(images)} images", file=sys.stderr, flush=True)
-
-    def on_error(i: int, error: UserError) -> None:
-        bad.add(i)
-        print(f"error: {error}", file=sys.stderr, flush=True)
-
-    probabilities = predict(args.prefix, args.epoch, images, report, on_error)
+    probabilities, bad = predict(args.prefix, args.epoch, images)
     classes = class_names(root, probabilities.shape[1])
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]

@@ -11,6 +11,7 @@ from pathlib import Path
 from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
 from rn50.common import makes_a_model
+from rn50.jobs import ENGINES, job_file
 from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flags_of
@@ -19,19 +20,15 @@ from rn50lib.errors import TERMINATED
 from rn50lib.files import lock, make_folder
 from rn50lib.preemption import die_with_parent, end_on_sigterm
 
-ENGINES = ("slurm", "mpijob", "trainjob")
-
 
 def run(argv: list[str]) -> int:
     """Run `rn50 run`: fill in what was not passed, print it, launch the workers and wait."""
     given, extra = parse_given(run_parser(), argv)
-    if extra.print:
-        from rn50.jobs import job_file
-
-        print(job_file(extra.print, given, extra.run_dir), end="")
-        return 0
-    if extra.print_config:
+    if extra.print == "config":
         print("\n".join(description.as_yaml(given)))
+        return 0
+    if extra.print:
+        print(job_file(extra.print, given, extra.run_dir), end="")
         return 0
     return launch_run(given, extra.run_dir, extra.dry_run)
 
@@ -42,11 +39,8 @@ def run_parser() -> Parser:
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     parser.add_argument(
-        "--print", choices=ENGINES, help="print the job file of this run for an engine"
-    )
-    parser.add_argument(
-        "--print-config", action="store_true",
-        help="print the complete configuration as YAML for --config, and stop",
+        "--print", choices=("config", *ENGINES),
+        help="print the complete configuration as YAML for --config, or a job file, and stop",
     )  # fmt: skip
     return parser
 

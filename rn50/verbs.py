@@ -7,7 +7,7 @@ VERBS = {
     "benchmark": "images per second over numbers of workers and batch sizes",
     "predict": "class probabilities of images: rn50 predict PREFIX EPOCH a.jpg",
     "import": "weights of torchvision or timm as a checkpoint: rn50 import torchvision FILE",
-    "export": "a checkpoint as an ONNX file, a TensorFlow SavedModel or weights for torchvision",
+    "export": "a checkpoint as an ONNX file or weights for torchvision and timm",
     "plot": "loss and accuracy curves from report files",
     "compare": "compare reports, benchmarks and published figures",
     "scale": "what a training would do on other numbers of GPUs, what it takes and costs",

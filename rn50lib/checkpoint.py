@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FORMAT = "rn50-checkpoint-1"
 BN_STATS_OF_RANKS = "running_statistics_of_ranks"  # an array (ranks, values), within an epoch only
 SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and its flags
-    "model": "--network, --num-layers and --resnet-version",
+    "model": "--network, --num-layers and --set resnet_version",
     "num_classes": "--num-classes (or the data set)",
     "seed": "--seed",
     "data": "--data-root",
@@ -173,7 +173,7 @@ class CheckpointManager:
         self.comm.barrier()
 
     def prune(self, written: tuple[int, int]) -> None:
-        """Remove older checkpoints from within an epoch, and all but the newest --keep epochs."""
+        """Remove older checkpoints from within an epoch, and all but the newest `keep` epochs."""
         keep = self.config.keep
         old = epochs(self.prefix)[:-keep] if keep else []
         for epoch, images in positions(self.prefix):

@@ -30,6 +30,11 @@ REMOVED = (
     "logdir", "elastic", "min_np", "fp16_allreduce", "fusion_mb", "cycle_ms", "profile_trace",
     "freeze_until",
 )  # fmt: skip
+# Fields without a flag: `--set NAME=VALUE` sets them.
+RARE = (
+    "loss_scale", "resnet_version", "bn_decay", "zero_gamma", "val_resize", "resample", "rotate",
+    "flip_up_down", "keep", "step", "timeline", "bind", "cuda_graphs",
+)  # fmt: skip
 
 
 def slots(hosts: str) -> dict[str, int]:
@@ -179,7 +184,9 @@ FIELDS: dict[str, Field] = {f.name: f for f in fields(TrainConfig)}
 
 
 def flag_name(name: str) -> str:
-    """Return the flag of a field: 'batch_size' gives '--batch-size'."""
+    """Return the flag of a field: '--batch-size' of 'batch_size', '--set keep' of 'keep'."""
+    if name in RARE:
+        return f"--set {name}"
     return "--n-GPUs" if name == "n" else f"--{name.replace('_', '-')}"
 
 
@@ -278,18 +285,21 @@ def text_of(value: Any) -> str:
 
 
 def flags_of(values: TrainConfig | Mapping[str, Any]) -> list[str]:
-    """Return the flags that give these values, long names, in the order of the fields."""
+    """Return the flags that set these values, long names, in the order of the fields."""
     values = values.to_dict() if isinstance(values, TrainConfig) else values
     argv: list[str] = []
     for name in (name for name in FIELDS if values.get(name) is not None):
         value, long = values[name], flag_name(name)
+        if name in RARE:
+            text = str(value).lower() if isinstance(value, bool) else text_of(value)
+            argv += ["--set", f"{name}={text}"]
+            continue
         if isinstance(value, bool):
-            off = FIELDS[name].default is MISSING  # only these have an opposite
-            argv += [long] if value else [long.replace("--", "--no-")] if off else []
+            argv += [long] if value else []
             continue
         repeated = FIELDS[name].type == "tuple[str, ...]"
         for item in value if repeated else [value]:
-            text = f"paced:{text_of(item)}" if name == "step" else text_of(item)
+            text = text_of(item)
             # joined if argparse would take the value for a flag
             argv += [f"{long}={text}"] if text.startswith("-") or not text else [long, text]
     return argv

@@ -70,8 +70,8 @@ def check_outputs(config: TrainConfig) -> None:
     if config.report:
         check_output(config.report, "--report", "a report", is_report)
     if config.timeline:  # Horovod writes it, and a second file next to it
-        check_writable(config.timeline, "--timeline")
-        check_file(config.timeline, f"--timeline {config.timeline}")
+        check_writable(config.timeline, "--set timeline")
+        check_file(config.timeline, f"--set timeline={config.timeline}")
     if checkpoint.saves(config):
         folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
         make_folder(folder, f"--model-prefix {config.model_prefix}")

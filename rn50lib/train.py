@@ -308,7 +308,7 @@ def report_loss_scale(run: Run, skipped_before: float, updates: int) -> None:
     total = int(state["skipped"])
     run.report.env["loss_scale"] = {"scale": state["scale"], "skipped_updates": total}
     if skipped := int(total - skipped_before):
-        nothing = "; nothing was learnt: give a smaller --loss-scale" if skipped == updates else ""
+        nothing = "; nothing was learnt: set a smaller loss_scale" if skipped == updates else ""
         run.progress.say(
             f"{skipped} of {updates} updates were skipped: gradients were not finite; the loss"
             f" scale is now {state['scale']:g}{nothing}"

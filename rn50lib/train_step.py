@@ -57,7 +57,7 @@ class TrainStep(Protocol):
 
 
 class PacedStep(TrainStep):
-    """A `TrainStep` that waits instead of computing, like a device of a given speed (`--step`).
+    """A `TrainStep` that waits instead of computing, like a device of a given speed (`step`).
 
     It uses no core and learns nothing. As on a GPU, the next batch is fetched while this one is
     processed: `train_step` returns when a batch begins, `pop_metrics` when it is done.
@@ -86,7 +86,7 @@ class PacedStep(TrainStep):
 
     def no_model(self, *given: Any) -> NoReturn:
         """Raise UserError."""
-        raise UserError("--step paced has no model to save, load or predict with")
+        raise UserError("--set step has no model to save, load or predict with")
 
     state = load = predict = no_model  # type: ignore[assignment]
 

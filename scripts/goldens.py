@@ -86,6 +86,11 @@ class Side:
         moved = (self.root / "rn50" / "__main__.py").exists()
         return self.python("-m", "rn50" if moved else "rn50lib.cli", *words)
 
+    def as_config(self, *words: str) -> str:
+        """Return the complete configuration of `rn50 run`. It was `--print-config` before --set."""
+        old = "--print-config" in self.rn50("run", "--help", "all")
+        return self.rn50(*words, *(["--print-config"] if old else ["--print", "config"]))
+
     def reference(self) -> dict[str, Any]:
         """Return the reference's command lines and their translation."""
         return tomllib.loads((self.root / "tests" / "parity" / "commands.toml").read_text())
@@ -160,7 +165,7 @@ def meaning(kind: str, there: str, side: Side) -> Values:
         listed = re.findall(r"(?<![\w-])--?[\w-]+", side.rn50(*command, "all"))
         missing = [flag for flag in line["flags"] if flag not in listed]
         return {"flags": f"{len(line['flags']) - len(missing)} listed", "missing": missing}
-    shown = side.rn50(*command, "--print-config" if kind == "run" else "--dry-run")
+    shown = side.as_config(*command) if kind == "run" else side.rn50(*command, "--dry-run")
     found = settings(shown.replace(f"{side.folder}/", ""))
     return {"settings": f"{len(found)}, {zlib.crc32(json.dumps(found).encode()):08x}", **found}
 
@@ -193,7 +198,8 @@ def settings(shown: str) -> Values:
             words = command[-1].split()
             pairs = [(word[2:].replace("n-GPUs", "n"), "true" if after[:2] == "--" else after)
                      for word, after in zip(words, [*words[1:], "--"], strict=True)
-                     if word[:2] == "--"]  # fmt: skip
+                     if word[:2] == "--" and word != "--set"]  # fmt: skip
+            pairs += re.findall(r"--set (\w+)=(\S+)", command[-1])
         for name, value in pairs:
             parts = re.sub(r"[\[\]\"' ]", "", value).split(",")
             value = ",".join(f"{float(part):.6g}" if re.fullmatch(r"[\d.]+(e-\d+)?", part)

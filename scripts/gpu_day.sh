@@ -57,9 +57,11 @@ step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends
 for dtype in $dtypes; do
   step "train-$dtype" 180 $bench $size --dtype "$dtype" --no-val $synthetic -o "$OUT/train-$dtype.json"
 done
-[ -n "${CPU:-}" ] || for flag in cuda-graphs compile; do
-  step "train-$flag" 180 $bench $size --dtype float16 --no-val $synthetic --$flag -o "$OUT/train-$flag.json"
-done
+[ -n "${CPU:-}" ] || {
+  step train-cuda-graphs 180 $bench $size --dtype float16 --no-val $synthetic --set cuda_graphs=true \
+    -o "$OUT/train-cuda-graphs.json"
+  step train-compile 180 $bench $size --dtype float16 --no-val $synthetic --compile -o "$OUT/train-compile.json"
+}
 step photos 90 $PYTHON -c "import pathlib, loader_images
 loader_images.make(pathlib.Path('$OUT/photos'), $photos)"
 step records 60 $PYTHON -m data_prep.tfrecord "$OUT/photos"

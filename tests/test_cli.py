@@ -16,8 +16,8 @@ import yaml
 
 from rn50 import cli
 from rn50.autoconfig import prepare
-from rn50.foreign_flags import TABLE
-from rn50.parser import VERBS, config_parser, parse_given
+from rn50.parser import FOREIGN_FLAGS, VERBS, config_parser, parse_given
+from rn50.run import run_parser
 from rn50lib import checkpoint
 from rn50lib.config import Resolved
 from rn50lib.report import load
@@ -55,9 +55,7 @@ def test_help_imports_no_framework(argv: str, heavy: tuple[str, ...]) -> None:
 def test_the_first_page_of_the_help_is_short_and_its_flags_exist(rn50: Run) -> None:
     page = rn50("run", "--help").out
     assert page.count("\n") < 26 and max(map(len, page.splitlines())) <= 100
-    parser = config_parser("run")
-    for flags in ("--dry-run", "--print-config"):  # those of `rn50 run` alone
-        parser.add_argument(flags, action="store_true")
+    parser = run_parser()
     named = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", page))
     assert named <= set(parser._option_string_actions) and len(named) > 10
     examples = re.findall(r"^  rn50 run(.*?)(?:   .*|  what .*)?$", page, re.MULTILINE)
@@ -66,7 +64,7 @@ def test_the_first_page_of_the_help_is_short_and_its_flags_exist(rn50: Run) -> N
         parse_given(parser, words.split())
     assert "`rn50 run --help all`" in page
     whole = rn50("run", "-h", "all").out
-    assert whole.count("\n") > 130 and "--cuda-graphs" in whole and "--cuda-graphs" not in page
+    assert whole.count("\n") > 130 and "cuda_graphs" in whole and "cuda_graphs" not in page
     assert "--help most" in rn50("run", "--help", "most").error
 
 
@@ -97,7 +95,11 @@ def test_all_listed_verbs_exist(rn50: Run) -> None:
         ("run --image-shape 3,224,256", "--image-shape", "3,SIZE,SIZE"),
         ("run --num-layers 51", "--num-layers", "152"),
         ("run --dtype half", "--dtype", "bfloat16"),
-        ("run --step fast", "--step", "paced:RATE"),
+        ("run --set step=fast", "--set", "must be a number"),
+        ("run --set lr=2", "--set", "NAME=VALUE with one of the names loss_scale"),
+        ("run --cuda-graphs", "--cuda-graphs", "pass --set cuda_graphs=VALUE"),
+        ("train --val-resize=256", "--val-resize", "pass --set val_resize=VALUE"),
+        ("run --no-bn-decay", "--no-bn-decay", "pass --set bn_decay=false"),
         ("run -e", "-e", "expected one argument"),
         ("run --preset RN50_FP64", "RN50_FP64", "RN50_FP32_1GPU"),
         ("run --no-dali --loader synthetic", "--no-dali", "contradict"),
@@ -248,7 +250,7 @@ def test_missing_checkpoint_is_reported(rn50: Run, photos: Photos) -> None:
     [
         (["--num-layers", "34"], "--num-layers 34"),
         (["--network", "tiny"], "--network tiny"),
-        (["--resnet-version", "v1"], "--resnet-version v1"),
+        (["--set", "resnet_version=v1"], "--set resnet_version=v1"),
         (["--num-classes", "1000"], "--num-classes 1000"),
     ],
 )
@@ -381,7 +383,7 @@ def dry(rn50: Run, *argv: str | Path) -> list[str]:
                    ' "image_shape": "3,64,64", "zero_gamma": true, "step": 1442.6, "keep": null,'
                    ' "override": ["schedule=a.py:f"]}'),
         ("a.yaml", "# mine\n--batch_size: 16  # as always\nlr: 2e-1\ne: 7\nlr_step_epochs: 3,6.5\n"
-                   "image-shape: 64\nzero_gamma: yes\nstep: paced:1442.6\n"
+                   "image-shape: 64\nzero_gamma: yes\nstep: 1442.6\n"
                    "override: ['schedule=a.py:f']\n"),
     ],
 )  # fmt: skip
@@ -389,7 +391,7 @@ def test_config_file_equals_flags(rn50: Run, photos: Photos, name: str, text: st
     Path(name).write_text(text)
     root = ("--data-root", photos.root, "--recipe", "reference")
     flags = ("-b", "16", "--lr", "0.2", "-e", "7", "--lr-step-epochs", "3,6.5", "--image-shape",
-             "64", "--zero-gamma", "--step", "paced:1442.6", "--override",
+             "64", "--set", "zero_gamma=true", "--set", "step=1442.6", "--override",
              "schedule=a.py:f")  # fmt: skip
     assert dry(rn50, *root, "--config", name) == dry(rn50, *root, *flags)
 
@@ -426,10 +428,19 @@ def test_experiment_json_repeats_the_run(rn50: Run, photos: Photos) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        ("-e", "3", "--lr", "0.30000000000000004", "--step", "paced:1442.6", "--no-bn-decay"),
+        (
+            "-e",
+            "3",
+            "--lr",
+            "0.30000000000000004",
+            "--set",
+            "step=1442.6",
+            "--set",
+            "bn_decay=false",
+        ),
         ("--lr-step-epochs", "", "--wd", "1e-5", "--override", "schedule=a.py:f"),
         ("--profile", "ci", "-n", "8", "-b", "208"),
-        ("--preset", "RN50_FP16_8GPU", "--loss-scale", "dynamic:1024"),  # not on this machine
+        ("--preset", "RN50_FP16_8GPU", "--set", "loss_scale=dynamic:1024"),  # not on this machine
     ],
 )
 def test_a_printed_configuration_is_the_same_run(
@@ -437,11 +448,11 @@ def test_a_printed_configuration_is_the_same_run(
 ) -> None:
     """Printing the file again gives the same file, except for the reasons."""
     argv = ("--data-root", photos.root, *flags)
-    shown = rn50("run", "--print-config", *argv)
+    shown = rn50("run", "--print", "config", *argv)
     assert shown.status == 0, shown.err
     Path("a.yaml").write_text(shown.out)
     assert dry(rn50, "--config", "a.yaml")[:2] == dry(rn50, *argv)[:2]
-    again = rn50("run", "--print-config", "--config", "a.yaml").out
+    again = rn50("run", "--print", "config", "--config", "a.yaml").out
     assert yaml.safe_load(again) == yaml.safe_load(shown.out)
     assert not Path("runs").exists()  # nothing was started
 
@@ -503,8 +514,8 @@ def test_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["run", "train"])
 def test_flags_of_other_programs_are_answered(rn50: Run, verb: str) -> None:
     """The answer is a flag that exists or the reason; the name is not a flag here."""
-    known = config_parser(verb)._option_string_actions
-    for name, answer in TABLE.items():
+    known = run_parser()._option_string_actions
+    for name, answer in FOREIGN_FLAGS.items():
         assert name not in known
         assert rn50(verb, name, "1").error == f"unknown flag or argument {name}: {answer}"
         assert answer.startswith(("here it is -", "there is none: "))

@@ -115,7 +115,7 @@ def test_a_second_run_does_not_overwrite_the_checkpoints_of_the_first(rn50: Run)
 @pytest.mark.needs("torch")
 @pytest.mark.slow
 def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--keep", "2"]
+    command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--set", "keep=2"]
     running = subprocess.Popen(
         [*command, "--model-prefix", "m", "--run-dir", "r"], cwd=tmp_path, env=clean_environment(),
         stderr=subprocess.DEVNULL,

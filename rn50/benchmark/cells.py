@@ -135,8 +135,7 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any] | None:
     """Return what is known of a figure, None if an epoch was not measured.
 
     `n` iterations were timed, over `epochs`; `median` and `spread` (the quartiles) are rates of
-    single iterations. `data_ips` and `compute_ips` are the rates if waiting for input, or
-    everything else, took no time. `latency_ms` has the percentiles of an iteration, from the end of
+    single iterations. `latency_ms` has the percentiles of an iteration, from the end of
     the previous one. On a GPU the loop runs ahead of the device, so a single iteration may look too
     short or too long.
     """
@@ -149,7 +148,6 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any] | None:
         if key == f"{phase['phase']}.total_ips" and phase["epoch"] >= dropped
     ]  # fmt: skip
     seconds = [s for phase in phases for s in phase["seconds"]]
-    total, data = sum(seconds), sum(phase["data_s"] for phase in phases)
     low, median, high = np.percentile(seconds, (25, 50, 75), method="inverted_cdf").tolist()
     latencies = np.percentile(seconds, PERCENTILES, method="inverted_cdf").tolist()
     return {
@@ -157,7 +155,5 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any] | None:
         "median": images / median,
         "spread": [images / high, images / low],
         "epochs": epochs,
-        "data_ips": images * len(seconds) / data if data > 0 else None,
-        "compute_ips": images * len(seconds) / (total - data) if total > data else None,
         "latency_ms": {str(p): 1000 * s for p, s in zip(PERCENTILES, latencies, strict=True)},
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import sys
 import time
@@ -33,16 +34,15 @@ FAILED = "failed.txt"
 class Recorder(Progress):
     """The times of a cell's iterations, at the cost of a clock reading and a list entry each.
 
-    `phases` has a dict for every phase of every epoch: `phase`, `epoch`, `seconds` (one for each
-    iteration but the first, which is not timed) and `data_s` (how much of them was spent waiting
-    for input).
+    `phases` has a dict for every phase of every epoch: `phase`, `epoch` and `seconds`, one for each
+    iteration but the first, which is not timed.
     """
 
     phases: ClassVar[list[dict[str, Any]]] = []
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.marks: list[tuple[float, float]] = []
+        self.marks: list[float] = []
 
     def start(self, *args: Any, **options: Any) -> None:
         """Begin a phase."""
@@ -52,19 +52,14 @@ class Recorder(Progress):
     def step(self, data_s: float = 0.0) -> None:
         """Note the end of an iteration."""
         super().step(data_s)
-        self.marks.append((time.perf_counter(), data_s))
+        self.marks.append(time.perf_counter())
 
     def stop(self) -> None:
         """End a phase; it may have ended already."""
         super().stop()
-        times = [mark[0] for mark in self.marks]
-        if times:
-            self.phases.append({
-                "phase": self.phase,
-                "epoch": self.epoch,
-                "seconds": [b - a for a, b in zip(times, times[1:], strict=False)],
-                "data_s": self.marks[-1][1] - self.marks[0][1],
-            })  # fmt: skip
+        if self.marks:
+            seconds = [b - a for a, b in itertools.pairwise(self.marks)]
+            self.phases.append({"phase": self.phase, "epoch": self.epoch, "seconds": seconds})
         self.marks = []
 
 

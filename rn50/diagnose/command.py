@@ -10,7 +10,7 @@ from rn50.autoconfig import Given, prepare
 from rn50.common import has_key
 from rn50.description import describe
 from rn50.diagnose import model, show
-from rn50.diagnose.measure import INPUT_ONLY, STEP_ONLY, Bench, measured, probe
+from rn50.diagnose.measure import INPUT_ONLY, STEP_ONLY, Bench, measured, measured_peak
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import TrainConfig
@@ -57,7 +57,7 @@ def candidates(part: str, done: TrainConfig, machine: Machine) -> list[str]:
         INPUT: {
             "--loader dali": done.loader != "dali",
             f"--data-nthreads {cores}": done.data_nthreads < cores,
-            "--resample fast": done.backend == "tensorflow" and done.resample != "fast",
+            "--set resample=fast": done.backend == "tensorflow" and done.resample != "fast",
         },
         COMPUTE: {
             f"--threads {cores}": done.threads < cores and not gpu,
@@ -77,9 +77,9 @@ def candidates(part: str, done: TrainConfig, machine: Machine) -> list[str]:
 
 
 def try_change(
-    bench: Bench, asked: Given, done: TrainConfig, part: str, text: str, verify: bool
+    bench: Bench, asked: Given, done: TrainConfig, part: str, text: str
 ) -> Change | None:
-    """Predict, and if `verify` is set measure, a change; None if it changes nothing here."""
+    """Predict a change; None if it changes nothing here."""
     change = parse_change(text)
     changed = {**asked, **change}
     if "data_root" not in change and "num_classes" not in change:  # the same model
@@ -91,8 +91,7 @@ def try_change(
     if names <= set(INPUT_ONLY) or names <= set(STEP_ONLY):
         part = INPUT if names <= set(INPUT_ONLY) else COMPUTE
     predicted = model.together(bench.loader(other), bench.step(other), formula(other))
-    found = bench.both(other) if verify else None
-    return Change(text, model.lesson(part, other.backend, text), predicted, found)
+    return Change(text, model.lesson(part, other.backend, text), predicted)
 
 
 def formula(done: TrainConfig) -> str:
@@ -109,9 +108,6 @@ def main(argv: list[str]) -> int:
         help="predict the run with these flags changed, as in --change '--loader dali'; repeatable"
         " (default: what is likely to help)",
     )  # fmt: skip
-    parser.add_argument(
-        "--verify", action="store_true", help="measure the changes too, and print the errors"
-    )
     parser.add_argument("--json", metavar="FILE", help="write everything that was found")
     parser.add_argument("-o", "--output", metavar="FILE", help="write a figure (.png, .svg, .pdf)")
     parser.add_argument(
@@ -135,14 +131,14 @@ def main(argv: list[str]) -> int:
     usual = SECONDS_CI if resolved.experiment.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
     done = measured(resolved.experiment)
-    found = probe(done, bench.seconds / 3)
+    peak = measured_peak(done, bench.seconds / 3)
     loader, compute = bench.loader(done), bench.step(done)
     single = bench.without_exchange(done, compute)
     rates = model.Rates(loader, compute, single, bench.both(done), formula(done))
     bound, changes = model.find_bound(rates), []
     for text in extra.change or candidates(bound.part, done, machine()):
         try:
-            change = try_change(bench, asked, done, bound.part, text, extra.verify)
+            change = try_change(bench, asked, done, bound.part, text)
         except UserError as error:
             if extra.change:
                 raise
@@ -154,7 +150,7 @@ def main(argv: list[str]) -> int:
         if not extra.change and len(changes) == MAX_CANDIDATES:
             break
     verdict = model.verdict(rates, bound, changes, done.backend)
-    diagnosis = show.Diagnosis(resolved, rates, bound, changes, verdict, **found)
+    diagnosis = show.Diagnosis(resolved, rates, bound, changes, verdict, peak)
     launch.say(f"the runs are in {bench.folder}")
     print(show.text(diagnosis))
     if extra.json:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import background, launch
+from rn50.checks import has
 from rn50.diagnose.model import FREE
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
@@ -166,15 +167,17 @@ def last_line(text: str) -> str:
     return f"{message} {lines[-1]}" if message.endswith(":") else message  # a traceback follows
 
 
-def probe(done: TrainConfig, seconds: float) -> dict[str, Any]:
-    """Return what `rn50.diagnose.probe` measures: the device's peak, the stages of the input."""
-    launch.say("measuring the stages of the input and the peak of the device …")
-    command = [sys.executable, "-m", "rn50.diagnose.probe", f"{seconds:g}"]
+def measured_peak(done: TrainConfig, seconds: float) -> float | None:
+    """Return the FLOP per second of the fastest matrix product; None without a model or PyTorch."""
+    if done.step is not None or not has("torch"):
+        return None
+    launch.say("measuring the peak of the device …")
+    command = [sys.executable, "-m", "rn50.diagnose.peak", f"{seconds:g}"]
     process = subprocess.run(
         [*command, json.dumps(done.to_dict())],
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
         env=launch.rank_environment(done),
     )  # fmt: skip
     if process.returncode:
-        raise UserError(f"the input cannot be measured: {last_line(process.stderr)}")
+        raise UserError(f"the device's peak cannot be measured: {last_line(process.stderr)}")
     return json.loads(process.stdout.splitlines()[-1])

@@ -76,17 +76,11 @@ def find_bound(rates: Rates) -> Bound:
 
 @dataclass(frozen=True)
 class Change:
-    """Flags that would change a run, the notebook about them, and the rates that they give."""
+    """Flags that would change a run, the notebook about them, and the rate that they give."""
 
     flags: str
     lesson: str
     predicted: float
-    measured: float | None = None
-
-    @property
-    def error(self) -> float | None:
-        """Return the error of the prediction, relative to the measurement."""
-        return None if self.measured is None else self.predicted / self.measured - 1
 
 
 def lesson(part: str, backend: str, flags: str = "") -> str:

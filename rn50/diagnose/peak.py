@@ -1,77 +1,69 @@
-"""The fastest matrix product of this device: the ceiling for a run."""
+"""The fastest matrix product of this device, the ceiling of a run.
+
+`python -m rn50.diagnose.peak SECONDS EXPERIMENT` prints its FLOP per second, in the precision and
+with the threads of the experiment.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
-from collections.abc import Callable
 
-import numpy as np
 import torch
 
-from rn50lib.config import TrainConfig
+from rn50lib.config import TrainConfig, from_dict
+from rn50lib.errors import status_of
+from rn50lib.preemption import die_with_parent
 from rn50lib.torch.amp import configure
 
 TURNS = 3
 SMALLEST_SIDE, LARGEST_SIDE = 256, {"cuda": 8192, "cpu": 2048}
 
 
-def peak(config: TrainConfig, limit_s: float) -> dict[str, float]:
-    """Return the FLOP per second of a matrix product in a configuration's precision and threads.
+def peak(config: TrainConfig, limit_s: float) -> float:
+    """Return the FLOP per second of a product of two square matrices, the best of three turns.
 
-    Takes about `limit_s` seconds.
+    Takes about `limit_s` seconds. A processor that emulates a precision takes minutes for a large
+    product: the side doubles, and the work grows eightfold, as long as that fits into a turn.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = configure(device.type, config.dtype)
     torch.set_num_threads(config.threads)
+    turn_s, side = limit_s / TURNS, SMALLEST_SIDE
     with torch.inference_mode():
-        return {"matrix product": matrix_product(device, dtype, limit_s / TURNS)}
+        while side < LARGEST_SIDE[device.type] and seconds(side, device, dtype) < turn_s / 8:
+            side *= 2
+        calls = max(1, int(turn_s / seconds(side, device, dtype)))
+        return 2 * side**3 / min(seconds(side, device, dtype, calls) for _ in range(TURNS))
 
 
-def matrix_product(device: torch.device, dtype: torch.dtype, turn_s: float) -> float:
-    """Return the FLOP per second of the product of two square matrices, the best of three turns.
-
-    A processor that emulates a precision takes minutes for a large product: the side doubles, and
-    the work grows eightfold, as long as that fits into `turn_s`.
-    """
-
-    def work(side: int) -> Callable[[], object]:
-        left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-        return lambda: left @ right
-
-    side = SMALLEST_SIDE
-    while side < LARGEST_SIDE[device.type] and once(work(side), device) < turn_s / 8:
-        side *= 2
-    return 2 * side**3 / seconds(work(side), device, turn_s)
+def seconds(side: int, device: torch.device, dtype: torch.dtype, calls: int = 1) -> float:
+    """Return the mean seconds of `calls` products, after one that may include preparation."""
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    begin = 0.0
+    for call in range(calls + 1):
+        if call == 1:
+            wait(device)
+            begin = time.perf_counter()
+        left @ right
+    wait(device)
+    return max(1e-7, time.perf_counter() - begin) / calls
 
 
-def copy_seconds(done: TrainConfig) -> float:
-    """Return the seconds per image to assemble a batch and copy it to the device."""
-    images = [np.zeros((done.image_shape, done.image_shape, 3), np.uint8)] * done.batch_size
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    def copy() -> torch.Tensor:
-        return torch.as_tensor(np.stack(images)).to(device)
-
-    return seconds(copy, device, turn_s=0.02) / len(images)
-
-
-def once(run: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of the second call; the first may include preparation."""
-    turn(run, device)
-    return turn(run, device)
-
-
-def seconds(run: Callable[[], object], device: torch.device, turn_s: float) -> float:
-    """Return the seconds of one call, the least of three turns of about `turn_s` seconds."""
-    calls = max(1, int(turn_s / max(once(run, device), 1e-7)))
-    return min(turn(run, device, calls) for _ in range(TURNS))
-
-
-def turn(run: Callable[[], object], device: torch.device, calls: int = 1) -> float:
-    """Return the mean seconds of `calls` calls."""
-    begin = time.perf_counter()
-    for _ in range(calls):
-        run()
+def wait(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / calls
+
+
+def main() -> int:
+    """Print the measurement as JSON."""
+    config = from_dict(json.loads(sys.argv[2]), "the experiment")
+    print(json.dumps(peak(config, float(sys.argv[1]))))
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(status_of(main))

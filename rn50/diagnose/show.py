@@ -15,20 +15,19 @@ from rn50lib.hardware import machine
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PARTS = ("read", "decode", "augment", "copy", "arithmetic", "exchange", "waiting for input")
+PARTS = ("loading", "arithmetic", "exchange", "waiting for input")
 
 
 @dataclass
 class Diagnosis:
-    """The findings; `stages` (seconds per image on one core) and `peak` (FLOP/s) may be None."""
+    """The findings; `peak`, in FLOP per second, may be None."""
 
     resolved: Resolved
     rates: model.Rates
     bound: model.Bound
     changes: list[model.Change]
     verdict: str
-    stages: dict[str, float] | None
-    peak: dict[str, float] | None
+    peak: float | None
 
     @property
     def predicted(self) -> float:
@@ -51,11 +50,10 @@ def content(found: Diagnosis) -> dict[str, Any]:
             "loader": finite(found.rates.loader),
             "both_predicted": found.predicted,
         },
-        "stages": found.stages,
         "exchange": exchange(found),
         "flops": speed(found),
         "bound": asdict(found.bound) | {"gain": finite(found.bound.gain)},
-        "changes": [asdict(change) | {"error": change.error} for change in found.changes],
+        "changes": [asdict(change) for change in found.changes],
         "lesson": model.lesson(found.bound.part, found.resolved.experiment.backend),
         "verdict": found.verdict,
     }
@@ -83,12 +81,10 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
         return None
     net, size = done.to_network(), done.image_shape
     per_image = 2 * net.macs(size) if done.only_inference else net.train_flops(size)
-    rate, peaks = per_image * found.rates.both, found.peak or {}
-    fastest = max(peaks, key=lambda name: peaks[name], default=None)
-    peak = peaks[fastest] * done.n if fastest else None  # each worker has its device
+    rate = per_image * found.rates.both
+    peak = found.peak * done.n if found.peak else None  # each worker has its device
     share = rate / peak if peak else None
-    return {"per_image": per_image, "per_second": rate, "peaks": found.peak, "peak": peak,
-            "fastest": fastest, "share_of_peak": share}  # fmt: skip
+    return {"per_image": per_image, "per_second": rate, "peak": peak, "share_of_peak": share}
 
 
 def text(found: Diagnosis) -> str:
@@ -105,9 +101,6 @@ def text(found: Diagnosis) -> str:
     for name, ips in rows:
         if ips != model.FREE and (ips != rates.compute or name == "step alone"):
             lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}")
-    if found.stages:
-        parts = ", ".join(f"{name} {1000 * s:.3g} ms" for name, s in found.stages.items())
-        lines.append(f"  an image on one core: {parts}")
     if lost := exchange(found):
         step, exchanged = 1000 * lost["step_s"], 1000 * lost["exchange_s"]
         lines.append(f"  a step of {step:.0f} ms loses {exchanged:.0f} ms to the exchange of"
@@ -115,13 +108,10 @@ def text(found: Diagnosis) -> str:
     if flop := speed(found):
         line = f"  the model computes {flop['per_second'] / 1e9:,.0f} GFLOP/s"
         if flop["share_of_peak"]:
-            line += f", {100 * flop['share_of_peak']:.0f} % of the fastest {flop['fastest']} here"
+            line += f", {100 * flop['share_of_peak']:.0f} % of the fastest matrix product here"
         lines.append(line)
     for change in found.changes:
-        line = f"  with {change.flags}: {change.predicted:,.1f} img/s predicted"
-        if change.measured is not None and change.error is not None:
-            line += f", {change.measured:,.1f} measured (error {100 * change.error:+.0f} %)"
-        lines.append(line)
+        lines.append(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")
     return "\n".join(lines)
 
 
@@ -129,15 +119,10 @@ def text(found: Diagnosis) -> str:
 
 
 def bar_parts(found: Diagnosis) -> list[tuple[str, dict[str, float]]]:
-    """Return (bar, milliseconds per image by part) for the loader, the step and both together.
-
-    The loader's time over all workers is divided among its stages.
-    """
+    """Return (bar, milliseconds per image by part) for the loader, the step and both together."""
     rates, bars = found.rates, []
     if rates.loader != model.FREE:
-        stages = found.stages or {"decode": 1.0}
-        scale = 1000 / rates.loader / sum(stages.values())
-        bars.append(("loader alone", {name: scale * s for name, s in stages.items()}))
+        bars.append(("loader alone", {"loading": 1000 / rates.loader}))
     arithmetic = 1000 / rates.without_exchange
     step = {"arithmetic": arithmetic, "exchange": 1000 / rates.compute - arithmetic}
     bars.append(("step alone", step))

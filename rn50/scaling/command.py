@@ -80,7 +80,7 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         f"one GPU   {ips:g} img/s with batch {batch}, {args.dtype} ({speed})",
         f"links     {' between hosts, '.join(joined[::-1])} in hosts of {args.gpus_per_host}",
         f"exchange  {size:.1f} MB ({training.network.name}) in {len(training.buckets)} buckets,"
-        f" {cluster.algorithm}, during the backward pass",
+        f" hierarchical, during the backward pass",
         f"noise     {100 * fitted.noise:.3g} % of a step's time (fitted on {rows} GPUs of the"
         f" {fitted.name}, published)",
         f"input     {f'{args.input_ips:g} img/s per host' if args.input_ips else 'fast enough'}",
@@ -110,15 +110,7 @@ def finding(step: PredictedStep) -> str:
         lost, took = 1000 * step.lost[step.limit], 1000 * step.step_s
         what = f"most is lost in {step.limit}, {lost:.1f} of {took:.1f} ms"
     found = f"{step.gpus} GPUs: {100 * step.efficiency:.1f} % of perfect speed; {what}."
-    return f"{found} {large_batch(step)}".rstrip()
-
-
-def large_batch(step: PredictedStep) -> str:
-    """Return a remark on a global batch that loses accuracy; an empty text for others."""
-    size = step.gpus * step.batch
-    if size <= ACCURATE:
-        return ""
-    return (
-        f"A global batch of {size:,} is beyond what this recipe trains without losing accuracy:"
-        f" Goyal et al. (2017) found none lost up to {ACCURATE:,}."
-    )
+    if (size := step.gpus * step.batch) > ACCURATE:
+        found += f" A global batch of {size:,} loses accuracy; one of {ACCURATE:,} loses none"
+        found += " (Goyal et al., 2017)."
+    return found

@@ -1,17 +1,16 @@
 """A training step on n GPUs as a sum: compute, stragglers, what is left of the exchange, input.
 
-    step = max(slowest compute + exposed exchange, input) + contention
+    step = max(slowest compute + exposed exchange, input)
 
 - compute: measured on one GPU, so the step of one GPU is exactly what was measured.
 - stragglers: all wait for the slowest. With normally distributed step times of relative standard
   deviation `noise`, the slowest of n takes 1 + noise * E[max of n normals] of the mean.
 - exchange: gradients are summed in buckets. A bucket starts when the slowest worker has its last
   gradient and the previous bucket is done; what ends after the backward pass is exposed. An
-  all-reduce is a ring, or hierarchical: a reduce-scatter in each host, rings between the hosts, an
-  all-gather in each host.
+  all-reduce in one host is a ring; over several it is hierarchical: a reduce-scatter in each host,
+  rings between the hosts, an all-gather in each host.
 - input: the workers of a host share its loaders, so n of them get a batch each no faster than in
   n * batch / input_ips.
-- contention: what every further worker on the host costs each image (0 unless fitted).
 
 Backward takes 2/3 of the step and spreads over the layers as their multiply-adds do.
 """
@@ -56,7 +55,6 @@ class Training:
     gradient_bytes: int = 4
     network: Network = resnet()
     image_size: int = 224
-    bucket_bytes: int = BUCKET_BYTES
 
     @property
     def compute_s(self) -> float:
@@ -69,7 +67,7 @@ class Training:
         made, size, ready = [], 0, 1 - BACKWARD
         for ready, parameters in gradients(self.network, self.image_size):
             size += parameters * self.gradient_bytes
-            if size >= self.bucket_bytes:
+            if size >= BUCKET_BYTES:
                 made.append(Bucket(ready, size))
                 size = 0
         return (*made, Bucket(ready, size)) if size else tuple(made)
@@ -83,10 +81,8 @@ class Cluster:
     between: Link | None = None
     gpus_per_host: int = 8
     input_ips: float | None = None  # of the loaders of one host; None: as many as needed
-    algorithm: str = "hierarchical"  # or "ring"
     overlap: bool = True  # of the exchange with the backward pass
     noise: float = 0.0  # standard deviation of a worker's step time over its mean
-    contention_s: float = 0.0  # per image and further worker on the host
     start_s: float = START_S
 
     def split(self, n: int) -> tuple[int, int]:
@@ -108,7 +104,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """A predicted step of n GPUs; its parts, in seconds, add up to `step_s`, all but `hidden_s`."""
+    """A predicted step of n GPUs; its parts, in seconds, add up to `step_s`."""
 
     gpus: int
     hosts: int
@@ -117,14 +113,12 @@ class PredictedStep:
     stragglers_s: float
     exposed_s: float
     input_wait_s: float
-    contention_s: float
-    hidden_s: float
 
     @property
     def lost(self) -> dict[str, float]:
         """The seconds that one GPU alone would not take, by their reason."""
-        seconds = (self.stragglers_s, self.exposed_s, self.input_wait_s, self.contention_s)
-        return dict(zip(("stragglers", "exchange", "input", "contention"), seconds, strict=True))
+        return {"stragglers": self.stragglers_s, "exchange": self.exposed_s,
+                "input": self.input_wait_s}  # fmt: skip
 
     @property
     def step_s(self) -> float:
@@ -157,32 +151,26 @@ def predict(training: Training, cluster: Cluster, n: int) -> PredictedStep:
     hosts, on_host = cluster.split(n)
     alone = training.compute_s
     slowest = alone * (1 + cluster.noise * expected_max(n))
-    times = [all_reduce_s(cluster, n, bucket.size) for bucket in training.buckets]
     end = 0.0  # of the bucket before
-    for bucket, seconds in zip(training.buckets, times, strict=True):
-        end = max(end, slowest * (bucket.ready if cluster.overlap else 1)) + seconds
+    for bucket in training.buckets:
+        end = max(end, slowest * (bucket.ready if cluster.overlap else 1))
+        end += all_reduce_s(cluster, n, bucket.size)
     end = max(end, slowest)
     fed = on_host * training.batch / cluster.input_ips if cluster.input_ips else 0.0
     return PredictedStep(
         gpus=n, hosts=hosts, batch=training.batch, compute_s=alone, stragglers_s=slowest - alone,
         exposed_s=end - slowest, input_wait_s=max(0.0, fed - end),
-        contention_s=cluster.contention_s * training.batch * (on_host - 1),
-        hidden_s=max(0.0, sum(times) - (end - slowest)),
     )  # fmt: skip
 
 
 def all_reduce_s(cluster: Cluster, n: int, size: float) -> float:
-    """Return the seconds in which n GPUs sum `size` bytes by the cluster's algorithm."""
+    """Return the seconds in which n GPUs sum `size` bytes."""
     hosts, on_host = cluster.split(n)
     local, between = cluster.local, cluster.between
     if n == 1:
         return 0.0
     if hosts == 1 or between is None:
         return cluster.start_s + ring_s(n, size, local)
-    if cluster.algorithm == "ring":  # every step waits for the slowest of its links
-        bytes_per_s = min(local.bytes_per_s, between.bytes_per_s)
-        slowest = Link("slowest", bytes_per_s, max(local.latency_s, between.latency_s))
-        return cluster.start_s + ring_s(n, size, slowest)
     # The rings between hosts share one adapter and carry 1 / on_host of the data each: together
     # they take as long as one ring with all of it.
     return cluster.start_s + ring_s(on_host, size, local) + ring_s(hosts, size, between)

@@ -29,7 +29,7 @@ class ImageSpec:
     """The parameters of a graph.
 
     `pixels` is the images' side, `resize` the shorter side of a validation image before its centre
-    is cut out. `antialias` goes with `--resample`; for `fast` see `decode.fast_decode`. `gpu`
+    is cut out. `antialias` goes with `--set resample`; for `fast` see `decode.fast_decode`. `gpu`
     decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the part
     that the crop needs is decoded, which is less work.
     """

@@ -42,7 +42,7 @@ def fast_decode(config: TrainConfig, train: bool) -> bool:
     """Return True if libjpeg uses a coarser cosine transform and repeats colours.
 
     The error is small compared with a random crop's. Validation decodes accurately, so that all
-    loaders give the same predictions, unless `--resample fast` is passed.
+    loaders give the same predictions, unless `--set resample=fast` is passed.
     """
     return train or config.resample == "fast"
 

@@ -35,7 +35,7 @@ class TensorflowStep:
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         if config.cuda_graphs:
-            raise UserError("--cuda-graphs is for PyTorch only; for TensorFlow there is --compile")
+            raise UserError("--set cuda_graphs is for PyTorch only; TensorFlow has --compile")
         self.device = configure(config.threads, comm.local_rank)
         amp.configure(self.device, config.dtype)
         self.config, self.net = config, net

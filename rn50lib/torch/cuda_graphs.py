@@ -68,7 +68,7 @@ class Queue:
 
 
 def check_graphs(device: str, config: TrainConfig) -> None:
-    """Raise UserError if --cuda-graphs is impossible for a run."""
+    """Raise UserError if `cuda_graphs` is impossible for a run."""
     own = [text for text in config.override if text.startswith(ON_HOST)]
     why = None
     if device != "cuda":
@@ -80,7 +80,7 @@ def check_graphs(device: str, config: TrainConfig) -> None:
     elif own:
         why = f"--override {own[0]} runs on the host"
     if why:
-        raise UserError(f"--cuda-graphs: {why}: leave the flag out")
+        raise UserError(f"--set cuda_graphs=true: {why}: leave it out")
 
 
 def record(
@@ -90,7 +90,7 @@ def record(
     try:
         return Recorded(body, images, labels, changed)
     except RuntimeError as error:
-        raise UserError(f"--cuda-graphs: {first_line(error)}: leave the flag out") from error
+        raise UserError(f"--set cuda_graphs=true: {first_line(error)}: leave it out") from error
 
 
 class Recorded:

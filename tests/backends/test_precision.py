@@ -280,7 +280,7 @@ def test_overflow_is_counted_reported_and_recovered_from(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
     (tmp_path / "mine.py").write_text(CORRUPTED)
-    report = run("--backend", backend, "--loss-scale", "dynamic:64:2", "--override",
+    report = run("--backend", backend, "--set", "loss_scale=dynamic:64:2", "--override",
                  "exchange_gradients=mine.py:exchange_gradients")  # fmt: skip
     # good, good: 128; bad: 64; good, good: 128; good
     assert report["env"]["loss_scale"] == {"scale": 128.0, "skipped_updates": 1}
@@ -303,7 +303,7 @@ def test_resumed_run_keeps_its_loss_scale(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
     """A float16 run whose first scale overflows is bit-exact, with metrics and skipped steps."""
-    flags = ("--backend", backend, "--dtype", "float16", "--loss-scale", "dynamic:16777216:3")
+    flags = ("--backend", backend, "--dtype", "float16", "--set", "loss_scale=dynamic:16777216:3")
     whole = run(*flags, "-e", "2", name="whole")
     run(*flags, "-e", "1", name="parts")
     parts = run(*flags, "-e", "2", "--resume", name="parts")

@@ -68,9 +68,9 @@ def test_compiled_step_gives_the_same_result(backend: str) -> None:
 
 @pytest.mark.needs("torch")
 def test_cuda_graphs_without_a_gpu_are_refused(rn50: Run, photos: Photos) -> None:
-    ended = rn50("train", "--data-root", photos.root, *SHORT, "--cuda-graphs")
+    ended = rn50("train", "--data-root", photos.root, *SHORT, "--set", "cuda_graphs=true")
     assert ended.status == 2
-    assert "--cuda-graphs: there is no GPU here: leave the flag out" in ended.error
+    assert "--set cuda_graphs=true: there is no GPU here: leave it out" in ended.error
 
 
 # --- memory ---------------------------------------------------------------------------------------

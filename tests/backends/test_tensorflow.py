@@ -153,6 +153,6 @@ def test_keras_on_another_framework_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.needs("tensorflow")
 def test_cuda_graphs_are_refused(rn50: Any, photos: Photos) -> None:
-    flags = ("--backend", "tensorflow", "--cuda-graphs")
+    flags = ("--backend", "tensorflow", "--set", "cuda_graphs=true")
     ended = rn50("train", "--data-root", photos.root, *TINY, *flags)
-    assert ended.status == 2 and "--cuda-graphs" in ended.error and "PyTorch" in ended.error
+    assert ended.status == 2 and "--set cuda_graphs" in ended.error and "PyTorch" in ended.error

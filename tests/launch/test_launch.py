@@ -23,7 +23,7 @@ from tests.support import TINY, Photos, full
 
 PATIENCE = 60.0  # seconds for things that take one when the machine is idle
 # a run that goes on until it is ended: its model is a wait, its loader has workers
-ENDLESS = ("--step", "paced:2000", "-e", "100000", "--disp-batches", "1", "--data-nthreads", "2")
+ENDLESS = ("--set", "step=2000", "-e", "100000", "--disp-batches", "1", "--data-nthreads", "2")
 
 
 # --- environment --------------- --------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`rn50 run --timeline FILE`: Horovod's own timeline of a real run, as any JSON reader sees it."""
+"""`rn50 run --set timeline=FILE`: Horovod's own timeline, as any JSON reader sees it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_timeline_has_every_gradient_of_every_step(run_cli, tmp_path: Path) -> N
     file = tmp_path / "timeline.json"
     done = run_cli(
         *("run", "-n", "2", "--comm", "horovod", *TINY, "--loader", "synthetic", "--no-val"),
-        *("--benchmark-iters", "5", "--num-epochs", "1", "--timeline", file),
+        *("--benchmark-iters", "5", "--num-epochs", "1", "--set", f"timeline={file}"),
         timeout=900,
     )
     assert done.returncode == 0, done.stderr

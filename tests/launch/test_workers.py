@@ -109,13 +109,13 @@ def test_every_worker_gets_its_own_cores(cores: list, size: int, wanted: list) -
         (("-n", "2", "--hosts", "a:1,a:1"), "each named once"),
         (("-n", "2", "--comm", "local"), "--comm local is one worker"),
         (("-n", "2", "--comm", "ddp", "--launcher", "mpirun"), "not DDP's"),
-        (("-n", "1", "--timeline", "t.json"), "--timeline is for many workers"),
-        (("-n", "2", "--comm", "ddp", "--timeline", "t.json"), "--timeline is Horovod's"),
+        (("-n", "1", "--set", "timeline=t.json"), "--set timeline is for many workers"),
+        (("-n", "2", "--comm", "ddp", "--set", "timeline=t.json"), "--set timeline is Horovod's"),
         (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "--comm ddp is PyTorch's"),
-        (("-n", "1", "--bind", "core"), "--bind is for many workers"),
+        (("-n", "1", "--set", "bind=core"), "--set bind is for many workers"),
         (("-n", "1", "--comm-timeout", "9"), "--comm-timeout is for many workers"),
         (("-n", "2", "--hosts", "localhost:1,nowhere.invalid:1"), "nowhere.invalid has no address"),
-        (("--checkpoint-steps", "5", "--step", "paced:100"), "nothing to save"),
+        (("--checkpoint-steps", "5", "--set", "step=100"), "nothing to save"),
     ],
 )
 def test_impossible_groups_are_refused(
@@ -357,7 +357,7 @@ def start(photos: Photos, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 @pytest.mark.parametrize("launcher", [ALONE, *once("horovodrun")])
 def test_a_killed_worker_ends_the_run(launcher: str, start: Callable[..., Run]) -> None:
     last = 0 if launcher == "alone" else 1
-    run = start(launcher, *ENDLESS, *("--bind", "core") * last)
+    run = start(launcher, *ENDLESS, *("--set", "bind=core") * last)
     if last and len(os.sched_getaffinity(0)) > 1:
         cores = [set(run.worker(rank).cpu_affinity() or ()) for rank in (0, 1)]
         assert cores[0] and cores[1] and not cores[0] & cores[1]

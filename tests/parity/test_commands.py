@@ -18,7 +18,6 @@ import pytest
 from data_prep import im2rec
 from rn50 import parser as parsers
 from rn50.benchmark import command as benchmark
-from rn50.foreign_flags import TABLE
 from tests.conftest import SmallDataset
 from tests.support import Ended, Photos, strict_json
 
@@ -185,12 +184,12 @@ def test_each_reference_flag_is_accepted_or_answered() -> None:
         flags = found["flags"].split()
         counts[release] = len(flags)
         for flag in flags:
-            assert (flag in known) != (flag in TABLE), flag
+            assert (flag in known) != (flag in parsers.FOREIGN_FLAGS), flag
     assert counts == {"18.12": 88, "the last release": 85}
     page = (ROOT / "docs" / "reference.md").read_text()
     same = sum(flag in known for flag in FLAGS["18.12"]["flags"].split())
     assert f"Of the 88 flags of `train.py` (release 18.12), {same} have the same name here." in page
-    assert {"--executable", "--timeout", "--mode"} <= set(TABLE)  # of benchmark.py
+    assert {"--executable", "--timeout", "--mode"} <= set(parsers.FOREIGN_FLAGS)  # of benchmark.py
 
 
 def test_long_names_of_benchmark_py_are_accepted() -> None:

@@ -55,7 +55,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     """Two cells; a training epoch of the second has a single iteration, which is not timed."""
     folder = tmp_path_factory.mktemp("swept")
     process = sweep(folder, "-n", "1", "-b", "4,24", "-i", "6", "-e", "3", "-w", "1",
-                    "--num-examples", "24", "--step", f"paced:{RATE:g}")  # fmt: skip
+                    "--num-examples", "24", "--set", f"step={RATE:g}")  # fmt: skip
     out, err = process.communicate(timeout=PATIENCE)
     return folder / "out.json", Ended(process.returncode, out, err)
 
@@ -90,8 +90,7 @@ def test_a_cell_holds_its_iterations_times(swept) -> None:
         low, high = detail["spread"]
         assert 0 < low <= detail["median"] <= high and len(detail["epochs"]) == 2
         # a single iteration may begin late and end in time
-        assert detail["median"] < 2 * RATE and detail["compute_ips"] < 2 * RATE
-        assert detail["data_ips"] > RATE
+        assert detail["median"] < 2 * RATE
         latencies = [detail["latency_ms"][p] for p in ("50", "90", "95", "99", "100")]
         assert latencies == sorted(latencies)
         assert latencies[0] == pytest.approx(4000 / detail["median"])
@@ -116,7 +115,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     running: list[subprocess.Popen[str]] = []
 
     def start(*flags: str) -> subprocess.Popen[str]:
-        process = sweep(tmp_path, "-i", "3", "-e", "50", "--step", "paced:1000", *flags)
+        process = sweep(tmp_path, "-i", "3", "-e", "50", "--set", "step=1000", *flags)
         running.append(process)
         end = time.monotonic() + PATIENCE
         while not list(tmp_path.glob("runs/*/n1-b100/report.json")):

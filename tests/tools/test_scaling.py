@@ -31,9 +31,6 @@ def test_all_reduces_by_hand() -> None:
     # ring of 3, 4 steps of 1 MB, with an eighth of 100 MB/s.
     levels = 14 * (0.003 + 10e-6) + 4 * (1e6 / (1e8 / 8) + 50e-6)
     assert all_reduce_s(SLOW, 24, 24e6) == pytest.approx(levels)
-    # one ring through all: 46 steps of 1 MB, each as slow as the network
-    one_ring = replace(SLOW, algorithm="ring")
-    assert all_reduce_s(one_ring, 24, 24e6) == pytest.approx(46 * (0.01 + 50e-6))
 
 
 def test_buckets_hold_every_gradient_once() -> None:
@@ -68,13 +65,10 @@ def test_only_exchange_after_the_backward_pass_is_exposed() -> None:
     buckets, alone = V100.buckets, V100.compute_s
     times = [all_reduce_s(DGX, 8, bucket.size) for bucket in buckets]
     late = predict(V100, replace(DGX, overlap=False), 8)
-    assert late.exposed_s == pytest.approx(sum(times)) and late.hidden_s == pytest.approx(0)
+    assert late.exposed_s == pytest.approx(sum(times))
     early = predict(V100, DGX, 8)
     assert early.exposed_s == pytest.approx(times[-1])  # each earlier one is done by then
-    assert early.hidden_s == pytest.approx(sum(times[:-1]))
     assert early.step_s == pytest.approx(alone + times[-1])
-    slow = predict(V100, replace(DGX, contention_s=2e-5), 8)
-    assert slow.step_s == pytest.approx(early.step_s + 2e-5 * 208 * 7)
 
 
 # --- the command ----------------------------------------------------------------------------------

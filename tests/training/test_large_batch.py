@@ -18,7 +18,7 @@ SMOOTHING = ("--label-smoothing", "0.1")
 LARS = ("--optimizer", "lars", "--lr", "3.2")
 ALL = (
     *(*TINY, *LARS, *SMOOTHING, "--lr-schedule", "cosine", "--warmup-epochs", "1", "-e", "4"),
-    *("--zero-gamma", "--no-bn-decay"),
+    *("--set", "zero_gamma=true", "--set", "bn_decay=false"),
 )
 BACKENDS = [
     pytest.param("torch", marks=pytest.mark.needs("torch")),

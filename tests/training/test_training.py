@@ -310,7 +310,7 @@ def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:
     flags = ("--benchmark-iters", "1", "--no-val", "-e", "5")
     assert resume(rn50, photos, *flags, "--save-period", "2").status == 0
     assert checkpoint.epochs("m") == [2, 4, 5]  # and always the last
-    assert resume(rn50, photos, *flags, "--keep", "2", "--model-prefix", "n").status == 0
+    assert resume(rn50, photos, *flags, "--set", "keep=2", "--model-prefix", "n").status == 0
     assert checkpoint.epochs("n") == [4, 5]
 
 
@@ -354,7 +354,7 @@ def test_a_diverged_loss_is_an_error_and_leaves_no_checkpoint(rn50: Run, photos:
 def test_a_paced_step_measures_speed_and_writes_no_weights(
     rn50: Run, photos: Photos, tmp_path: Path
 ) -> None:
-    report = run(rn50, photos, "--step", "paced:5000", "--run-dir", str(tmp_path))
+    report = run(rn50, photos, "--set", "step=5000", "--run-dir", str(tmp_path))
     assert report["metrics"]["train.top1"] == [None] and report["metrics"]["val.loss"] == [None]
     assert report["metrics"]["train.total_ips"][0] > 0
     assert report["env"]["versions"]["device"] == "paced at 5000 img/s"
