@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
@@ -87,6 +88,7 @@ def layer_of(row):
     return fold
 
 
+@functools.cache
 def table_rows() -> list[tuple[str, Any, str]]:
     """Exercise, wrong answer and diagnosis of every row."""
     as_answer = {  # if a row is not the answer itself
