@@ -24,7 +24,7 @@ from rounds import stated_machine
 
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
-from data_prep.tfrecordwriter import example_pieces, format_index, write_records
+from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib.data.tfrecord import index_path, shard_name
 
 SHARDS = 16
@@ -59,9 +59,9 @@ def write(root: Path, form: str, records: int, size: int) -> None:
     for number in range(SHARDS):
         path = root / "tfrecord" / shard_name("train", number, SHARDS)
         index_path(path).parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb", buffering=0) as file:
+        with open(path, "wb") as file:
             entries = write_records(file, (
-                example_pieces({
+                serialize_example({
                     "image/encoded": payload[i : i + size],
                     "image/class/label": 1 + i % CLASSES,
                     "image/class/synset": f"n{i % CLASSES:08}",

@@ -8,7 +8,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
+
+from tqdm import tqdm
 
 from rn50lib.errors import TERMINATED, UserError, status_of
 from rn50lib.files import whole_output
@@ -68,48 +70,16 @@ def check_room(folder: str | os.PathLike, needed: int, what: str) -> None:
         )
 
 
-class Progress:
-    """Progress with rate and time left on stderr: a bar on a terminal, else a line every 2 seconds.
+class Progress(tqdm):
+    """A progress bar on stderr: on a terminal at once, in a log after 2 and every 30 seconds.
 
     ``unit`` is the plural of what is counted. ``quiet`` shows nothing.
     """
 
     def __init__(self, total: int, what: str, unit: str = "images", quiet: bool = False) -> None:
-        self.total, self.what, self.unit, self.quiet = total, what, unit, quiet
-        self.count = 0
-        self._start = self._last = time.monotonic()
-        self._bar: Any = None
-        if not quiet and sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self._bar = tqdm(
-                total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, smoothing=0.1
-            )
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def add(self, count: int) -> None:
-        """Count what was done since the last call."""
-        self.count += count
-        if self._bar is not None:
-            self._bar.update(count)
-        elif not self.quiet:
-            now = time.monotonic()
-            if now - self._last >= 2:
-                self._last = now
-                rate = self.count / (now - self._start)
-                left = max(0, int((self.total - self.count) / rate)) if rate else 0
-                print(
-                    f"{self.what}: {self.count:,} of {self.total:,} {self.unit}, {rate:,.0f}/s, "
-                    f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left",
-                    file=sys.stderr,
-                    flush=True,
-                )
+        pace = {} if sys.stderr.isatty() else {"delay": 2, "mininterval": 30}
+        super().__init__(total=total, desc=what, unit=f" {unit}", disable=quiet, **pace)
+        self._start = time.monotonic()
 
     @property
     def seconds(self) -> float:

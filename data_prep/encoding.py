@@ -1,14 +1,10 @@
-"""The writers' half of the formats: RecordIO's framing, the sidecar of shards, image headers.
-
-No decoder is needed for an image's header, and a damaged image gives None instead of an error.
-"""
+"""The writers' half of the formats: RecordIO's framing and the sidecar of shards."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -72,36 +68,3 @@ def write_sidecar(folder: Path, split: str, labels: np.ndarray) -> None:
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
     found = {"offsets": np.concatenate(offsets), "labels": labels, "firsts": firsts}
     save_arrays(sidecar_path(folder, split), shards, found)
-
-
-class ImageInfo(NamedTuple):
-    """The header of an image file.
-
-    ``format`` is "JPEG" or "PNG"; ``channels`` 1 is grey, 3 colour, 4 CMYK or alpha; ``bits`` are
-    those of a sample.
-    """
-
-    format: str
-    width: int
-    height: int
-    channels: int
-    bits: int = 8
-
-
-_PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
-_JPEG_SIZE = struct.Struct(">BHHB")
-
-
-def image_info(data: bytes) -> ImageInfo | None:
-    """Read the header of a JPEG or PNG; None if it is neither, or ends too early."""
-    from rn50lib.data.decode import find_frame  # it imports Pillow, which packing does not need
-
-    if (at := find_frame(data)) is not None:
-        bits, height, width, channels = _JPEG_SIZE.unpack_from(data, at + 4)
-        return ImageInfo("JPEG", width, height, channels, bits)
-    if data[:8] == _PNG and data[12:16] == b"IHDR" and len(data) >= 26:
-        width, height = struct.unpack_from(">II", data, 16)
-        if known := _PNG_CHANNELS.get(data[25]):
-            return ImageInfo("PNG", width, height, known, data[24])
-    return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.common import Progress, check_room, format_bytes, run_program
-from data_prep.lists import EXTENSIONS, Split, find_images, read_list, write_lists
+from data_prep.lists import EXTENSIONS, find_images, read_list, write_list
 from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
 from rn50lib import hooks
 from rn50lib.argparser import Parser
@@ -42,9 +43,8 @@ def make_list(
     recursive: bool = True,
     shuffle: bool = True,
     extensions: tuple[str, ...] = EXTENSIONS,
-    split: Split | None = None,
 ) -> None:
-    """Write PREFIX.lst (or several, after ``split``), and print what it holds."""
+    """Write PREFIX.lst, and print what it holds."""
     found = find_images(root, recursive, extensions)
     for folder in found.empty:
         note(
@@ -54,12 +54,12 @@ def make_list(
     for folder in found.classes:
         if any(name.startswith(".") and name != "." for name in folder.split("/")):
             note(f"{folder} is a hidden folder and becomes a class; is it one?")
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    lists = write_lists(prefix, found, shuffle, split)
-    for path, count in lists.items():
-        print(f"{path}: {count:,} images in {max(1, len(found.classes)):,} classes")
+    path = Path(f"{prefix}.lst")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_list(path, found, shuffle)
+    print(f"{path}: {len(found.images):,} images in {max(1, len(found.classes)):,} classes")
     for other in find_lists(prefix):
-        if other not in lists:
+        if other != path:
             note(f"{other} was there before; packing {prefix} would pack it as well")
 
 
@@ -91,7 +91,7 @@ def pack_list(
 ) -> int:
     """Write the .rec, .idx and .crc next to a list; return the number of records.
 
-    ``transform`` None packs the files unchanged; else it is ``Transform.apply``. Raises UserError
+    ``transform`` re-encodes an image; None packs the files unchanged. Raises UserError
     if the disk has too little room, or if images are missing, empty, git-LFS pointers or
     (transforming) do not decode, unless ``skip_bad`` leaves them out.
     """
@@ -223,9 +223,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--list", action="store_true", help="write PREFIX.lst, and stop")
     add("--recursive", action="store_true", help="each folder is a class")
     add("--exts", nargs="+", default=EXTENSIONS, metavar="EXT", help=" ".join(EXTENSIONS))
-    add("--chunks", type=int, default=1, metavar="N", help="divide into N lists")
-    add("--train-ratio", type=float, default=1.0, metavar="R", help="share for training")
-    add("--test-ratio", type=float, default=0.0, metavar="R", help="share for testing")
     add("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the walk")
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")
@@ -239,14 +236,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
     add("--center-crop", action="store_true", help="cut out the square in the middle")
-    add("--quality", type=int, metavar="Q", help="JPEG 1-100 (95), PNG compression 1-9 (6)")
-    add("--color", type=int, default=1, choices=(-1, 0, 1), help="1 RGB, 0 grey, -1 as it is")
-    add("--encoding", default=".jpg", choices=(".jpg", ".png"), help="format to encode in")
+    add("--quality", type=int, default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
     arguments = parser.parse_args(argv)
     if arguments.root is None and not (arguments.index or arguments.checksums):
         parser.error("ROOT, the folder that holds the images, is missing")
     if arguments.num_thread < 1:
         parser.error(f"--num-thread {arguments.num_thread}: give at least one thread")
+    if not 1 <= arguments.quality <= 100:
+        parser.error(f"--quality {arguments.quality}: use 1 to 100")
+    if arguments.resize < 0:
+        parser.error(f"--resize {arguments.resize}: pass the shorter side's length in pixels")
     return arguments
 
 
@@ -262,30 +261,27 @@ def main(argv: list[str] | None = None) -> None:
         return
     root = os.path.abspath(arguments.root)
     if arguments.list:
-        split = Split(arguments.chunks, arguments.train_ratio, arguments.test_ratio)
         make_list(
             prefix,
             root,
             recursive=arguments.recursive,
             shuffle=arguments.shuffle,
             extensions=tuple(ext.lower() for ext in arguments.exts),
-            split=split,
         )
         return
     hooks.install((arguments.override,) if arguments.override else (), hooks.PACK)
     transform = None
     if not arguments.pass_through:
-        from data_prep.transform import Transform
+        from data_prep.images import reencode
 
         # Pillow warns of each corrupt EXIF block and the like; the pixels are fine.
         warnings.filterwarnings("ignore", module=r"PIL\.")
-        transform = Transform(
-            arguments.resize,
-            arguments.center_crop,
-            arguments.quality,
-            arguments.color,
-            arguments.encoding,
-        ).apply
+        transform = functools.partial(
+            reencode,
+            resize=arguments.resize,
+            center_crop=arguments.center_crop,
+            quality=arguments.quality,
+        )
     pack_all(
         prefix,
         root,

@@ -12,7 +12,6 @@ own registration at image-net.org, whose terms allow non-commercial research and
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 from pathlib import Path
@@ -20,17 +19,12 @@ from pathlib import Path
 from data_prep import processes, unpacking
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.devkit import DEVKIT
-from data_prep.layouts import TRAIN_TAR, VAL_TAR, Plan, make_plan
+from data_prep.layouts import Plan, make_plan
 from data_prep.output import OutputFolder
 from rn50lib.argparser import Parser
 from rn50lib.errors import UserError
 from rn50lib.hardware import usable_cores
 
-MD5 = {
-    TRAIN_TAR: "1d675b47d978889d74fa0da5fadfb00e",
-    VAL_TAR: "29b22e2961454d5413ddabcf34fc5622",
-    f"{DEVKIT}.tar.gz": "fa75699e90414af021442c21a62c3abf",
-}
 KNOWN = {"train": 1_281_167, "val": 50_000}
 """Images of ILSVRC 2012, which has 1000 classes."""
 
@@ -40,7 +34,6 @@ def unpack(
     out: Path,
     *,
     devkit: Path | None = None,
-    md5: bool = False,
     copy: bool = False,
     jobs: int | None = None,
     quiet: bool = False,
@@ -53,8 +46,6 @@ def unpack(
     ``out`` exists and was made from something else.
     """
     plan = make_plan(source, devkit)
-    if md5:
-        _check_md5(plan, devkit, quiet)
     stamp = [str(source.resolve()), plan.form, [_stamp(path) for path in plan.inputs]]
     folder = OutputFolder(out, stamp)
     if folder.is_complete():
@@ -76,7 +67,7 @@ def unpack(
             for number, answer in processes.run(unpacking.prepare, settings, plan.tasks, jobs):
                 done[plan.tasks[number][1]] += answer[0]
                 size += answer[1]
-                progress.add(answer[0])
+                progress.update(answer[0])
             seconds = progress.seconds
         _finish(folder.part, plan)
     if not quiet:
@@ -128,27 +119,6 @@ def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
     return good
 
 
-def _check_md5(plan: Plan, devkit: Path | None, quiet: bool) -> None:
-    """Raise UserError if an archive's checksum is not the published one."""
-    archives = list(plan.archives)
-    kit = devkit or (archives[0].parent / f"{DEVKIT}.tar.gz" if archives else None)
-    if kit and kit.is_file():
-        archives.append(kit)
-    if not archives:
-        raise UserError("--md5: only the original archives have known checksums")
-    total = sum(path.stat().st_size for path in archives)
-    with Progress(total >> 20, "checking md5", "MB", quiet) as progress:
-        for path in archives:
-            digest = hashlib.md5(usedforsecurity=False)
-            with open(path, "rb", buffering=0) as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-                    progress.add(1)
-            found, wanted = digest.hexdigest(), MD5.get(path.name)
-            if found != wanted:
-                raise UserError(f"{path}: its md5 is {found}, not {wanted}; download it again")
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
     parser = Parser(
@@ -161,7 +131,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("source", type=Path, metavar="SOURCE", help="folder with the archives or tree")
     add("out", type=Path, metavar="OUT", help="new folder for train/, val/ and classes.txt")
     add("--devkit", type=Path, metavar="PATH", help=f"{DEVKIT}.tar.gz, or its folder")
-    add("--md5", action="store_true", help="check the archives' md5 first")
     add("--copy", action="store_true", help="copy files that could be linked")
     add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress and no summary")

@@ -25,7 +25,7 @@ class Plan:
     """The work to do: the form found, the classes in label order, the tasks for the workers.
 
     ``words`` describes each class, ``images`` counts each split, and ``expected`` has the counts
-    that the devkit states. ``archives`` are the files with known checksums.
+    that the devkit states.
     """
 
     form: str
@@ -35,7 +35,6 @@ class Plan:
     images: dict[str, int] = field(default_factory=dict)
     size: int = 0
     expected: dict[str, int] = field(default_factory=dict)
-    archives: list[Path] = field(default_factory=list)
     inputs: list[Path] = field(default_factory=list)
 
     def add_split(self, split: str, classes: Classes) -> None:
@@ -93,8 +92,8 @@ def _check_known(found: set[str], plan: Plan, where: str | Path) -> None:
 
 def _plan_archives(source: Path, kit: Devkit | None) -> Plan:
     train, val = source / TRAIN_TAR, source / VAL_TAR
-    plan = Plan("archives", archives=[path for path in (train, val) if path.exists()])
-    plan.inputs, plan.size = plan.archives.copy(), sum(p.stat().st_size for p in plan.archives)
+    plan = Plan("archives", inputs=[path for path in (train, val) if path.exists()])
+    plan.size = sum(path.stat().st_size for path in plan.inputs)
     if kit:
         plan.wnids, plan.words = sorted(kit.words), kit.words
     if train.exists():

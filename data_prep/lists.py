@@ -89,60 +89,17 @@ def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, list[str]
             stack.append((path, (*above, real)))
 
 
-@dataclass(frozen=True)
-class Split:
-    """The division of a list into ``chunks``, and of each by ratio into train, val and test."""
-
-    chunks: int = 1
-    train_ratio: float = 1.0
-    test_ratio: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.chunks < 1:
-            raise UserError(f"--chunks {self.chunks}: there must be at least one chunk")
-        if not 0 <= self.train_ratio <= 1:
-            raise UserError(f"--train-ratio {self.train_ratio}: use a ratio from 0 to 1")
-        if not 0 <= self.test_ratio <= 1 or self.train_ratio + self.test_ratio > 1 + 1e-9:
-            raise UserError(
-                f"--test-ratio {self.test_ratio}: with --train-ratio {self.train_ratio} this is "
-                "more than all images; the two may add up to 1 at most"
-            )
-
-    def divide(self, prefix: str, images: list) -> dict[Path, list]:
-        """Return the lists to write, by path; sizes and names are those of MXNet's im2rec."""
-        size = (len(images) + self.chunks - 1) // self.chunks
-        lists: dict[Path, list] = {}
-        for i in range(self.chunks):
-            chunk = images[i * size : (i + 1) * size]
-            stem = f"{prefix}_{i}" if self.chunks > 1 else prefix
-            if self.train_ratio == 1.0:
-                lists[Path(f"{stem}.lst")] = chunk
-                continue
-            train, test = int(size * self.train_ratio), int(size * self.test_ratio)
-            if self.test_ratio:
-                lists[Path(f"{stem}_test.lst")] = chunk[:test]
-            if self.train_ratio + self.test_ratio < 1.0:
-                lists[Path(f"{stem}_val.lst")] = chunk[test + train :]
-            lists[Path(f"{stem}_train.lst")] = chunk[test : test + train]
-        return lists
-
-
-def write_lists(
-    prefix: str, found: Found, shuffle: bool = True, split: Split | None = None
-) -> dict[Path, int]:
-    """Write the list or lists of the images found; return the number of images by path.
+def write_list(path: Path, found: Found, shuffle: bool = True) -> None:
+    """Write the list of the images found.
 
     The order is ``random.seed(100)``'s; an image keeps its number from before the shuffling.
     """
     images = list(found.images)
     if shuffle:
         random.Random(100).shuffle(images)
-    lists = (split or Split()).divide(prefix, images)
-    with new_files(*lists) as files:
-        for file, chunk in zip(files, lists.values(), strict=True):
-            text = "".join(f"{index}\t{label:f}\t{path}\n" for index, path, label in chunk)
-            file.write(text.encode("utf-8", "surrogateescape"))
-    return {path: len(chunk) for path, chunk in lists.items()}
+    with new_files(path) as (file,):
+        text = "".join(f"{index}\t{label:f}\t{name}\n" for index, name, label in images)
+        file.write(text.encode("utf-8", "surrogateescape"))
 
 
 def read_list(path: str | os.PathLike) -> list[Entry]:

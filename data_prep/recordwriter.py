@@ -123,9 +123,9 @@ def record_bytes(entries: list[Entry], sizes: list[int], pack_label: bool) -> in
 
 
 class Packer:
-    """Packs the images of a list, unchanged or through a function such as ``Transform.apply``.
+    """Packs the images of a list, unchanged or through ``transform``.
 
-    ``bad`` receives the images on which that function fails; they are left out.
+    ``bad`` receives the images on which that fails; they are left out.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Packer:
             for (entry, _), (record, checksum) in zip(images, records, strict=True):
                 if record:
                     self.writer.append(entry.key, record, checksum)
-            progress.add(len(images))
+            progress.update(len(images))
 
     def _frame(self, entry: Entry, size: int) -> tuple[bytes, int]:
         """Return the framed record and its checksum; b"" for an image that does not decode."""

@@ -225,7 +225,7 @@ def _draw(
         try:
             for number, answer in processes.run(prepare, settings, batches, jobs):
                 written += answer
-                progress.add(len(batches[number][1]))
+                progress.update(len(batches[number][1]))
         except processes.Failed as error:
             raise UserError(
                 f"{out}: {error}; run the same command again, after fixing that, to continue"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from data_prep import processes
 from data_prep.common import Progress, check_room, format_bytes, run_program
-from data_prep.encoding import image_info, write_sidecar
+from data_prep.encoding import write_sidecar
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.tfrecordwriter import describe_images, format_index, prepare
 from rn50lib.argparser import Parser
@@ -85,9 +85,9 @@ def convert(
         print(f"{out}: already complete")
         return out
     folder.path.parent.mkdir(parents=True, exist_ok=True)
-    total = sum(sum(s) for s in sizes.values()) + EXAMPLE_BYTES * sum(map(len, sources.values()))
-    needed = _raw_bytes(sources, size) if schema == "slides" else total
-    check_room(folder.path.parent, needed, f"writing {out}")
+    count = sum(map(len, sources.values()))
+    pixels = 3 * size * size * count if size else sum(map(sum, sizes.values()))
+    check_room(folder.path.parent, pixels + EXAMPLE_BYTES * count, f"writing {out}")
     with folder:
         if folder.finished:
             return out
@@ -117,7 +117,7 @@ def convert(
                 prepare, settings, tasks, usable_cores() if jobs is None else jobs
             ):
                 written += answer
-                progress.add(len(tasks[number][2]))
+                progress.update(len(tasks[number][2]))
             seconds = max(progress.seconds, 1e-9)
         for draft in folder.part.rglob(".*.tmp*"):  # of a killed run
             draft.unlink()
@@ -187,20 +187,6 @@ def image_bytes(source: Source) -> list[int]:
     stops = sorted([*reader.offsets.tolist(), os.path.getsize(source.path)])
     after = dict(zip(stops, stops[1:], strict=False))
     return [after[offset] - offset for offset in reader.offsets.tolist()]
-
-
-def _raw_bytes(sources: dict[str, Source], size: int) -> int:
-    """Estimate the size of the raw pixels from the headers of at most 200 images of each split."""
-    total = 0
-    for source in sources.values():
-        pixels = size * size
-        if not size:
-            step = max(1, len(source) // 200)
-            infos = [image_info(source.read(i)) for i in range(0, len(source), step)]
-            known = [info.width * info.height for info in infos if info]
-            pixels = sum(known) // max(1, len(known))
-        total += len(source) * (3 * pixels + EXAMPLE_BYTES)
-    return total
 
 
 def _shard_count(sizes: list[int]) -> int:

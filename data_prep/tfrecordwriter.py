@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import io
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from data_prep.encoding import image_info
+from PIL import Image, ImageOps
+
+from data_prep.images import open_image
 from data_prep.lists import read_list
 from rn50lib.data.decode import eight_bits
 from rn50lib.data.recordfile import crc32c
@@ -24,7 +24,6 @@ Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[f
 
 _BYTES, _FLOATS, _INTS = 0x0A, 0x12, 0x1A  # fields 1, 2 and 3 of Feature, each with a length
 _FIELD_1, _FIELD_2 = 0x0A, 0x12
-_LONG = 1024  # values from this length on are not copied
 
 
 def _varint(value: int) -> bytes:
@@ -54,86 +53,36 @@ def _feature(value: Value) -> bytes:
     return _field(_FLOATS, _field(_FIELD_1, struct.pack(f"<{len(values)}f", *values)))
 
 
-@functools.lru_cache(maxsize=8192)
-def _small_entry(key: str, kind: str, value: Value) -> bytes:
-    """Return one entry of the map. Sizes, classes and constants recur, so they are cached.
-
-    ``kind``, the name of the type, separates 1 and 1.0 in the cache.
-    """
-    return _entry(key, value)
-
-
-def _entry(key: str, value: Value) -> bytes:
-    return _field(_FIELD_1, _field(_FIELD_1, key.encode()) + _field(_FIELD_2, _feature(value)))
-
-
-def example_pieces(features: Mapping[str, Value]) -> list[bytes]:
-    """Return the bytes of an Example as consecutive pieces; long values are not copied.
+def serialize_example(features: Mapping[str, Value]) -> bytes:
+    """Return the bytes of an Example.
 
     bytes and str become a bytes list, int an int64 list, float a float list. Features are sorted
     by key, so that equal features give equal bytes.
     """
-    pieces = [b""]
-    for key in sorted(features):
-        value = features[key]
-        if isinstance(value, bytes) and len(value) >= _LONG:
-            pieces += [_long_head(key, len(value)), value]
-        elif isinstance(value, (bytes, str, int, float)):
-            pieces.append(_small_entry(key, type(value).__name__, value))
-        else:
-            pieces.append(_entry(key, value))
-    total = sum(map(len, pieces))
-    pieces[0] = bytes((_FIELD_1,)) + _varint(total)
-    return pieces
-
-
-def _long_head(key: str, size: int) -> bytes:
-    """Return what precedes a long value: four nested lengths."""
-    name = _field(_FIELD_1, key.encode())
-    value = bytes((_FIELD_1,)) + _varint(size)
-    values = bytes((_BYTES,)) + _varint(len(value) + size) + value
-    feature = bytes((_FIELD_2,)) + _varint(len(values) + size) + values
-    return bytes((_FIELD_1,)) + _varint(len(name) + len(feature) + size) + name + feature
-
-
-def serialize_example(features: Mapping[str, Value]) -> bytes:
-    """Return the bytes of an Example; see ``example_pieces``."""
-    return b"".join(example_pieces(features))
+    entries = [
+        _field(_FIELD_1, key.encode()) + _field(_FIELD_2, _feature(features[key]))
+        for key in sorted(features)
+    ]
+    return _field(_FIELD_1, b"".join(_field(_FIELD_1, entry) for entry in entries))
 
 
 # -- framing -------------------------------------------------------------------------------------
 
 
-def frame_pieces(pieces: Sequence[bytes]) -> list[bytes]:
-    """Return a framed record, as pieces, from the pieces of its data."""
-    extend = crc32c()
-    size = struct.pack("<Q", sum(map(len, pieces)))
-    crc = 0
-    for piece in pieces:
-        crc = extend(crc, piece)
-    return [size, CRC.pack(mask(extend(0, size))), *pieces, CRC.pack(mask(crc))]
-
-
 def frame_record(data: bytes) -> bytes:
     """Return a framed record, 16 bytes longer than its data."""
-    return b"".join(frame_pieces([data]))
+    extend = crc32c()
+    size = struct.pack("<Q", len(data))
+    return b"".join([size, CRC.pack(mask(extend(0, size))), data, CRC.pack(mask(extend(0, data)))])
 
 
-def write_records(file: io.FileIO, records: Iterable[Sequence[bytes]]) -> list[tuple[int, int]]:
-    """Write records, each as pieces of its data; return (offset, size) of each."""
+def write_records(file: BinaryIO, records: Iterable[bytes]) -> list[tuple[int, int]]:
+    """Write records; return (offset, size) of each."""
     entries = []
     offset = 0
-    for pieces in records:
-        framed = frame_pieces(pieces)
-        size = sum(map(len, framed))
-        # One call for all pieces saves a copy into a buffer.
-        written = os.writev(file.fileno(), framed) if len(framed) <= 64 else 0
-        if written < size:
-            rest = memoryview(b"".join(framed))[written:]
-            while rest:
-                rest = rest[file.write(rest) :]
-        entries.append((offset, size))
-        offset += size
+    for data in records:
+        entries.append((offset, file.write(frame_record(data))))
+        offset += entries[-1][1]
     return entries
 
 
@@ -174,8 +123,7 @@ def prepare(settings: dict) -> Callable[[list], int]:
             readers[split] = Reader(settings["records"][split])
         examples = _examples(images, readers.get(split), settings)
         try:
-            with replacing(path) as draft, open(draft, "wb", buffering=0) as file:
-                assert isinstance(file, io.FileIO)
+            with replacing(path) as draft, open(draft, "wb") as file:
                 entries = write_records(file, examples)
             write_file(index, format_index(entries))
         except OSError as error:
@@ -190,7 +138,7 @@ def prepare(settings: dict) -> Callable[[list], int]:
     return write
 
 
-def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iterator[list[bytes]]:
+def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iterator[bytes]:
     classes, words = settings["classes"], settings["words"]
     for label, name, item in images:
         if reader is None:
@@ -200,24 +148,24 @@ def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iter
         else:
             where = f"{reader.path_rec}: record with key {reader.keys[item]}"
             data = reader[item][1]
-        info = image_info(data)
-        if info is None:
+        image = open_image(data)
+        if image is None:
             raise UserError(
                 f"{where}: this is not a readable JPEG or PNG; repair or remove it "
                 "(`python -m data_prep.verify` finds all such images)"
             )
         if settings["schema"] == "slides":
-            yield _slides_example(data, label, settings["size"], where)
+            yield _slides_example(image, label, settings["size"], where)
             continue
         synset = classes[label]
-        yield example_pieces(
+        yield serialize_example(
             {
                 "image/encoded": data,
-                "image/format": info.format,
+                "image/format": "PNG" if image.format == "PNG" else "JPEG",
                 "image/colorspace": "RGB",
                 "image/channels": 3,
-                "image/height": info.height,
-                "image/width": info.width,
+                "image/height": image.height,
+                "image/width": image.width,
                 "image/filename": os.path.basename(name),
                 "image/class/label": label + 1,  # 0 is unused, by convention
                 "image/class/synset": synset,
@@ -226,20 +174,19 @@ def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iter
         )
 
 
-def _slides_example(data: bytes, label: int, size: int, where: str) -> list[bytes]:
+def _slides_example(image: Image.Image, label: int, size: int, where: str) -> bytes:
     """Return the slides' features: raw RGB bytes, row by row, and the label as a float from 0."""
-    from PIL import Image, ImageOps
-
     try:
-        image = eight_bits(Image.open(io.BytesIO(data))).convert("RGB")
+        image = eight_bits(image).convert("RGB")
     except Exception as error:  # Pillow raises many types for damaged images
         raise UserError(f"{where}: this image does not decode ({error})") from None
     if size:
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-    features: dict[str, Value] = {
-        "height": image.height,
-        "width": image.width,
-        "img_raw": image.tobytes(),
-        "label": float(label),
-    }
-    return example_pieces(features)
+    return serialize_example(
+        {
+            "height": image.height,
+            "width": image.width,
+            "img_raw": image.tobytes(),
+            "label": float(label),
+        }
+    )

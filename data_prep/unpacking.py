@@ -58,8 +58,7 @@ def safe_members(
                 raise tarfile.ReadError("its end is missing")
     except tarfile.TarError as error:
         raise UserError(
-            f"{path}: this archive is damaged or cut short ({error}); download it again (--md5 "
-            "checks it)"
+            f"{path}: this archive is damaged or cut short ({error}); download it again"
         ) from None
 
 

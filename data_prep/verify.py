@@ -148,7 +148,7 @@ def _read_images(
     for number, answer in processes.run(shards.prepare, None, tasks, jobs):
         part, first, task = work[number]
         form, where, *items = task
-        progress.add(_count_images(task))
+        progress.update(_count_images(task))
         if form == "shard":
             shards.add_answer(part, where, answer, problems)
         else:

@@ -45,7 +45,6 @@ def check_values(c: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
     prefix, paced = c.model_prefix, c.step is not None
     folder = prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", ".."))
-    starts = c.init_from or c.resume or c.load_epoch is not None
     scales = c.loss_scale is not None and optim.parse_loss_scale(c.loss_scale)[1] is not None
     refuse(
         (c.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
@@ -57,8 +56,6 @@ def check_values(c: TrainConfig) -> None:
         (c.init_from and c.load_epoch is not None,
          "--init-from and --load-epoch contradict each other: use one of them"),
         (c.init_from and paced, "--init-from: --step paced has no model: leave one of them out"),
-        (c.freeze_until and not starts,
-         f"--freeze-until {c.freeze_until} would freeze random weights: pass --init-from PREFIX"),
         (c.only_inference and c.no_val, "--only-inference and --no-val leave nothing to do"),
         (c.network == "tiny" and c.num_layers is not None,
          "--num-layers does not go with --network tiny: leave one out"),

@@ -18,7 +18,7 @@ AXES = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "l
         "batch_size", "macrobatch_size", "recipe")  # fmt: skip
 TRICKS = ("optimizer", "lr_schedule", "label_smoothing", "bn_decay", "zero_gamma")
 REST = ("num_epochs", "image_shape", "num_classes", "threads", "data_nthreads", "model_prefix",
-        "init_from", "freeze_until")  # fmt: skip
+        "init_from")  # fmt: skip
 
 
 def describe(resolved: Resolved) -> str:

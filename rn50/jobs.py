@@ -24,7 +24,7 @@ ENGINES = {  # template, what synchronises the gradients
     "trainjob": ("trainjob.yaml", "ddp"),
 }
 GRACE_S = int(SAVE_S) + 30  # from SIGTERM to SIGKILL: time to write a checkpoint, and a margin
-PATHS = ("model_prefix", "report", "timeline", "profile_trace")  # flags for output files
+PATHS = ("model_prefix", "report", "timeline")  # flags for output files
 ALONE = ("n", "hosts", "launcher", "max_restarts")  # the engine decides
 
 

@@ -84,12 +84,10 @@ HELP = {
         "load_epoch": "start from the checkpoint of this epoch, or score it",
         "init_from": "start with the weights of a checkpoint (the newest of a PREFIX, or a"
         " file), with a new last layer if the number of classes differs",
-        "freeze_until": "freeze the first layers up to this stage: weights and batch norm",
         "resume": "continue from the newest checkpoint of --model-prefix that verifies",
         "report": "write a JSON report, after every epoch",
         "logger": "log to tensorboard (in the run's folder), or call"
         " FILE.py:FUNCTION with each line of progress.jsonl and the report; repeatable",
-        "profile_trace": "write a Chrome trace of a few steps to this file",
         "no_val": "train only",
         "only_inference": "validate only",
         "no_metrics": "measure speed, not accuracy",

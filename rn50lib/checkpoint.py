@@ -43,7 +43,6 @@ SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and
     "optimizer": "--optimizer",
     "label_smoothing": "--label-smoothing",
     "init_from": "--init-from",
-    "freeze_until": "--freeze-until",
 }
 
 
@@ -92,7 +91,6 @@ class CheckpointManager:
         self.prefix = config.model_prefix or ""
         self.enabled = saves(config)
         self.fingerprint = fingerprint
-        self.frozen = net.up_to(config.freeze_until)
         self.state = TrainProgress()
 
     def restore(self, step: TrainStep, report: Report, progress: Progress) -> int:
@@ -210,7 +208,7 @@ class CheckpointManager:
 
     def bn_stats(self, arrays: dict[str, np.ndarray]) -> list[str]:
         """Return the names of the running statistics that training changes."""
-        return sorted(name for name in arrays if ".running_" in name and name not in self.frozen)
+        return sorted(name for name in arrays if ".running_" in name)
 
 
 def split(
@@ -226,7 +224,7 @@ def resume_fingerprint(
 ) -> dict[str, Any]:
     """Return the values that a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
-    fields = ("seed", "optimizer", "label_smoothing", "freeze_until")
+    fields = ("seed", "optimizer", "label_smoothing")
     found: dict[str, Any] = {name: getattr(config, name) for name in fields}
     found |= {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
     if source is not None:

@@ -24,10 +24,12 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
-STAGES = ("stem", "stage1", "stage2", "stage3", "stage4")
 PROFILES = ("auto", "ci", "cpu", "gpu")
 # Fields of earlier versions: files that have them still load.
-REMOVED = ("logdir", "elastic", "min_np", "fp16_allreduce", "fusion_mb", "cycle_ms")
+REMOVED = (
+    "logdir", "elastic", "min_np", "fp16_allreduce", "fusion_mb", "cycle_ms", "profile_trace",
+    "freeze_until",
+)  # fmt: skip
 
 
 def slots(hosts: str) -> dict[str, int]:
@@ -108,11 +110,9 @@ class TrainConfig:
     keep: int | None = value(None, low=1)
     load_epoch: int | None = value(None, low=0)
     init_from: str | None = None
-    freeze_until: str | None = value(None, choices=STAGES)
     resume: bool = False
     report: str | None = None
     logger: tuple[str, ...] = ()
-    profile_trace: str | None = None
     no_val: bool = False
     only_inference: bool = False
     no_metrics: bool = False

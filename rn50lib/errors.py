@@ -7,14 +7,6 @@ import sys
 from collections.abc import Callable
 
 TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell says
-PACKAGES = {  # module: the package to install
-    "PIL": "pillow",
-    "google_crc32c": "google-crc32c",
-    "matplotlib": "matplotlib",
-    "psutil": "psutil",
-    "safetensors": "safetensors",
-    "tqdm": "tqdm",
-}
 
 
 class UserError(Exception):
@@ -28,12 +20,8 @@ def message_of(error: BaseException) -> str | None:
     """Return the line to print instead of a traceback; None for an error that is not expected."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, ModuleNotFoundError):
-        package = PACKAGES.get((error.name or "").partition(".")[0])
-        return package and (
-            f"this needs the package {package}, which is not installed: `make setup` installs all"
-            f" that the workbook needs, `pip install {package}` this one"
-        )
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("rn50"):
+        return f"{error}: `make setup` installs all that the workbook needs"
     # PyTorch on the CPU raises a plain RuntimeError if memory runs out
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         text = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "allocation failed"

@@ -11,15 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
+from tqdm import tqdm
+
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.files import make_folder
 from rn50lib.hooks import function_in
-
-try:
-    from tqdm import tqdm
-except ImportError:  # a bare checkout with PyTorch only: lines instead of a bar
-    tqdm = None
 
 QUIET_S = 10.0  # seconds between lines without a terminal for the bar
 SHOWN = {  # of an epoch's metrics
@@ -48,7 +45,7 @@ class Progress:
         """Begin a phase ('train' or 'val') of an epoch, `initial` of whose `steps` are done."""
         self.phase, self.epoch, self.steps = phase, epoch, steps
         self.label = f"epoch {epoch + 1}/{epochs} {phase}"
-        if self.enabled and sys.stderr.isatty() and tqdm is not None:
+        if self.enabled and sys.stderr.isatty():
             self.bar = tqdm(
                 total=steps, initial=initial, desc=self.label, leave=False, dynamic_ncols=True,
                 unit="step",
@@ -91,10 +88,7 @@ class Progress:
         """Print one line above the bar."""
         if self.enabled:
             self.last_line = time.perf_counter()
-            if tqdm is None:
-                print(text, file=sys.stderr)
-            else:
-                tqdm.write(text, file=sys.stderr)
+            tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
 
     def report(self, report: dict[str, Any]) -> None:
@@ -152,14 +146,6 @@ def open_loggers(config: TrainConfig, run_dir: Path | None) -> list[Logger]:
     return loggers
 
 
-def scalars(line: Line) -> tuple[dict[str, float], int]:
-    """Return the measurements of a line ('train/loss', ...) and its step or epoch."""
-    phase, epoch = line["phase"], line["epoch"]
-    measured = {k: v for k, v in line.items() if k not in NOT_MEASURED}
-    found = {f"{phase}/{k}": v for k, v in measured.items() if isinstance(v, (int, float))}
-    return found, epoch if phase == "epoch" else epoch * line["steps"] + line["step"]
-
-
 class TensorBoard:
     """TensorBoard's event files, by the writer that torch.utils.tensorboard uses too."""
 
@@ -179,11 +165,16 @@ class TensorBoard:
         self.close = self.writer.close
 
     def __call__(self, line: Line) -> None:
-        """Write a line's measurements."""
-        if line["phase"] != "report":
-            values, step = scalars(line)
-            summary = self.summary(
-                value=[self.summary.Value(tag=k, simple_value=v) for k, v in values.items()]
-            )
-            self.writer.add_event(self.event(wall_time=time.time(), step=step, summary=summary))
-            self.writer.flush()
+        """Write the measurements of a line, such as 'train/loss', at its step or epoch."""
+        phase = line["phase"]
+        if phase == "report":
+            return
+        values = [
+            self.summary.Value(tag=f"{phase}/{name}", simple_value=value)
+            for name, value in line.items()
+            if name not in NOT_MEASURED and isinstance(value, (int, float))
+        ]
+        step = line["epoch"] if phase == "epoch" else line["epoch"] * line["steps"] + line["step"]
+        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
+        self.writer.add_event(event)
+        self.writer.flush()

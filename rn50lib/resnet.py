@@ -145,14 +145,6 @@ class Network:
         shapes["fc.bias"] = (self.num_classes,)
         return shapes
 
-    def up_to(self, stage: str | None) -> set[str]:
-        """Return the names of the arrays from the stem to a stage, such as "stage1"."""
-        if stage is None:
-            return set()
-        count = 0 if stage == "stem" else int(stage.removeprefix("stage"))
-        owners = ("conv1.", "bn1.", *(f"layer{i + 1}." for i in range(count)))
-        return {name for name in self.arrays() if name.startswith(owners)}
-
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return the arrays that are trained: `arrays()` without the running statistics."""
         return {name: s for name, s in self.arrays().items() if ".running_" not in name}

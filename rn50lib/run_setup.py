@@ -22,7 +22,7 @@ from rn50lib.report import is_report
 
 PER_HOST = {  # the fields that may differ between the ranks of a run
     "data_root", "init_from", "threads", "data_nthreads", "bind", "hosts", "launcher", "report",
-    "logger", "profile_trace", "timeline",
+    "logger", "timeline",
 }  # fmt: skip
 
 
@@ -69,10 +69,8 @@ def check_outputs(config: TrainConfig) -> None:
     """Create the output folders. Raise UserError if an output cannot be written."""
     if config.report:
         check_output(config.report, "--report", "a report", is_report)
-    for name in ("profile_trace", "timeline"):
-        if file := getattr(config, name):
-            check_writable(file, flag_name(name))
     if config.timeline:  # Horovod writes it, and a second file next to it
+        check_writable(config.timeline, "--timeline")
         check_file(config.timeline, f"--timeline {config.timeline}")
     if checkpoint.saves(config):
         folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent

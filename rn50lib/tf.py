@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-NOTE = re.compile(rb"^(WARNING: All log messages before absl|[IW]\d{4} )")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # 0 shows the notes
+import tensorflow as tf  # noqa: E402
 
-
-@contextmanager
-def without_notes() -> Iterator[None]:
-    """Drop TensorFlow's notes and warnings, which its C++ code writes past `sys.stderr`.
-
-    Other output appears at the end. TF_CPP_MIN_LOG_LEVEL of 0 or 1 shows everything.
-    """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1"):
-        yield
-        return
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as written:
-        os.dup2(written.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            written.seek(0)
-            for line in written:
-                if not NOTE.match(line):
-                    os.write(2, line)
-
-
-with without_notes():
-    import tensorflow as tf
-
-__all__ = ["PythonCalls", "tf", "without_notes"]
+__all__ = ["PythonCalls", "tf"]
 
 
 class PythonCalls:

@@ -208,18 +208,14 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     meter = Meter(step, run.comm, run.progress, config.disp_batches, done_steps, state.sums)
     skipped = step.loss_scale_state().get("skipped", 0)
     batches = pipeline.epoch(epoch, skip=done) if steps else iter(())
-    traced = config.profile_trace if epoch == 0 and run.comm.rank == 0 else None
-    with step.trace(Path(traced), steps) if traced else contextlib.nullcontext() as trace:
-        for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
-            # all batches of one update have the same rate
-            lr = schedule(epoch + state.images / used, config.effective_batch_size, recipe)
-            step.train_step(batch, lr)
-            meter.step_done(lr)
-            if trace is not None:
-                trace.step()
-            if i % config.grad_accum_steps == 0:
-                state.images += config.effective_batch_size
-                after_update(run, epoch, meter, last=i == steps)
+    for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
+        # all batches of one update have the same rate
+        lr = schedule(epoch + state.images / used, config.effective_batch_size, recipe)
+        step.train_step(batch, lr)
+        meter.step_done(lr)
+        if i % config.grad_accum_steps == 0:
+            state.images += config.effective_batch_size
+            after_update(run, epoch, meter, last=i == steps)
     metrics = meter.finish(show=True)
     for part, seconds in meter.seconds().items():
         run.seconds[part] += seconds
@@ -340,7 +336,7 @@ def write_report(run: Run, file: str | Path | None) -> None:
     report, config = run.report, run.config
     last = all(len(values) in (0, config.num_epochs) for values in report.metrics.values())
     speed = [x for x in report.metrics["train.total_ips"] if x]
-    if speed and config.step is None and config.freeze_until is None:
+    if speed and config.step is None:
         flops = run.checkpoints.net.train_flops(config.image_shape)
         report.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
     if file and (last or not is_stream(file)):

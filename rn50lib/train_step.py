@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -58,11 +55,8 @@ class TrainStep(Protocol):
     def versions(self) -> dict[str, str]:
         """Return versions of the framework and its libraries, for the report."""
 
-    def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
-        """Record a few of the next `steps` as a Chrome trace; call its `.step()` after each."""
 
-
-class PacedStep:
+class PacedStep(TrainStep):
     """A `TrainStep` that waits instead of computing, like a device of a given speed (`--step`).
 
     It uses no core and learns nothing. As on a GPU, the next batch is fetched while this one is
@@ -76,37 +70,28 @@ class PacedStep:
         self.free_at = 0.0  # when the device will have finished its work
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        """See `TrainStep`."""
         self.eval_step(batch)
 
     def eval_step(self, batch: Batch) -> None:
-        """See `TrainStep`."""
         begin = max(time.perf_counter(), self.free_at)
         wait_until(begin)
         self.free_at = begin + len(batch.labels) * self.size / self.rate
 
     def pop_metrics(self) -> np.ndarray:
-        """See `TrainStep`."""
         wait_until(self.free_at)
         return np.zeros(len(SUMS))
 
     def loss_scale_state(self) -> dict[str, float]:
-        """See `TrainStep`."""
         return {}
 
     def no_model(self, *given: Any) -> NoReturn:
         """Raise UserError."""
         raise UserError("--step paced has no model to save, load or predict with")
 
-    state = load = predict = no_model
+    state = load = predict = no_model  # type: ignore[assignment]
 
     def versions(self) -> dict[str, str]:
-        """See `TrainStep`."""
         return {"device": f"paced at {self.rate:g} img/s"}
-
-    def trace(self, file: Path, steps: int) -> AbstractContextManager[None]:
-        """See `TrainStep`."""
-        return contextlib.nullcontext()
 
 
 def wait_until(moment: float) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
     given = parser.parse_args().course
     course = given or BUILD / "course"
     if not given:
-        run = ["workshop", "run", "--all", "--profile", "cpu", "--out", str(course), "--resume"]
+        run = ["workshop", "run", "--all", "--profile", "cpu", "--out", str(course)]
         subprocess.run([sys.executable, "-m", "rn50", *run], check=True)
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES / "docs")

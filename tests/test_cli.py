@@ -316,7 +316,6 @@ def test_an_output_replaces_only_an_earlier_one(rn50: Run, trained: Path, argv: 
     [
         ("--report file/r.json", "file/r.json cannot be written"),
         ("--report folder", "--report folder cannot be written: it is a folder"),
-        ("--profile-trace folder", "--profile-trace folder cannot be written"),
         ("--model-prefix file/m", "--model-prefix file/m cannot be written (a file is in the way)"),
         ("--run-dir file", "--run-dir file cannot be written (a file is in the way)"),
         ("--model-prefix folder/", "--model-prefix folder/ is a folder: add a name"),

@@ -21,45 +21,20 @@ class RunFailed(UserError):
 
 
 def show_user_errors_plainly() -> None:
-    """Make this kernel show errors for users as one line.
-
-    That is a UserError, and the use of an answer whose cell has not been run. Does nothing outside
-    IPython.
-    """
+    """Make this kernel show a UserError as one line. Does nothing outside IPython."""
     try:
         from IPython import get_ipython
     except ImportError:
         return
     shell = get_ipython()
     if shell is not None:
-        shell.set_custom_exc((UserError, NameError), _handler)
+        shell.set_custom_exc((UserError,), _handler)
 
 
 def _handler(
     shell: Any, kind: type, value: BaseException, trace: TracebackType, tb_offset: int | None = None
 ) -> list[str]:
-    if isinstance(value, NameError):
-        lines = _not_run(value, trace)
-        if not lines:
-            shell.showtraceback((kind, value, trace), tb_offset=tb_offset)
-            return []
-    else:
-        render = getattr(value, "_render_traceback_", None)
-        lines = render() if render else [f"error: {value}"]
+    render = getattr(value, "_render_traceback_", None)
+    lines = render() if render else [f"error: {value}"]
     shell._showtraceback(kind, value, lines)
     return lines
-
-
-def _not_run(value: NameError, trace: TracebackType) -> list[str]:
-    """Return a message if a check cell uses an answer that does not exist yet, else nothing."""
-    from workshop.checks import table
-
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    in_cell = trace.tb_frame.f_code.co_name == "<module>"
-    if not in_cell or value.name not in {item.answer for item in table.EXERCISES}:
-        return []
-    return [
-        f"○ {value.name} does not exist yet.",
-        "  Run the cell above in which you write it, then this one again.",
-    ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from rn50 import checks
 from rn50lib.errors import UserError
-from workshop import output, paths, programs, session
+from workshop import expected, output, paths, programs, session
 
 RUNGS = {
     "1_single": "one device",
@@ -70,7 +70,7 @@ def changes(rung: str, before: str) -> None:
 
 def predict(rung: str, factor: float) -> None:
     """Record your prediction: the images/s of this rung over those of the rung before."""
-    record = _load()
+    record = _load(_file())
     record["predictions"][rung] = factor
     _save(record)
     print(f"Recorded: you expect {RUNGS[rung]} to be {factor:g} times as fast as the rung before.")
@@ -97,7 +97,7 @@ def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) 
         words += [f"--{name.replace('_', '-')}", value]
     words = ["--data", _session().data_root, *words, "--report", report]
     programs.run_script(path, *words, np=ranks, launcher=launcher)
-    record = _load()
+    record = _load(_file())
     record["rungs"][rung] = json.loads(report.read_text()) | {"ranks": ranks}
     _save(record)
     return record["rungs"][rung]
@@ -105,11 +105,16 @@ def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) 
 
 def figure() -> None:
     """Draw the images/s of every rung so far next to your predictions and the published rungs."""
+    output.Slot().update(picture(_file()))
+
+
+def picture(file: Path) -> dict[str, Any]:
+    """Return the figure of a record as a display bundle."""
     import matplotlib.pyplot as plt
 
     from rn50 import plot
 
-    record = _load()
+    record = _load(file)
     rungs = [rung for rung in RUNGS if rung in record["rungs"]]
     with plot.style():
         fig, (here, there) = plt.subplots(1, 2, figsize=(10, 1.6 + 0.4 * max(len(rungs), 4)))
@@ -133,14 +138,16 @@ def figure() -> None:
     here.invert_yaxis()
     if rungs:
         here.legend(fontsize="small")
-    values = {name: _session().results[key].value for name, key in PUBLISHED.items()}
+    results = expected.load(paths.need_checkout() / "notebooks" / "expected")
+    values = {name: results[key].value for name, key in PUBLISHED.items()}
     there.barh(list(values), list(values.values()), color="#999999")
     there.bar_label(there.containers[0], fmt="{:,.0f}", padding=3)
     there.set(title="Published, DGX-1 with V100s", xlabel="images/s (Total IPS)")
     there.set_xlim(0, 1.2 * max(values.values()))
     there.invert_yaxis()
     steps = ", ".join(f"{RUNGS[rung]} {rate:.3g}" for rung, rate in zip(rungs, rates, strict=True))
-    output.figure(fig, alt=f"The ladder in images/s. This machine: {steps or 'nothing yet'}.")
+    alt = f"The ladder in images/s. This machine: {steps or 'nothing yet'}."
+    return output.figure_bundle(fig, alt)
 
 
 def _session() -> session.Session:
@@ -154,10 +161,10 @@ def _file() -> Path:
     return _session().runs / f"ladder-{_session().profile}.json"
 
 
-def _load() -> dict[str, Any]:
-    if not _file().exists():
+def _load(file: Path) -> dict[str, Any]:
+    if not file.exists():
         return {"rungs": {}, "predictions": {}}
-    found: dict[str, Any] = json.loads(_file().read_text())
+    found: dict[str, Any] = json.loads(file.read_text())
     return found
 
 

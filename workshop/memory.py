@@ -34,9 +34,7 @@ class Memory:
         return sum(asdict(self).values())
 
 
-def predict(
-    net: Network, image_size: int, batch: int, dtype: str = "float32", training: bool = True
-) -> Memory:
+def predict(net: Network, image_size: int, batch: int, dtype: str = "float32") -> Memory:
     """Predict the memory of one step over `batch` square images of `image_size` pixels.
 
     Raises KeyError unless `dtype` is float32, tf32, bfloat16 or float16.
@@ -50,16 +48,13 @@ def predict(
     # conv1 keeps the normalised images themselves in float32, and else a copy of them in 16 bits
     images = pixels if each == FLOAT32 else pixels + FLOAT32 * pixels
     largest = each * max(layer.activations for layer in layers)
-    if not training:  # a layer's input and output, and the shortcut
-        images = pixels + FLOAT32 * pixels
-        return Memory(FLOAT32 * arrays + copies, 0, 0, batch * images, 0, batch * 3 * largest)
     return Memory(
         weights=FLOAT32 * arrays + copies,
         gradients=FLOAT32 * parameters,
         momentum=FLOAT32 * parameters,
         images=batch * images,
         activations=batch * (each * pixels + sum(kept(layer, each) for layer in layers))
-        + _statistics(layers),
+        + sum(2 * FLOAT32 * x.channels for x in layers if x.kind == "batchnorm"),  # statistics
         workspace=batch * 2 * largest,
     )
 
@@ -80,8 +75,3 @@ def kept(layer: Layer, each: int) -> int:
     if layer.kind == "linear":  # the loss keeps the logarithms of its probabilities, and the label
         return FLOAT32 * layer.activations + INT64
     return 0
-
-
-def _statistics(layers: list[Layer]) -> int:
-    """Return the bytes of every batch norm's mean and deviation, kept for any batch size."""
-    return sum(2 * FLOAT32 * layer.channels for layer in layers if layer.kind == "batchnorm")

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
-import re
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from html import escape
 from typing import Any
 
@@ -26,14 +23,11 @@ font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
 .rn50.rn50.rn50 tr,.rn50.rn50.rn50 tr:hover{background:none}
 .rn50.rn50 th,.rn50.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;
 background:none;max-width:none;border:0;
-border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal}
+border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal;overflow-wrap:anywhere}
 .rn50.rn50 th{font-weight:600}
 .rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums}
 .rn50.rn50 td.n{white-space:nowrap}
 .rn50.rn50 .dim{color:var(--jp-ui-font-color2,#59636e);font-size:13px}
-.rn50.rn50 .bar{height:8px;border-radius:4px;background:var(--jp-border-color2,#d0d7de);
-overflow:hidden;margin:4px 0}
-.rn50.rn50 .bar i{display:block;height:100%;background:#0072b2}
 .rn50.rn50 .box{border-left:4px solid #0072b2;padding:2px 0 2px 12px}
 .rn50.rn50 .warn{border-left-color:#d55e00}
 .rn50.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);
@@ -78,41 +72,13 @@ class Slot:
     def html(self, html: str, text: str) -> None:
         self.update(bundle(html, text))
 
-    def line(self, text: str, part: float | None = None) -> None:
-        """Show a line in small print, below a bar if `part` (0 to 1) is passed."""
-        style = "" if part is None else f"width:{100 * part:.1f}%"
-        bar = f'<div class="bar"><i style="{style}"></i></div>' if style else ""
-        self.html(f'{bar}<div class="dim">{escape(text)}</div>', text)
+    def line(self, text: str) -> None:
+        """Show a line in small print."""
+        self.html(f'<div class="dim">{escape(text)}</div>', text)
 
     def figure(self, fig: Any, alt: str) -> None:
         """Show a matplotlib figure here, and close it."""
-        import matplotlib.pyplot as plt
-
-        buffer = io.BytesIO()
-        fig.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
-        plt.close(fig)
-        self.update(picture_bundle(buffer.getvalue(), alt))
-
-
-class LineStream:
-    """A stdout or stderr that shows the latest line in a slot, and "3 of 10" as a bar."""
-
-    def __init__(self, slot: Slot) -> None:
-        self.slot = slot
-        self.stdout = sys.stdout
-
-    def write(self, text: str) -> int:
-        if line := text.strip():
-            counts = re.search(r"([\d,]+) of ([\d,]+)", line)
-            done, total = (int(n.replace(",", "")) for n in counts.groups()) if counts else (0, 0)
-            with redirect_stdout(self.stdout):  # outside IPython, `display` prints: not in here
-                self.slot.line(line, done / total if total else None)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
+        self.update(figure_bundle(fig, alt))
 
 
 def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
@@ -123,6 +89,16 @@ def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     html = f'<img src="{source}" alt="{escape(alt)}" style="max-width:100%;height:auto">'
     return {"text/html": html, "text/plain": alt}
+
+
+def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
+    """Return a matplotlib figure as a display bundle, and close it."""
+    import matplotlib.pyplot as plt
+
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    plt.close(fig)
+    return picture_bundle(buffer.getvalue(), alt)
 
 
 def figure(fig: Any, alt: str) -> None:
@@ -157,17 +133,12 @@ def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
     head = "".join(f"<th{k}>{escape(c)}</th>" for k, c in zip(kind, columns, strict=True))
     body = "".join(
         "<tr>"
-        + "".join(f"<td{k}>{breakable(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
+        + "".join(f"<td{k}>{escape(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
         + "</tr>"
         for row in rows
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def breakable(text: str) -> str:
-    """Return text as HTML in which long code may wrap, so that its table fits the page."""
-    return re.sub(r"\S{25,}", lambda m: re.sub(r"([(,=./_])", r"\1<wbr>", m[0]), escape(text))
 
 
 def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
@@ -189,14 +160,10 @@ def images(
     alt: str,
     labels: Sequence[str] | None = None,
     columns: int = 6,
-    caption: str = "",
 ) -> None:
-    """Show a contact sheet of images: paths, PIL images or uint8 arrays (height, width, 3)."""
+    """Show a contact sheet of images, uint8 arrays (height, width, 3) or PIL's."""
     import matplotlib.pyplot as plt
     import numpy as np
-    from PIL import Image
-
-    from rn50lib.data.decode import eight_bits
 
     rows = -(-len(items) // columns)
     fig, axes = plt.subplots(
@@ -205,27 +172,20 @@ def images(
     for i, axis in enumerate(axes.flat):
         axis.axis("off")
         if i < len(items):
-            item = items[i]
-            is_path = isinstance(item, str) or hasattr(item, "__fspath__")
-            opened = eight_bits(Image.open(item)).convert("RGB") if is_path else item
-            axis.imshow(np.asarray(opened), interpolation="nearest")
+            axis.imshow(np.asarray(items[i]), interpolation="nearest")
             if labels is not None:
                 axis.set_title(str(labels[i]), fontsize=9)
-    if caption:
-        fig.suptitle(caption, fontsize=11)
     fig.tight_layout()
     figure(fig, alt)
 
 
-def explore(
-    draw: Callable[..., Any], alt: str | Callable[..., str], **controls: Any
-) -> dict[str, Any]:
+def explore(draw: Callable[..., Any], alt: str | Callable[..., str], **controls: Any) -> None:
     """Show a figure with controls that is redrawn in place when a control moves.
 
     `draw(**values)` returns a matplotlib figure, or a figure and a sentence that describes it.
     Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a widget.
-    `alt` is a text or a function of the same values. Returns the widgets by name. Without a front
-    end, the figure of the initial values stays, so an executed notebook shows the same.
+    `alt` is a text or a function of the same values. Without a front end, the figure of the initial
+    values stays, so an executed notebook shows the same.
     """
     from inspect import Parameter
 
@@ -238,10 +198,6 @@ def explore(
         widget = control
         if not isinstance(control, ipywidgets.Widget):
             widget = ipywidgets.interactive.widget_from_abbrev(control, default=Parameter.empty)
-            if widget is None:
-                raise TypeError(
-                    f"explore: {name}={control!r} is not a control that ipywidgets knows"
-                )
         widget.description = widget.description or name.replace("_", " ")
         widget.style = {"description_width": width}
         if hasattr(widget, "continuous_update"):
@@ -261,4 +217,3 @@ def explore(
     redraw()
     for widget in widgets.values():
         widget.observe(redraw, names="value")
-    return widgets

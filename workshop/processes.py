@@ -6,21 +6,15 @@ a new session, and a child whose parent died has no parent to find it by.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
 import signal
-import sys
 import time
-import uuid
 
 import psutil
 
 MARK = "RN50_NOTEBOOK_RUN"  # environment variable that every descendant inherits
 GRACE_S = 5.0
-
-
-def new_mark() -> str:
-    return uuid.uuid4().hex
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -36,29 +30,14 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def end(mark: str) -> list[str]:
-    """End all processes that carry `mark`: SIGTERM first, then SIGKILL.
-
-    Returns one line for each process it ended, when none is left or nothing more can be done.
-    """
-    ended: dict[int, str] = {}
+def end(mark: str) -> None:
+    """End all processes that carry `mark`: SIGTERM first, then SIGKILL."""
     deadline = time.monotonic() + GRACE_S
     while processes := marked(mark):
         late = time.monotonic() > deadline
         for process in processes:
-            try:
-                ended.setdefault(process.pid, f"pid {process.pid}: {' '.join(process.cmdline())}")
+            with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL if late else signal.SIGTERM)
-            except psutil.Error:
-                continue
         if time.monotonic() > deadline + GRACE_S:
             break
         psutil.wait_procs(processes, timeout=0.5)
-    return list(ended.values())
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it dies (Linux only)."""
-    if sys.platform == "linux":
-        set_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)

@@ -19,7 +19,6 @@ from rn50lib.errors import UserError
 from workshop import paths, session
 from workshop.errors import RunFailed, show_user_errors_plainly
 
-QUIET_S = 4.0  # a cell that waits prints something at least this often
 READINGS_S = 2.0  # between two readings of a run that are printed
 LOG_LINES = 12
 
@@ -29,13 +28,7 @@ class Run:
 
     def __init__(self, given: Mapping[str, Any], run_dir: Path) -> None:
         self.given, self.dir = given, run_dir
-        self._begin = time.monotonic()
         self._job = background.start(given, run_dir, log=run_dir / "log.txt")
-
-    def __repr__(self) -> str:
-        status = self._job.poll()
-        state = "running" if status is None else f"ended with status {status}"
-        return f"<Run {self.dir.name}: {state}>"
 
     @property
     def progress(self) -> list[dict[str, Any]]:
@@ -57,14 +50,14 @@ class Run:
             ) from None
 
     def wait(self) -> Run:
-        """Wait for the end, with a line per epoch and one every few seconds.
+        """Wait for the end; print each epoch, and a reading every few seconds.
 
         Interrupting the cell stops the run.
 
         Raises:
             RunFailed: The run failed.
         """
-        shown, said = 0, self._begin
+        shown, said = 0, time.monotonic()
         try:
             while True:
                 ended = self._job.poll() is not None  # asked first, so that no line is missed
@@ -76,9 +69,6 @@ class Run:
                 shown = len(lines)
                 if ended:
                     break
-                if time.monotonic() - said > QUIET_S:
-                    said = time.monotonic()
-                    print(f"running for {said - self._begin:.0f} s", flush=True)
                 time.sleep(0.2)
         except KeyboardInterrupt:
             self._job.stop()
@@ -110,7 +100,7 @@ def train(given: Mapping[str, Any] | None = None, /, name: str = "run", **change
             raise UserError(f"train has no setting {field!r}{hint}")
     given |= session.session_fields(given)
     run_dir = launch.new_run(name)
-    for field in ("model_prefix", "report", "profile_trace", "timeline"):
+    for field in ("model_prefix", "report", "timeline"):
         if field in given:  # an absolute path stays
             given[field] = str(run_dir / given[field])
     return Run(given, run_dir)

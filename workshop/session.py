@@ -7,11 +7,10 @@ run needs it.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import Any, TypeVar
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
-from workshop import errors, expected, gpu_memory, output, paths
+from workshop import errors, expected, output, paths
+from workshop.checks import table
 from workshop.course import catalogue
 
 PROFILES = ("auto", "ci", "cpu", "gpu")
@@ -46,12 +46,8 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
     if asked == "gpu" and not machine.gpus:
         raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
     if asked != "auto":
-        reasons = {
-            "ci": "requested; runs are cut to seconds, and their numbers mean nothing",
-            "cpu": "requested; lessons are sized for a few cores",
-            "gpu": "requested; lessons are sized for a GPU",
-        }
-        return asked, reasons[asked]
+        short = "; runs are cut to seconds, and their numbers mean nothing"
+        return asked, "requested" + short * (asked == "ci")
     if machine.gpus:
         return "gpu", f"{len(machine.gpus)} GPU(s) found"
     return "cpu", "no GPU found, so the lessons are sized for a few cores"
@@ -179,8 +175,6 @@ def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
 
 def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
     rows = machine_rows(machine) + [["Profile", f"{profile}: {reason}"]]
-    if machine.gpus:
-        rows.append(["GPU memory", gpu_memory.sentence(machine.gpus)])
     html = output.table_html(rows, ["", "this machine"]).replace("<thead>", "<thead hidden>")
     output.show(html, "\n".join(f"{name}: {value}" for name, value in rows))
 
@@ -201,29 +195,24 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
 
 
 def ensure_data(root: Path, profile: str) -> None:
-    """Draw the built-in data set and its record files if they are missing, with a bar.
+    """Draw the built-in data set and its record files if they are missing.
 
     Raises:
         UserError: That is not possible.
     """
-    slot = output.Slot()
-    there = (root / ".complete").exists()
-    if not there:
-        line = f"The road signs are being drawn into {root}; this happens once."
-        slot.line(line, 0)
+    if not (root / ".complete").exists():
+        print(f"The road signs are being drawn into {root}; this happens once.", flush=True)
     try:
         from data_prep import im2rec, roadsigns
     except ImportError as problem:
         raise UserError(f"data_prep cannot be imported ({problem}): run `make setup`") from None
-    watch: Any = output.LineStream(slot)
-    with redirect_stderr(watch), redirect_stdout(watch):
+    with redirect_stderr(sys.stdout):
         if profile == "ci":
             ensure_small(root)
         else:
             roadsigns.ensure(root)
         im2rec.ensure_records(root)
-    line = f"The data is in {root}" + ("." if there else ", drawn just now.")
-    slot.line(line)
+    output.Slot().line(f"The data is in {root}.")
 
 
 def ensure_small(root: Path) -> None:
@@ -256,19 +245,13 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-PACKAGES = {"tensorflow": "TensorFlow", "nvidia.dali": "DALI", "onnxruntime": "ONNX Runtime"}
-
-
 def has(package: str) -> bool:
     """Return True if a framework is installed; if not, print that the cell is skipped."""
     if package == "tensorflow":
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
-    try:
-        found = importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # the package around it
-        found = False
+    found = table.installed(package)
     if not found:
-        name = PACKAGES.get(package, package)
+        name = table.PACKAGES.get(package, package)
         text = f"{name} is not installed here, so this cell is skipped."
         if package == "tensorflow":
             text += " `make setup WITH=tensorflow` adds it."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import inspect
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,26 +16,11 @@ from workshop import paths
 
 
 def find(obj: Any) -> tuple[str, int, str, str]:
-    """Return (file, first line, name, source) of an object or a name like "rn50lib.recipe:MEAN".
+    """Return (file, first line, name, source) of a function, a class or a name "module:NAME".
 
-    Raises:
-        UserError: The name does not exist, or has no source in Python.
+    A name is not imported. Raises UserError if it is not defined at the top of a module.
     """
-    if isinstance(obj, str):
-        return _named(obj)
-    try:
-        lines, first = inspect.getsourcelines(obj)
-        file = inspect.getsourcefile(obj) or "?"
-    except (TypeError, OSError):
-        raise UserError(
-            f"show: {obj!r} has no Python source; show a constant by its name, as in"
-            ' show("rn50lib.recipe:MEAN")'
-        ) from None
-    return file, first, obj.__qualname__, "".join(lines)
-
-
-def _named(asked: str) -> tuple[str, int, str, str]:
-    """Find a definition or assignment at the top of a module, without importing the module."""
+    asked = obj if isinstance(obj, str) else f"{obj.__module__}:{obj.__qualname__}"
     module, _, name = asked.partition(":")
     try:
         spec = importlib.util.find_spec(module)

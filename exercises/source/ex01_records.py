@@ -62,7 +62,7 @@ def frame(payload: bytes) -> bytes:
 workshop.check("ex01.frame", frame)
 
 # %% [markdown]
-# Your reward: im2rec, the program that packed this course's data, now packs one image of each class with your function. One of the images contains the magic number. The reader used in every training run reads them back.
+# Your reward: im2rec, the program that packed this course's data, now packs one image of each class with your function, and the reader used in every training run reads them back.
 
 # %%
 workshop.use(record_framing=frame)

@@ -75,7 +75,7 @@ milliseconds = {n: 2 * (n - 1) * message_ms[n] for n in (2, 8, 512)}
 workshop.check("ex08.ring", milliseconds)
 
 # %% [markdown]
-# The check simulated every message of the ring. The next cell shows how the two parts grow: the time for the bytes levels off, but the latency does not. This is why large machines do not use a single ring.
+# The next cell shows how the two parts grow: the time for the bytes levels off, but the latency does not. This is why large machines do not use a single ring.
 
 # %%
 from workshop.checks import ex08

@@ -179,7 +179,7 @@ session.note("first_run_s", report["total_duration"], "s", "duration of the firs
 # - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and prints a remedy for each problem.
 # - **To get an original notebook back**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 # - **To stop a run**, interrupt the cell (■ in the toolbar).
-# - **Out of GPU memory?** Shut down the kernels of other notebooks. The table at the top of each notebook lists the processes that hold memory.
+# - **Out of GPU memory?** Shut down the kernels of other notebooks. `nvidia-smi` lists the processes that hold memory.
 # - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu -p seed 1` writes the executed notebook and its web page to `runs/`.
 #
 # The next notebook turns a folder of JPEGs into files that a training run can read at full speed.

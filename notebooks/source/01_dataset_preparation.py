@@ -139,7 +139,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # %% [markdown]
 # The last line gives a number for each validation image. **Predict:** if you take that number minus 1 as the label, how many are right?
 #
-# `data_prep.imagenet` unpacks the archives into class folders. The same command works on the real ones; with `--md5` it first checks them against the published checksums.
+# `data_prep.imagenet` unpacks the archives into class folders. The same command works on the real ones.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.imagenet downloads imagenet 2>&1

@@ -39,11 +39,14 @@ os.environ |= {
 # %%
 import random
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
+
+plt.style.use("tableau-colorblind10")
 
 
 class Photos(Dataset):
@@ -132,8 +135,13 @@ print(f"without model.eval(): {top1(small.train()):.1f} % right")
 small.load_state_dict(start)
 sorted_loader = DataLoader(photos, batch, drop_last=True, num_workers=2)
 unshuffled = train(small.train(), sorted_loader, session.loop_steps)
-print("loss of every third step:", *(f"{loss:.1f}" for loss in unshuffled[::3]))
 print(f"top-1 {top1(small.eval()):.1f} %")
+fig, axes = plt.subplots(figsize=(10, 3), layout="constrained")
+axes.plot(losses, label="shuffled")
+axes.plot(unshuffled, "--", label="sorted by class")
+axes.set(title="Loss of the same network", xlabel="step", ylabel="cross-entropy (nats)")
+axes.legend()
+workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
 # The network learns to answer with the current class, and the loss jumps when the next class begins. A network that knows only one class is right 1 time in 12, or 8.3 %.
@@ -242,9 +250,6 @@ for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 2
 # %%
 import time
 
-import matplotlib.pyplot as plt
-
-plt.style.use("tableau-colorblind10")
 model.train()
 
 
@@ -402,12 +407,22 @@ import json
 from pathlib import Path
 
 report = json.loads(Path("report.json").read_text())
-for key, values in report["metrics"].items():
+metrics = report["metrics"]
+for key, values in metrics.items():
     print(f"{key}: {values}")
 for name in ("dtype", "batch_size", "lr", "warmup_epochs", "threads", "data_nthreads"):
     axis = report["env"]["axes"][name]
     print(f"{name} = {axis['value']}: {axis['reason']}")
-accuracy = report["metrics"]["val.top1"][-1]
+fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
+done = range(1, epochs + 1)
+left.plot(done, metrics["train.loss"], "o-")
+left.set(title="Training loss", xlabel="epoch", ylabel="cross-entropy (nats)", xticks=done)
+right.plot(done, metrics["train.top1"], "o-", label="training")
+right.plot(done, metrics["val.top1"], "s--", label="validation")
+right.set(title="Accuracy", xlabel="epoch", ylabel="top-1 (%)", xticks=done)
+right.legend()
+accuracy = metrics["val.top1"][-1]
+workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f} %.")
 
 # %% [markdown]
 # **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images)? Your accuracy is in the table only if your run was the full recipe.

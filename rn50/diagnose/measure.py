@@ -35,7 +35,7 @@ STEP_ONLY = (
 )  # fmt: skip
 MEASURED: dict[str, Any] = {  # a run without outputs that goes on until it is stopped
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
-    "logger": (), "profile_trace": None, "timeline": None, "max_restarts": 0,
+    "logger": (), "timeline": None, "max_restarts": 0,
     "checkpoint_steps": None, "test_io": False, "no_metrics": True, "profile": "auto",
     "num_epochs": 100_000, "benchmark_iters": None,
 }  # fmt: skip

@@ -8,7 +8,8 @@ buffer. A stream still promises that no image occurs twice in an epoch on any ra
 make the same number of steps, and that (seed, epoch) gives the same batches again.
 
 The crops come from `recipe.augment` or a learner's function, in Python for a batch at a time.
-Decoding, which is nearly all of the work, runs in tf.data's threads, without Python.
+Decoding, which is nearly all of the work, runs in tf.data's threads, without Python. Images that
+are rotated or turned upside down, or are not JPEGs, are decoded by Pillow.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from rn50lib.data.decode import OVERSAMPLE, SIZE, ImageDecoder, fast_decode, fin
 from rn50lib.data.source import ShardSource, Source
 from rn50lib.data.tfrecord import IMAGE, LABEL
 from rn50lib.errors import UserError
-from rn50lib.recipe import Turn
 from rn50lib.tf import PythonCalls, tf
 
 BATCHES_AHEAD = 4
@@ -37,7 +37,6 @@ READ_BYTES = 1 << 20  # of a shard at a time
 ACCURATE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
 FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}  # see `decode.fast_decode`
 RATIOS = (1, 2, 4, 8)  # libjpeg decodes at 1 / ratio of the size for little more than the reading
-TURN = 1 + len(Turn._fields)  # values of a turn: mirrored, then the fields of `recipe.Turn`
 
 as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
@@ -61,6 +60,8 @@ class TfData:
         if self.threads:
             self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
         self.decoder = ImageDecoder(source, batches.train, config)
+        augmentation = self.decoder.augmentation
+        self.turns = batches.train and bool(augmentation.upside_down or augmentation.rotate)
         self.labels = np.asarray(source.labels, np.int32)
         self.python = PythonCalls(stateful=False)
 
@@ -99,43 +100,39 @@ class TfData:
         return self.sampler.rows(epoch, skip)[0][step]
 
     def _images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
-        """Return (number, encoded image, label, size, crop, turn) of one image after the other."""
+        """Return (number, encoded image, label, size, crop) of one image after the other."""
         rows = tf.data.Dataset.from_tensor_slices(self.sampler.rows(epoch, skip)[0][start_step:])
 
         @as_written
         def read(row: Any) -> tuple:
-            types = [tf.string, tf.int32, tf.int32, tf.int32, tf.float32]
+            types = [tf.string, tf.int32, tf.int32, tf.int32]
             found = self.python(functools.partial(self._read, epoch), [row], types)
-            shapes = [(None,), (None,), (None, 2), (None, 4), (None, TURN)]
+            shapes = [(None,), (None,), (None, 2), (None, 5)]
             return row, *(tf.ensure_shape(x, s) for x, s in zip(found, shapes, strict=True))
 
         return rows.map(read, **self.parallel).unbatch()
 
     def _read(self, epoch: int, row: np.ndarray) -> tuple:
-        """Return encoded images, labels, sizes, crops and turns of a batch."""
+        """Return encoded images, labels, sizes and crops of a batch."""
         data = [self.source.read(number) for number in row.tolist()]
         sizes = np.zeros((len(row), 2), np.int32)
         for i, encoded in enumerate(data):
             if (frame := find_frame(encoded)) is not None:
                 sizes[i] = SIZE.unpack_from(encoded, frame + 5)[:2]
-        return np.array(data, object), self.labels[row], sizes, *self._sample(epoch, row, sizes)
+        return np.array(data, object), self.labels[row], sizes, self._sample(epoch, row, sizes)
 
-    def _sample(self, epoch: int, numbers: Any, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the crops of some images, and how they are turned.
+    def _sample(self, epoch: int, numbers: Any, sizes: Any) -> np.ndarray:
+        """Return the crops of some images, int32 (k, 5): top, left, height, width, mirrored (0, 1).
 
-        Crops are int32 (k, 4): top, left, height, width; turns float32 (k, TURN):
-        mirrored (0 or 1), then `recipe.Turn`. `sizes` is (k, 2): height and width. Images without
-        a size are decoded by Pillow.
+        `sizes` is (k, 2): height and width. Images without a size are decoded by Pillow.
         """
-        boxes = np.zeros((len(numbers), 4), np.int32)
-        turns = np.zeros((len(numbers), TURN), np.float32)
+        boxes = np.zeros((len(numbers), 5), np.int32)
         for i, number in enumerate(numbers.tolist()):
             height, width = map(int, sizes[i])
             if height:
                 (left, top, w, h), mirror = self.decoder.sample_crop(epoch, number, width, height)
-                boxes[i] = top, left, h, w
-                turns[i] = mirror, *self.decoder.sample_turn(epoch, number)
-        return boxes, turns
+                boxes[i] = top, left, h, w, mirror
+        return boxes
 
     # -- the stages --------------------------------------------------------------------------------
 
@@ -166,22 +163,25 @@ class TfData:
         return tf.function(self._decode, autograph=False)
 
     def _decode(
-        self, epoch: Any, number: Any, data: Any, label: Any, size: Any, box: Any, turn: Any
+        self, epoch: Any, number: Any, data: Any, label: Any, size: Any, box: Any
     ) -> tuple[Any, Any]:
         """Return one image, its crop decoded, resized, mirrored and turned; and its label."""
 
-        def with_pillow(epoch: Any, number: Any, data: bytes) -> np.ndarray:
+        def decoded(epoch: Any, number: Any, data: bytes) -> np.ndarray:
             return np.ascontiguousarray(self.decoder.decode(int(epoch), int(number), data))
 
-        pixels = tf.cond(
-            size[0] > 0,
-            lambda: self._turned(self._cropped(data, box), turn),
-            lambda: self.python(with_pillow, [epoch, number, data], tf.uint8),  # not a JPEG
-        )
+        def with_pillow() -> Any:
+            return self.python(decoded, [epoch, number, data], tf.uint8)
+
+        if self.turns:
+            pixels = with_pillow()
+        else:
+            pixels = tf.cond(size[0] > 0, lambda: self._cropped(data, box), with_pillow)
         return tf.ensure_shape(pixels, (self.pixels, self.pixels, 3)), label
 
     def _cropped(self, data: Any, box: Any) -> Any:
-        """Return the crop of a JPEG as uint8 (pixels, pixels, 3)."""
+        """Return the crop of a JPEG as uint8 (pixels, pixels, 3), mirrored if that was drawn."""
+        box, mirror = box[:4], box[4]
         oversample = 1 if self.sampler.train or not self.antialias else OVERSAMPLE
         fits = tf.reduce_min(box[2:]) // (oversample * self.pixels)  # how often it holds the wanted
         step = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))
@@ -194,7 +194,8 @@ class TfData:
 
         part = tf.switch_case(step, [functools.partial(decode, ratio) for ratio in RATIOS])
         exact = tf.cast(box, tf.float32) / tf.cast(ratio, tf.float32)
-        return self._resized(part, exact[:2] - tf.cast(first, tf.float32), exact[2:])
+        small = self._resized(part, exact[:2] - tf.cast(first, tf.float32), exact[2:])
+        return tf.cond(mirror > 0, lambda: tf.reverse(small, [1]), lambda: small)
 
     def _resized(self, part: Any, start: Any, size: Any) -> Any:
         """Return a rectangle of `part` as uint8 (pixels, pixels, 3).
@@ -216,18 +217,6 @@ class TfData:
                 antialias=True,
             )[0]
         return tf.cast(small + 0.5, tf.uint8)  # a half goes up, as Pillow's; none exceeds 255
-
-    def _turned(self, pixels: Any, turn: Any) -> Any:
-        """Return the image mirrored, flipped and rotated as drawn."""
-        if not self.sampler.train:
-            return pixels
-        pixels = tf.cond(turn[0] > 0, lambda: tf.reverse(pixels, [1]), lambda: pixels)
-        if self.decoder.augmentation.upside_down:
-            level = pixels
-            pixels = tf.cond(turn[1] > 0, lambda: tf.reverse(level, [0]), lambda: level)
-        if self.decoder.augmentation.rotate:
-            pixels = _rotated(pixels, turn[2])
-        return pixels
 
     def _filled(self, images: Any, labels: Any, valid: int) -> Batch:
         """Return a batch of full size: rows are added to the last one of a validation stream."""
@@ -298,11 +287,8 @@ class TfRecordStream(TfData):
 
         @as_written
         def sample(number: Any, data: Any, label: Any, shape: Any) -> tuple:
-            types = [tf.int32, tf.float32]
-            made = functools.partial(self._sample, epoch)
-            boxes, turns = self.python(made, [number, shape], types)
-            boxes, turns = tf.ensure_shape(boxes, (None, 4)), tf.ensure_shape(turns, (None, TURN))
-            return number, data, label, shape, boxes, turns
+            boxes = self.python(functools.partial(self._sample, epoch), [number, shape], tf.int32)
+            return number, data, label, shape, tf.ensure_shape(boxes, (None, 5))
 
         records = self._records(epoch).skip(start_step * size)
         parsed = records.map(self._parse, **self.parallel).batch(size)
@@ -352,21 +338,3 @@ class TfRecordStream(TfData):
         return self.decoder.find_bad(epoch, suspects) or UserError(
             f"{self.source.path}: TensorFlow says: {error.message}"
         )
-
-
-def _rotated(pixels: Any, degrees: Any) -> Any:
-    """Return a square image turned counter-clockwise about its middle, with black corners."""
-    side = tf.cast(tf.shape(pixels)[0], tf.float32)
-    middle = (side - 1) / 2
-    radians = degrees * (np.pi / 180)
-    cos, sin = tf.cos(radians), tf.sin(radians)
-    # the origin of each new pixel: x = cos x' - sin y' + ..., y = sin x' + cos y' + ...
-    across, down = middle - cos * middle + sin * middle, middle - sin * middle - cos * middle
-    transform = tf.stack([cos, -sin, across, sin, cos, down, 0.0, 0.0])
-    return tf.raw_ops.ImageProjectiveTransformV3(
-        images=pixels[None],
-        transforms=transform[None],
-        output_shape=tf.shape(pixels)[:2],
-        fill_value=0.0,
-        interpolation="BILINEAR",
-    )[0]

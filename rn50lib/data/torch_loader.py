@@ -16,7 +16,6 @@ import os
 import signal
 import struct
 import threading
-import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -42,7 +41,6 @@ except ImportError:  # it has no wheel for some machines
 
 AHEAD = 4  # batches that each worker makes before they are asked for
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
-Task = tuple[int | None, list[Key]]  # the buffer that a batch is made in, None for new memory
 
 REST = "extraneous bytes before marker 0xd9"
 """libjpeg's warning that the image has more rows than its header says. It reports its first warning
@@ -136,74 +134,35 @@ class TorchDecoder(ImageDecoder):
         return small[0].permute(1, 2, 0).numpy()
 
 
-class BatchBufferPool:
-    """A DataLoader's sampler of batches, with memory for those under way, shared with the workers.
-
-    To clear new memory for each batch would take 6 % of the workers' time. A buffer is free again
-    when nothing refers to its batch; if none is, the batch gets new memory. ``keys`` are the
-    batches of an epoch.
-    """
-
-    def __init__(self, buffers: int, shape: tuple[int, ...]) -> None:
-        self.memory = torch.empty((buffers, *shape), dtype=torch.uint8)
-        if buffers:
-            self.memory.share_memory_()
-        self.keys: list[list[Key]] = []
-        self.free: list[int] = []
-        self.held: set[int] = set()  # buffers of batches in use
-
-    def __iter__(self) -> Iterator[Task]:  # no worker is at work at the start of an epoch
-        self.free[:] = [buffer for buffer in range(len(self.memory)) if buffer not in self.held]
-        for keys in self.keys:
-            yield (self.free.pop() if self.free else None), keys
-
-    def take(self, buffer: int) -> torch.Tensor:
-        """Return the batch that was made in `buffer`."""
-        self.held.add(buffer)
-        array = self.memory[buffer].numpy()
-        weakref.finalize(array, self._give_back, buffer).atexit = False
-        return torch.from_numpy(array)
-
-    def _give_back(self, buffer: int) -> None:
-        self.held.discard(buffer)
-        self.free.append(buffer)
-
-
 # -- in the workers ------------------------------------------------------------------------------
 
 
 class BatchDataset(torch.utils.data.Dataset):
     """Whole batches by their keys. Lives in the workers; `source` opens its files in each."""
 
-    def __init__(
-        self, source: Source, train: bool, config: TrainConfig, memory: torch.Tensor
-    ) -> None:
+    def __init__(self, source: Source, train: bool, config: TrainConfig) -> None:
         self.decoder = TorchDecoder(source, train, config)
-        self.overrides, self.memory = config.override, memory
+        self.overrides = config.override
 
-    def __getitems__(self, task: Task) -> torch.Tensor | int | UserError:
-        """Return the images of a batch, uint8 (B, H, W, 3), or the buffer that holds them.
+    def __getitems__(self, keys: list[Key]) -> torch.Tensor | UserError:
+        """Return the images of a batch, uint8 (B, H, W, 3).
 
         For a bad image its error is returned, because a raised one would come with a traceback.
         """
-        buffer, keys = task
-        if buffer is not None:
-            images = self.memory[buffer]
-        else:
-            size = self.decoder.size
-            images = torch.empty((len(keys), size, size, 3), dtype=torch.uint8)
-            if torch.utils.data.get_worker_info() is not None:
-                images.share_memory_()  # now: otherwise it would be copied there when it is sent
+        size = self.decoder.size
+        images = torch.empty((len(keys), size, size, 3), dtype=torch.uint8)
+        if torch.utils.data.get_worker_info() is not None:
+            images.share_memory_()  # now: otherwise it would be copied there when it is sent
         pixels = images.numpy()
         try:
             for image, key in enumerate(keys):
                 pixels[image] = self.decoder.decode(*key)
         except UserError as error:
             return error
-        return images if buffer is None else buffer
+        return images
 
 
-def _unchanged(made: torch.Tensor | int | UserError) -> torch.Tensor | int | UserError:
+def _unchanged(made: torch.Tensor | UserError) -> torch.Tensor | UserError:
     return made
 
 
@@ -253,24 +212,20 @@ class TorchLoader:
     def __init__(self, config: TrainConfig, source: Source, sampler: BatchSampler) -> None:
         self.sampler, self.examples = sampler, sampler.examples
         self.labels = np.asarray(source.labels, np.int32)
-        workers, pin = config.data_nthreads, torch.cuda.is_available()
-        # those made ahead, and those in use; what is pinned is copied anyway
-        shared = workers and sampler.train and not pin
-        buffers = min(AHEAD * workers + 3, len(sampler)) if shared else 0
-        pixels = config.image_shape
-        self.buffers = BatchBufferPool(buffers, (sampler.batch_size, pixels, pixels, 3))
+        workers = config.data_nthreads
+        self.keys: list[list[Key]] = []  # of an epoch's batches
         self.batches: Generator[Batch, None, None] | None = None  # of the latest epoch
         options: dict[str, Any] = {}
         if workers:
             options = {"multiprocessing_context": _fork_server(), "persistent_workers": True}
             options["prefetch_factor"] = AHEAD
         self.loader: DataLoader | None = DataLoader(
-            BatchDataset(source, sampler.train, config, self.buffers.memory),
-            batch_sampler=self.buffers,
+            BatchDataset(source, sampler.train, config),
+            batch_sampler=self.keys,
             num_workers=workers,
             collate_fn=_unchanged,
             worker_init_fn=_start_worker,
-            pin_memory=pin,
+            pin_memory=torch.cuda.is_available(),
             **options,
         )
 
@@ -287,15 +242,13 @@ class TorchLoader:
         self, epoch: int, rows: np.ndarray, valid: np.ndarray
     ) -> Generator[Batch, None, None]:
         assert self.loader is not None, "the pipeline is closed"
-        self.buffers.keys = [[(epoch, int(index)) for index in row] for row in rows]
+        self.keys[:] = [[(epoch, int(index)) for index in row] for row in rows]
         batches = iter(self.loader)
         try:
             for row, count in zip(rows, valid, strict=True):
                 images = next(batches)
                 if isinstance(images, UserError):
                     raise images
-                if isinstance(images, int):
-                    images = self.buffers.take(images)
                 yield Batch(images, self.labels[row], int(count))
             next(batches, None)  # its workers have finished the epoch
         finally:

@@ -1,5 +1,5 @@
 """The TensorFlow backend, for Keras 3 and for Keras 2 (TF_USE_LEGACY_KERAS=1)."""
 
-from rn50lib.tf import PythonCalls, tf, without_notes
+from rn50lib.tf import PythonCalls, tf
 
-__all__ = ["PythonCalls", "tf", "without_notes"]
+__all__ = ["PythonCalls", "tf"]

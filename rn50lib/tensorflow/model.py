@@ -38,7 +38,6 @@ class BatchNorm(tf.keras.layers.Layer):
     def call(self, x_NHWC: Any, training: bool = False) -> Any:
         """Normalise the images; in training, update the running statistics."""
         mean, variance = self.running_mean, self.running_var
-        training = training and self.trainable
         y_NHWC, batch_mean, batch_variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=x_NHWC,
             scale=tf.convert_to_tensor(self.gamma),

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,11 +36,6 @@ class TensorflowStep:
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         if config.cuda_graphs:
             raise UserError("--cuda-graphs is for PyTorch only; for TensorFlow there is --compile")
-        if config.profile_trace:
-            raise UserError(
-                "--profile-trace: PyTorch's profiler writes it: use --backend torch with it; for"
-                " TensorFlow there is tf.profiler, whose files TensorBoard shows"
-            )
         self.device = configure(config.threads, comm.local_rank)
         amp.configure(self.device, config.dtype)
         self.config, self.net = config, net
@@ -49,10 +43,7 @@ class TensorflowStep:
         self.named = tensors(self.model, net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
         load_arrays(self.named, hooks.get("broadcast_start")(start, comm))
-        frozen = net.up_to(config.freeze_until)
-        self.trained = [name for name in net.parameters() if name not in frozen]
-        for layer in self.model.layers:  # a batch norm that is not trainable keeps its statistics
-            layer.trainable = f"{layer.name}.running_mean" not in frozen
+        self.trained = list(net.parameters())
         self.update = Optimizer(config, self.named, self.trained)
         self.velocity = self.update.velocity
         self.sync = gradient_sync(comm)
@@ -155,7 +146,6 @@ class TensorflowStep:
     # --- the methods of `TrainStep` ---------------------------------------------------------------
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        """See `TrainStep`."""
         self.lr.assign(lr)
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         self.batches += 1
@@ -164,7 +154,6 @@ class TensorflowStep:
             (self.train_graph if last else self.accumulate_graph)(images, labels)
 
     def eval_step(self, batch: Batch) -> None:
-        """See `TrainStep`."""
         if not batch.valid:  # a last batch of padding only
             return
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
@@ -189,26 +178,22 @@ class TensorflowStep:
             raise
 
     def pop_metrics(self) -> np.ndarray:
-        """See `TrainStep`."""
         values = self.sums.numpy().copy()  # waits for a GPU
         self.sums.assign(tf.zeros_like(self.sums))
         return values
 
     def state(self) -> dict[str, np.ndarray]:
-        """See `TrainStep`."""
         arrays = {name: to_canonical(v.numpy()) for name, v in self.named.items()}
         for name, velocity in self.velocity.items():
             arrays[f"velocity/{name}"] = to_canonical(velocity.numpy())
         return arrays
 
     def loss_scale_state(self) -> dict[str, float]:
-        """See `TrainStep`."""
         return self.scaler.state() if self.scaler else {}
 
     def load(
         self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
     ) -> None:
-        """See `TrainStep`."""
         load_arrays(self.named, arrays)
         velocities = {f"velocity/{name}": velocity for name, velocity in self.velocity.items()}
         load_arrays({name: v for name, v in velocities.items() if name in arrays}, arrays)
@@ -216,11 +201,9 @@ class TensorflowStep:
             self.scaler.load(loss_scale)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """See `TrainStep`."""
         return self.predict_graph(as_tensor(images)).numpy()
 
     def versions(self) -> dict[str, str]:
-        """See `TrainStep`."""
         # tf.keras has no version; its package, keras or tf_keras, has
         keras = sys.modules[tf.keras.layers.Layer.__module__.split(".")[0]]
         found = {"tensorflow": tf.__version__, "keras": keras.__version__, "device": self.device}
@@ -231,10 +214,6 @@ class TensorflowStep:
             found["cuda"] = build.get("cuda_version", "")
             found["cudnn"] = build.get("cudnn_version", "")
         return found
-
-    def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
-        """See `TrainStep`."""
-        raise NotImplementedError  # refused at the start
 
 
 def as_tensor(values: Any) -> Any:

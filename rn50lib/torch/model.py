@@ -7,7 +7,6 @@ name a tensor's axes: N images, C channels, H and W pixels.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container
 
 import numpy as np
 import torch
@@ -90,14 +89,6 @@ class ResNet(nn.Module):
             self.stages.append(nn.Sequential(*(BLOCKS[net.block](block) for block in blocks)))
             self.add_module(name, self.stages[-1])
         self.fc = nn.Linear(net.features, net.num_classes)
-        self.frozen: list[nn.Module] = []
-
-    def train(self, mode: bool = True) -> ResNet:
-        """Set the training mode; frozen batch norms keep their statistics."""
-        super().train(mode)
-        for module in self.frozen:
-            module.eval()
-        return self
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Return the logits (N, classes) of normalised images."""
@@ -137,14 +128,6 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
             named[f"{owner}.weight"] = module.weight
             named[f"{owner}.bias"] = module.bias
     return named
-
-
-def freeze(model: ResNet, names: Container[str]) -> None:
-    """Keep the arrays of these names unchanged in training."""
-    model.frozen = [m for n, m in model.named_modules() if f"{n}.running_mean" in names]
-    for name, tensor in tensors(model).items():
-        if name in names:
-            tensor.requires_grad_(False)
 
 
 @torch.no_grad()

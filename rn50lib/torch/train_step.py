@@ -7,9 +7,6 @@ Nothing here waits for the device: metrics are summed on it, and the loop reads 
 from __future__ import annotations
 
 import contextlib
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +23,7 @@ from rn50lib.resnet import Network
 from rn50lib.torch import amp, cpu, cuda_graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.inference import Predictor
-from rn50lib.torch.model import ResNet, freeze, load_arrays, tensors
+from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import build_optimizer
 
 
@@ -48,11 +45,9 @@ class TorchStep:
         fastest: torch.nn.Module = self.model
         if cpu.has_onednn(self.device, self.dtype):
             fastest = cpu.for_training(self.model, net, config, self.dtype)
-        frozen = net.up_to(config.freeze_until)
-        freeze(self.model, frozen)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
-        self.names = [name for name in net.parameters() if name not in frozen]  # what is trained
+        self.names = list(net.parameters())
         self.optimizer = build_optimizer(config, named, self.names, self.lr)
         self.sync = gradient_sync(comm, fastest, named)
         self.trained = self.sync.model  # the model, or what wraps it to see its gradients
@@ -65,7 +60,6 @@ class TorchStep:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
         self.predictor: Predictor | None = None  # a copy of the present weights
-        self.span = unnamed
         self.prefetcher = cuda_graphs.CudaPrefetcher() if self.device == "cuda" else None
         self.queue = cuda_graphs.Queue(self.device)
         self.graph: cuda_graphs.Recorded | None = None  # `compute` as a CUDA graph
@@ -89,7 +83,6 @@ class TorchStep:
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        """See `TrainStep`."""
         with cuda_graphs.explain_errors(self.config, training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
@@ -111,16 +104,12 @@ class TorchStep:
         self.batches += 1
         last = self.batches % self.grad_accum_steps == 0
         with contextlib.nullcontext() if last else self.sync.no_sync():
-            with self.span("forward"):
-                logits = self.forward(images, self.trained)
-                loss = self.loss(logits, labels)
-            with self.span("backward"):
-                self.scaled(loss).backward()
+            logits = self.forward(images, self.trained)
+            loss = self.loss(logits, labels)
+            self.scaled(loss).backward()
         if last:
-            with self.span("exchange"):
-                self.sync()  # now every worker has the average of all workers' gradients
-            with self.span("update"):
-                self.update()
+            self.sync()  # now every worker has the average of all workers' gradients
+            self.update()
         self.update_metrics(logits.detach(), labels, loss.detach())
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -149,7 +138,6 @@ class TorchStep:
 
     @torch.inference_mode()
     def eval_step(self, batch: Batch) -> None:
-        """See `TrainStep`."""
         if not batch.valid:  # a last batch of padding only: its mean loss would be NaN
             return
         with cuda_graphs.explain_errors(self.config, training=False):
@@ -181,7 +169,6 @@ class TorchStep:
         self.sums[-1] += len(labels)
 
     def pop_metrics(self) -> np.ndarray:
-        """See `TrainStep`."""
         if self.device == "cuda" and not self.measure:
             torch.cuda.synchronize()
         values = self.sums.cpu().numpy().copy()
@@ -189,7 +176,6 @@ class TorchStep:
         return values
 
     def state(self) -> dict[str, np.ndarray]:
-        """See `TrainStep`."""
         named = tensors(self.model)
         arrays = {name: to_array(tensor) for name, tensor in named.items()}
         for name in self.names:
@@ -198,13 +184,11 @@ class TorchStep:
         return arrays
 
     def loss_scale_state(self) -> dict[str, float]:
-        """See `TrainStep`."""
         return self.scaler.state() if self.scaler else {}
 
     def load(
         self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
     ) -> None:
-        """See `TrainStep`."""
         load_arrays(self.model, arrays)
         self.predictor = None
         named = tensors(self.model)
@@ -217,30 +201,17 @@ class TorchStep:
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """See `TrainStep`."""
         pixels = torch.as_tensor(images).to(self.device).permute(0, 3, 1, 2)
         logits = self.predicted(pixels.float().sub_(self.mean).mul_(self.inverse_std))
         return logits.softmax(dim=1).cpu().numpy()
 
     def versions(self) -> dict[str, str]:
-        """See `TrainStep`."""
         found = {"torch": torch.__version__, "device": self.device}
         if self.device == "cuda":
             found["device"] = torch.cuda.get_device_name()
             found["cuda"] = str(torch.version.cuda)
             found["cudnn"] = str(torch.backends.cudnn.version())
         return found
-
-    def trace(self, file: Path, steps: int) -> AbstractContextManager[Any]:
-        """See `TrainStep`."""
-        from rn50lib.torch.trace import recording
-
-        return recording(file, steps, self)
-
-
-def unnamed(part: str) -> AbstractContextManager[Any]:
-    """Return a context that does nothing; a trace replaces it by one that names the part."""
-    return contextlib.nullcontext()
 
 
 def to_array(tensor: Tensor) -> np.ndarray:

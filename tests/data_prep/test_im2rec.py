@@ -75,28 +75,6 @@ def test_list_of_one_folder(tree, tmp_path, flags, expected):
     assert (tmp_path / "a.lst").read_text() == expected
 
 
-def test_chunks_and_ratios(tree, tmp_path):
-    flags = ["--list", "--recursive", "--no-shuffle", "--chunks", "3", "--train-ratio", "0.5"]
-    im2rec.main([*flags, "--test-ratio", "0.2", str(tmp_path / "a"), str(tree)])
-    keys = {
-        path.name: [int(line.split("\t")[0]) for line in path.read_text().splitlines()]
-        for path in tmp_path.glob("*.lst")
-    }
-    # 20 images in chunks of 7, 7 and 6; of 7, one is for testing, three for training.
-    assert keys.pop("a_2_val.lst") == [18, 19]
-    for chunk, (test, val) in enumerate([(0, 4), (7, 11), (14, None)]):
-        assert keys.pop(f"a_{chunk}_test.lst") == [test]
-        assert keys.pop(f"a_{chunk}_train.lst") == [test + 1, test + 2, test + 3]
-        assert val is None or keys.pop(f"a_{chunk}_val.lst") == [val, val + 1, val + 2]
-    assert not keys
-    im2rec.main(["--pass-through", "--quiet", str(tmp_path / "a_1"), str(tree)])
-    assert sorted(p.name for p in tmp_path.glob("*.rec")) == [
-        "a_1_test.rec",
-        "a_1_train.rec",
-        "a_1_val.rec",
-    ]
-
-
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_records_index_and_checksums_match_the_files(tree, tmp_path, threads, monkeypatch):
     monkeypatch.setattr(recordwriter, "RUN_BYTES", 500)  # so that the threads take turns
@@ -208,37 +186,17 @@ def test_resize_and_crop(tmp_path, size, flags, expected):
 
 
 @pytest.mark.parametrize(
-    ("mode", "form", "flags", "expected"),
-    [
-        ("CMYK", "JPEG", [], ("JPEG", "RGB")),
-        ("CMYK", "JPEG", ["--color", "-1"], ("JPEG", "RGB")),
-        ("RGB", "JPEG", ["--color", "0"], ("JPEG", "L")),
-        ("L", "JPEG", ["--color", "-1"], ("JPEG", "L")),
-        ("L", "JPEG", [], ("JPEG", "RGB")),
-        ("RGBA", "PNG", [], ("JPEG", "RGB")),
-        ("RGBA", "PNG", ["--color", "-1", "--encoding", ".png"], ("PNG", "RGBA")),
-        ("P", "PNG", ["--color", "-1"], ("JPEG", "RGB")),
-        ("RGB", "JPEG", ["--encoding", ".png", "--quality", "9"], ("PNG", "RGB")),
-    ],
+    ("mode", "form"), [("CMYK", "JPEG"), ("L", "JPEG"), ("RGBA", "PNG"), ("P", "PNG")]
 )
-def test_modes_and_encodings(tmp_path, mode, form, flags, expected):
-    image = transformed(tmp_path, image_bytes((30, 20), mode, form), *flags)
-    assert (image.format, image.mode) == expected
+def test_every_image_becomes_a_colour_jpeg(tmp_path, mode, form):
+    image = transformed(tmp_path, image_bytes((30, 20), mode, form))
+    assert (image.format, image.mode) == ("JPEG", "RGB")
 
 
-@pytest.mark.parametrize(
-    ("flags", "pixel"),
-    [
-        (["--encoding", ".png", "--resize", "20", "--center-crop"], (64, 64, 64)),
-        (["--color", "0"], 64),
-        (["--color", "-1"], 64),
-        (["--color", "-1", "--encoding", ".png", "--resize", "20"], 0x4000),
-    ],
-)
-def test_upper_8_of_16_bits_are_used(tmp_path, flags, pixel):
-    """OpenCV, which MXNet's im2rec uses, does the same; "as it is" keeps 16 bits in a PNG."""
-    image = transformed(tmp_path, png(16, 0, (0x4000,)), *flags)
-    assert image.getpixel((10, 10)) == pixel
+def test_upper_8_of_16_bits_are_used(tmp_path):
+    """OpenCV, which MXNet's im2rec uses, does the same."""
+    image = transformed(tmp_path, png(16, 0, (0x4000,)))
+    assert image.getpixel((10, 10)) == (64, 64, 64)
 
 
 def test_exif_rotation_is_applied_and_a_corrupt_block_ignored(tmp_path):
@@ -359,12 +317,10 @@ def test_broken_list(tmp_path, lines, reason):
         (["--list", "{t}/a", "{t}"], "{t}: no images with the extensions .jpeg .jpg .png in this"),
         (["{t}/a", "{t}"], "{t}/a.lst: there is no such list; make it first with"),
         (["{t}/a"], "ROOT, the folder that holds the images, is missing"),
-        (["--list", "--chunks", "0", "{t}/a", "{t}"], "--chunks 0: there must be at least one"),
-        (["--list", "--train-ratio", "2", "{t}/a", "{t}"], "--train-ratio 2.0: use a ratio"),
         (["--num-thread", "0", "{t}/a", "{t}"], "--num-thread 0: give at least one thread"),
-        (["--quality", "0", "{t}/a", "{t}"], "--quality 0: use 1 to 100 for .jpg"),
+        (["--quality", "0", "{t}/a", "{t}"], "--quality 0: use 1 to 100"),
         (["--resize", "-5", "{t}/a", "{t}"], "--resize -5: pass the shorter side's length"),
-        (["--colour", "1", "{t}/a", "{t}"], "unknown flag or argument --colour: did you mean"),
+        (["--qualty", "9", "{t}/a", "{t}"], "unknown flag or argument --qualty: did you mean"),
         (["--index", "{t}/a"], "{t}/a.rec: the record file cannot be opened"),
     ],
 )

@@ -91,8 +91,6 @@ def assert_same(left, right):
     [
         ((), 1),
         (("--no-shuffle",), 2),
-        (("--chunks", "3"), 2),
-        (("--train-ratio", "0.7", "--test-ratio", "0.1"), 1),
         (("--exts", ".jpg", ".gif"), 1),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),

@@ -296,18 +296,6 @@ def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
     assert error.startswith(message.format(**places))
 
 
-def test_md5(tmp_path, monkeypatch):
-    import hashlib
-
-    source = make_archives(tmp_path / "source")
-    with pytest.raises(UserError, match=r"img_train\.tar: its md5 is .*, not 1d675b47d978889d74"):
-        run(source, tmp_path / "out", "--md5")
-    assert not (tmp_path / "out").exists()
-    sums = {p.name: hashlib.md5(p.read_bytes()).hexdigest() for p in source.iterdir()}
-    monkeypatch.setattr(imagenet, "MD5", sums)
-    assert run(source, tmp_path / "out", "--md5") == 0
-
-
 # -- interrupted runs ----------------------------------------------------------------------------
 
 

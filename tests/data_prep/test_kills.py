@@ -1,5 +1,6 @@
 """kill -9 at random moments: the old set or the new one is there, and the next run completes it."""
 
+import io
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ import sys
 import time
 
 import pytest
+from PIL import Image
 
 from data_prep.output import finish_swap
 from tests.conftest import clean_environment
@@ -16,12 +18,14 @@ from tests.data_prep.test_imagenet import contents, inner_tar, write_tar
 
 
 def make_images(root, each):
+    out = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(out, "JPEG")
     for name in ("a", "b"):
         for split in ("train", "val"):
             (root / split / name).mkdir(parents=True)
             for i in range(each if split == "train" else 20):
-                image = bytes.fromhex("ffd8ffc0000b080020002001011100") + f"{name} {i}".encode()
-                (root / split / name / f"{i}.jpg").write_bytes(image * 1000)
+                image = out.getvalue() + f"{name} {i}".encode() * 1000
+                (root / split / name / f"{i}.jpg").write_bytes(image)
 
 
 def im2rec(folder):

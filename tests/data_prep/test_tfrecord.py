@@ -283,7 +283,7 @@ def test_a_bad_image_is_named(tmp_path, schema):
         tfrecord.main([str(root), "--schema", schema, "--quiet"])
     assert str(caught.value).startswith(f"{bad}: this is not a readable JPEG")
     assert not (root / "tfrecord").exists()
-    bad.write_bytes(make_image(1)[:500])
+    bad.write_bytes(make_image(1)[:-100])
     if schema == "slides":
         with pytest.raises(UserError, match="this image does not decode"):
             tfrecord.main([str(root), "--schema", schema, "--quiet"])

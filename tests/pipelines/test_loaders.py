@@ -21,7 +21,7 @@ from PIL import Image
 
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
-from data_prep.tfrecordwriter import example_pieces, format_index, write_records
+from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib import hooks
 from rn50lib.data import Batch, open_pipeline, sampler
 from rn50lib.data.source import Source, open_source
@@ -223,8 +223,8 @@ def store(root: Path, data_format: str, images: list[bytes]) -> list[str]:
         return [f"{root}/val.rec: record with key {key} at offset " for key in range(4)]
     path = root / "validation-00000-of-00001"
     examples = [{"image/encoded": image, "image/class/label": 1} for image in images]
-    with open(path, "wb", buffering=0) as file:
-        entries = write_records(file, map(example_pieces, examples))
+    with open(path, "wb") as file:
+        entries = write_records(file, map(serialize_example, examples))
     index_path(path).parent.mkdir()
     index_path(path).write_bytes(format_index(entries))
     return [f"{path}: record {i} at offset {offset:,} " for i, (offset, _) in enumerate(entries)]

@@ -83,28 +83,6 @@ def test_bad_file_in_a_worker_is_named_and_ends_all_workers(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_held_batch_is_not_overwritten(textured: Path) -> None:
-    """A batch, or a view of it, survives later epochs and an interrupted one."""
-    source = open_source(textured, "train", "files")
-    fields: dict[str, Any] = {"batch_size": 1, "image_shape": 64, "num_classes": 2}
-    wanted = [[b.images.numpy().copy() for b in read(source, epoch=e, **fields)] for e in range(3)]
-    pipeline = open_pipeline(full(data_nthreads=1, **fields), source, "train", 0, 1)
-    held = []
-    try:
-        for epoch in (0, 1, 2) * 2:
-            for step, batch in enumerate(pipeline.epoch(epoch)):
-                np.testing.assert_array_equal(batch.images, wanted[epoch][step])
-                if step % 3 == 0 or epoch == 2:  # few enough for others to take their place, or all
-                    held.append((batch.images[:, 1:].numpy(), wanted[epoch][step][:, 1:]))
-                if epoch == 1 and step == 1:
-                    break  # the workers finish what they were asked for
-        for view, pixels in held:
-            np.testing.assert_array_equal(view, pixels)
-    finally:
-        pipeline.close()
-
-
-@pytest.mark.slow
 def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
     source = open_source(photos.root, "train", "files")
     pipeline = open_pipeline(full(data_nthreads=2), source, "train", 0, 1)

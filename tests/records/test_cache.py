@@ -12,7 +12,7 @@ import pytest
 
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
-from data_prep.tfrecordwriter import example_pieces, format_index, write_records
+from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib.data import recordio, source
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import index_path, shard_name
@@ -32,9 +32,9 @@ def write(root: Path, form: str, labels: list[int]) -> None:
     for number in range(SHARDS):
         path = root / "tfrecord" / shard_name("train", number, SHARDS)
         index_path(path).parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb", buffering=0) as file:
+        with open(path, "wb") as file:
             entries = write_records(file, (
-                example_pieces({
+                serialize_example({
                     "image/encoded": b"%d" % label,
                     "image/class/label": label + 1,
                 })

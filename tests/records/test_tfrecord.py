@@ -29,8 +29,8 @@ def shard(tmp_path):
 
 def test_known_bytes(tmp_path):
     assert b"".join(map(frame_record, RECORDS)) == SHARD
-    with open(tmp_path / "x", "wb", buffering=0) as file:
-        entries = write_records(file, ([record[:1], record[1:]] for record in RECORDS))
+    with open(tmp_path / "x", "wb") as file:
+        entries = write_records(file, RECORDS)
     assert (tmp_path / "x").read_bytes() == SHARD
     assert format_index(entries) == INDEX
 

@@ -304,7 +304,6 @@ LARS = "--recipe mlperf_lars_8k"
         ("--resume --load-epoch 3 --model-prefix m", "--load-epoch", "one of them"),
         ("--init-from a --load-epoch 3 --model-prefix m", "--init-from", "one of them"),
         ("--init-from a --step paced:100", "--init-from", "leave one of them out"),
-        ("--freeze-until stage2", "--freeze-until stage2", "--init-from"),
         ("--only-inference --no-val", "--no-val", "nothing to do"),
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
         ("--step paced:100 --model-prefix m", "--model-prefix", "leave out"),

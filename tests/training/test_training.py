@@ -392,19 +392,6 @@ def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "traced"), [(1, 1), (6, 3)])
-def test_the_profile_is_a_chrome_trace_of_a_few_steps(
-    rn50: Run, photos: Photos, steps: int, traced: int
-) -> None:
-    run(rn50, photos, "--no-val", "--benchmark-iters", str(steps), "--profile-trace", "new/t.json")
-    trace = json.loads(Path("new/t.json").read_text())
-    names = {event.get("name", "") for event in trace["traceEvents"]}
-    assert any("convolution" in name for name in names)
-    assert names >= {"forward", "backward", "exchange", "update"}
-    assert len({name for name in names if name.startswith("ProfilerStep")}) == traced
-
-
-@pytest.mark.slow
 def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
     """It prints its choices and reasons, and keeps report, progress and model in its folder."""
     flags = ("--data-root", photos.root, *TINY[:4], "--threads", "1", "-e", "3", "--no-val")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
 import subprocess
 import sys
 from contextlib import redirect_stderr
@@ -15,9 +14,8 @@ from rn50lib import hardware
 from rn50lib.errors import UserError
 from rn50lib.hardware import Gpu
 from tests.conftest import clean_environment
-from tests.launch import fake_gpus
 from tests.support import bound_by_permissions
-from workshop import expected, gpu_memory, output, paths, session
+from workshop import expected, output, paths, session
 
 GPU = Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
@@ -109,44 +107,6 @@ def test_published_figures_load(repository):
     assert results["published.v100.8gpu.fp16.ips"].provenance.startswith("published, ResNet50 v1.5")
 
 
-def test_progress_lines_become_one_bar(shown):
-    with redirect_stderr(output.LineStream(output.Slot())):  # type: ignore[type-var]
-        print("drawing: 1,200 of 4,800 images, 80/s", file=sys.stderr)
-    assert "width:25.0%" in shown[-1]["text/html"]
-    assert shown[-1]["text/plain"] == "drawing: 1,200 of 4,800 images, 80/s"
-
-
-@pytest.mark.slow
-def test_progress_lines_end_outside_a_notebook(tmp_path):
-    """`display` prints in plain Python, even in redirected output: it must not recurse forever."""
-    script = (
-        "import sys\nfrom contextlib import redirect_stdout\nfrom workshop import output\n"
-        "sys.setrecursionlimit(200)\n"
-        "with redirect_stdout(output.LineStream(output.Slot())):\n    print('1 of 4 images')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=clean_environment(), cwd=tmp_path, timeout=60,
-        capture_output=True, text=True, preexec_fn=limit_memory,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("'text/plain': '1 of 4 images'") == 1
-
-
-def limit_memory():
-    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-
-
-def test_gpu_memory_names_its_holders(monkeypatch):
-    held = {"used": 3072, "processes": [(77, 2 << 30), (78, None)]}
-    fake_gpus.install(monkeypatch, [fake_gpus.V100 | held])
-    text = gpu_memory.sentence(hardware.gpus())
-    assert text.startswith(
-        "GPU 0: 3.0 of 16 GiB in use (program77, pid 77, 2.0 GiB, program78, pid 78)"
-    )
-    fake_gpus.install(monkeypatch, fails="Driver/library version mismatch")
-    assert "does not report it" in gpu_memory.sentence([GPU])
-
-
 def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
     for name in ("RN50_DATA", "RN50_RUNS"):
         monkeypatch.setenv(name, "")
@@ -225,22 +185,3 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     lines.clear()
     shell.run_cell("from workshop import RunFailed\nraise RunFailed('it ended', 'a\\nb')")
     assert lines == ["RunFailed: it ended", "    a", "    b"]
-
-
-def test_missing_answer_is_named_and_other_errors_keep_their_traceback():
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from workshop import errors
-
-    shell = InteractiveShell()
-    lines: list[str] = []
-    shell._showtraceback = lambda kind, value, stb: lines.extend(stb)
-    shell.set_custom_exc((UserError, NameError), errors._handler)
-    result = shell.run_cell("print(shard)")
-    assert lines[0] == "○ shard does not exist yet." and len(lines) == 2
-    assert isinstance(result.error_in_exec, NameError)
-    for code in ("print(shart)", "def answer():\n    return shard\nanswer()"):
-        lines.clear()
-        shell.run_cell(code)
-        assert any("Traceback" in line for line in lines)
-        assert "NameError" in lines[-1]

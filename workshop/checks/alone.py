@@ -1,26 +1,27 @@
-"""Answers outside their notebook: the cell of a function as a file, and a test of such a file.
-
-`python -m workshop.checks.alone FILE NAME…` imports a file and looks for names that its functions
-use but the file does not define. Python itself would find them only in the middle of a run.
-"""
+"""Answers outside their notebook: the cell of a function as a file, in a separate process."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dis
 import importlib.util
 import linecache
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from rn50 import launch
 from rn50lib.errors import UserError
+from workshop.checks import compare
 
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-REMEDY = "write everything it needs into the same cell, as imports, definitions and constants"
 
 
 def cell_of(function: Callable[..., Any]) -> str:
@@ -79,29 +80,42 @@ def globals_of(code: CodeType) -> Iterator[str]:
             yield from globals_of(constant)
 
 
-def problem_of(path: Path, names: list[str]) -> str:
-    """Return why a file does not work alone or has no function of a name; empty if it is fine."""
+def run_module(
+    module: str, words: Sequence[str], what: str, seconds: float, env: dict[str, str]
+) -> str:
+    """Run one of our modules in a separate process, and end all that it started.
+
+    Returns the last line of its errors if it failed, else nothing. Raises compare.Wrong if `what`
+    it runs takes longer than `seconds`.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *words], env=launch.with_library(dict(os.environ)) | env,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     try:
-        module = load(path)
-    except (Exception, SystemExit) as error:
-        return f"your cell does not work outside of the notebook: {error!r}: {REMEDY}"
-    for name, value in vars(module).items():
-        if getattr(value, "__module__", None) == module.__name__ and hasattr(value, "__code__"):
-            for used in globals_of(value.__code__):
-                if not hasattr(module, used) and not hasattr(builtins, used):
-                    return f"{name} uses `{used}`, which its cell does not define: {REMEDY}"
-    for name in names:
-        if not callable(getattr(module, name, None)):
-            return f"{path.name} has no function {name}: {REMEDY}"
+        _, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        compare.wrong(f"{what} was stopped after {seconds:g} s.", compare.ENDLESS)
+    finally:  # also if the cell is interrupted
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    last = errors.strip().splitlines()[-1:] or [f"status {process.returncode}"]
+    return last[0] if process.returncode else ""
+
+
+def undefined(source: str) -> str:
+    """Return which name a function of a cell uses that the cell does not define; else nothing.
+
+    Python itself would find it only in the middle of a run.
+    """
+    if "import *" in source:
+        return ""
+    code = compile(source, "cell", "exec")
+    defined = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
+    for part in code.co_consts:
+        for used in globals_of(part) if isinstance(part, CodeType) else ():
+            if used not in defined and not hasattr(builtins, used):
+                return f"{part.co_name} uses `{used}`, which its cell does not define"
     return ""
-
-
-def main(argv: list[str]) -> int:
-    """Print the problem of a file; returns 1 if it has one."""
-    problem = problem_of(Path(argv[0]), argv[1:])
-    print(problem, end="\n" if problem else "")
-    return 1 if problem else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

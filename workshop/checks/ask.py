@@ -47,14 +47,12 @@ def check(name: str, answer: Any) -> None:
     show(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **result.record}})
 
 
-def hint(name: str, level: int | None = None) -> None:
-    """Show the next hint: 1 is a nudge, 3 nearly the answer. `level` shows one again."""
+def hint(name: str) -> None:
+    """Show the next hint: the first is a nudge, the third nearly the answer."""
     exercise = table.find(name)
     seen = int(records.load(exercise.notebook).get(name, {}).get("hints", 0))
-    number = level if level is not None else min(seen + 1, 3)
-    if number not in (1, 2, 3):
-        raise UserError(f"hint({name!r}, {level!r}): the levels are 1, 2 and 3")
-    records.update(name, hints=max(seen, number))
+    number = min(seen + 1, 3)
+    records.update(name, hints=number)
     after = f'workshop.hint("{name}")' if number < 3 else f'workshop.solution("{name}")'
     text = f"Hint {number} of 3: {exercise.hints[number - 1]}"
     html = f'<div class="box">{escape(text)}<br><span class="dim">After this: {after}</span></div>'

@@ -1,7 +1,7 @@
-"""The capstone's measurement: training scripts run under observation.
+"""The capstone's measurement: a training script run under observation.
 
     with images() as case:                # a small part of the road signs
-        seen = observe(case, [script])[0]
+        seen = observe(case, script)
     seen.ips, seen.trained, seen.report
 
 The measurement ignores what a script prints: it recognises the images that went into the network by
@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rn50lib.errors import UserError
 from workshop import paths
 from workshop.checks import alone, recipes
 from workshop.checks.compare import wrong
-from workshop.errors import RunFailed
-from workshop.observe import ScriptRun, progress_line
+from workshop.observe import progress_line
 
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -35,7 +32,6 @@ PER_CLASS = {"train": 19, "val": 9}  # 228 training images, which 16 does not di
 CELLS = 8  # as in `workshop.checks.watch`
 LIMIT_S = 240.0
 FAR = 0.15  # in units of STD, root mean square: more than any decoder changes an image
-MAIN = "import sys\nfrom workshop.checks.watch import main\nmain(sys.argv[1:])\n"
 # a waiting thread sleeps: spinning, it would take a core from other programs
 ENV = {"OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -70,7 +66,6 @@ class Seen:
     passes: list[dict[str, Any]]
     rates: list[float]
     prints: np.ndarray
-    details: np.ndarray
     logits: np.ndarray
     number: np.ndarray
     of: np.ndarray
@@ -137,57 +132,39 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
-def observe(case: Case, scripts: Sequence[Path], doing: str = "") -> list[Seen | dict[str, str]]:
-    """Run the scripts one after the other in one process; return what was seen of each.
+def observe(case: Case, script: Path, doing: str = "") -> Seen:
+    """Run a script on a copy of the data and return what was seen; a notebook shows `doing`.
 
-    A script that failed gives a dictionary with its `error` and the `place`. A notebook shows
-    `doing` and the seconds. Raises compare.Wrong if they take longer than LIMIT_S each.
+    Raises compare.Wrong if the script fails or takes longer than LIMIT_S.
     """
-    return [understood(case, raw) for raw in watched(scripts, case.folder, doing)]
+    progress_line()(doing)
+    with tempfile.TemporaryDirectory(prefix="capstone-out-") as top:
+        data, out = Path(top, "data"), Path(top, "out")
+        shutil.copytree(case.folder, data)
+        out.mkdir()
+        words = [str(data), str(script), str(out)]
+        if problem := alone.run_module("workshop.checks.watch", words, "the script", LIMIT_S, ENV):
+            wrong(f"the script ended its process: {problem}.", "It should return instead.")
+        return recorded(case, out, script)
 
 
-def run_answer(answer: Callable[..., Any], folder: str, doing: str = "") -> dict[str, Any]:
-    """Return what is seen of the learner's script, in the process in which it lives."""
+def run_answer(answer: Callable[..., Any], case: Case, doing: str = "") -> Seen:
+    """Return what is seen of the learner's script."""
     with tempfile.TemporaryDirectory(prefix="capstone-") as place:
         script = Path(place, "your_script.py")
         script.write_text(alone.cell_of(answer), encoding="utf-8")
-        return watched([script], Path(folder), doing)[0]
+        return observe(case, script, doing)
 
 
-def watched(scripts: Sequence[Path], data: Path, doing: str) -> list[dict[str, Any]]:
-    """Run the scripts on a copy of the data; return what was seen of each, as plain data."""
-    show = progress_line()
-    with tempfile.TemporaryDirectory(prefix="capstone-out-") as top:
-        main = Path(top, "main.py")
-        main.write_text(MAIN)
-        words = [str(data)]
-        for number, script in enumerate(scripts):
-            out = Path(top, str(number))
-            out.mkdir()
-            words += [str(script), str(out)]
-        run = ScriptRun(main, words, data, "python", 0, math.inf, LIMIT_S * len(scripts), ENV,
-                        lambda line: show(f"{doing}: {line}"))  # fmt: skip
-        try:
-            ended = run.on_ranks(1).ended
-        except RunFailed as failure:
-            last = failure.log.strip().splitlines()[-1:]
-            return [{"error": f"the end of its process: {''.join(last)}", "place": ""}] * len(
-                scripts
-            )
-        if not ended:
-            wrong(
-                f"the script was stopped after {run.limit:.0f} seconds.",
-                "Look for a loop that does not end.",
-            )
-        return [
-            found_in(Path(out), script) for out, script in zip(words[2::2], scripts, strict=True)
-        ]
+def recorded(case: Case, out: Path, script: Path) -> Seen:
+    """Return what `workshop.checks.watch` has left in a folder, with all images recognised.
 
-
-def found_in(out: Path, script: Path) -> dict[str, Any]:
-    """Return what `workshop.checks.watch` has left in a folder, and the script's report."""
+    Raises compare.Wrong for a script that failed.
+    """
     if (out / "failed.txt").exists():
-        return recipes.script_error((out / "failed.txt").read_text(), script)
+        found = recipes.script_error((out / "failed.txt").read_text(), script)
+        place = found["place"] or "Run a cell with the line train(…) to see more of it."
+        wrong(f"the script stopped with {found['error']}.", place)
     seen: dict[str, Any] = json.loads((out / "seen.json").read_text())
     with np.load(out / "seen.npz", allow_pickle=False) as arrays:
         seen |= dict(arrays)
@@ -195,22 +172,11 @@ def found_in(out: Path, script: Path) -> dict[str, Any]:
         seen["report"] = json.loads((out / "report.json").read_text())
     except (OSError, ValueError):
         seen["report"] = None
-    return seen
-
-
-def understood(case: Case, raw: dict[str, Any]) -> Seen | dict[str, str]:
-    """Return the same with all images recognised."""
-    if "error" in raw:
-        return raw
-    rows = [entry["rows"] for entry in raw["passes"]]
+    rows = [entry["rows"] for entry in seen["passes"]]
     of = np.repeat(np.arange(len(rows)), rows).astype(int)
-    return Seen(number=recognised(raw["prints"], prints(case.pixels)), of=of, **raw)
+    return Seen(number=recognised(seen["prints"], prints(case.pixels)), of=of, **seen)
 
 
 def baseline() -> Path:
-    """Return the slow script. Raises UserError if it is missing."""
-    root = paths.checkout()
-    path = root / "exercises/capstone/train_slow.py" if root else Path("train_slow.py")
-    if not path.exists():
-        raise UserError(f"{path} is missing: it belongs to the exercises of the course")
-    return path
+    """Return the slow script."""
+    return paths.need_checkout() / "exercises/capstone/train_slow.py"

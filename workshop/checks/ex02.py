@@ -68,8 +68,6 @@ STRIDE_MISTAKES: tuple[compare.Mistake, ...] = (
      "It needs one, with stride 1: 64 channels come in and 256 go out."),
     (instead((1, 2, 1, None), lambda stage, index: stage > 0 and index > 0),
      "every block of a stage halves its image.", "Only the first block, index 0, does."),
-    (instead((1, 1, 1, 1), lambda stage, index: index > 0),
-     "a block after the first has a projection.", "Its shortcut is the image itself."),
 )  # fmt: skip
 
 
@@ -100,12 +98,9 @@ def work(answer: Any) -> str:
 WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (0, "the parameters stay the same, but the work does not.",
      "The same weights are used at more pixels."),
-    (1 + extra_percent() / 100, "this is the factor.",
-     "The question is how many per cent are added."),
     (extra_percent() / 100, "this is the share as a fraction.", "Give per cent, 100 times that."),
     (extra_percent() * 4 / 3, "this counts all the work of the three convolutions.",
      "They did a quarter of it before: three quarters are added."),
-    (extra_percent() / 3, "this is a third of it.", "There are three such blocks, and 4 − 1 = 3."),
 )  # fmt: skip
 
 
@@ -140,8 +135,6 @@ def _schedule(
     warm: bool = True,
     stairs: bool = False,
     after: bool = False,
-    once: bool = False,
-    late: bool = False,
 ) -> Callable[[float, int, Recipe], float]:
     """Return the right schedule, or one with one of the usual mistakes."""
 
@@ -149,9 +142,9 @@ def _schedule(
         peak = recipe.lr * scaled(batch, recipe.lr_batch)
         if warm and progress < recipe.warmup_epochs:
             return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
-        at = progress - recipe.warmup_epochs if late else progress
-        reached = sum(at > epoch if after else at >= epoch for epoch in recipe.lr_step_epochs)
-        return peak * recipe.lr_factor ** (min(1, reached) if once else reached)
+        steps = recipe.lr_step_epochs
+        reached = sum(progress > step if after else progress >= step for step in steps)
+        return peak * recipe.lr_factor**reached
 
     return rate
 
@@ -167,10 +160,6 @@ SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
      "It climbs with every step: use progress as it is, with its fraction."),
     (_schedule(after=True), "at progress 30 exactly the rate has not fallen yet.",
      "The decay holds from the epoch on: >=."),
-    (_schedule(late=True), "the epochs of the decay are counted from the end of the warm-up.",
-     "All epochs are counted from the start: progress >= epoch."),
-    (_schedule(once=True), "the rate falls only once.",
-     "Each epoch of lr_step_epochs that was reached multiplies it again."),
 )  # fmt: skip
 
 
@@ -264,14 +253,13 @@ def tune(answer: Any) -> str:
     with np.errstate(all="ignore"):
         shallow, steep = valley(lr, momentum)[-1]
     far = max(shallow, steep)
-    allowed = "Take one from 0 to below 1."
     limit = 2 * (1 + momentum)
     compare.refuse(
         (momentum < 0.2 < lr < 1,
          "a rate above 0.2 and hardly any momentum: are the two exchanged?",
          "Write (learning rate, momentum)."),
-        (momentum < 0, f"a momentum of {momentum:g} turns back at every step.", allowed),
-        (momentum >= 1, f"a momentum of {momentum:g} forgets nothing.", allowed),
+        (not 0 <= momentum < 1, f"a momentum of {momentum:g} never gets there.",
+         "Take one from 0 to below 1."),
         (lr * CURVATURES[1] >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
          f" not below 2 (1 + momentum) = {limit:.3g}.", "Take a smaller learning rate."),
     )  # fmt: skip

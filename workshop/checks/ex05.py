@@ -61,11 +61,9 @@ def _right_pixels(pixels: np.ndarray) -> None:
     """Undo the normalisation, correctly and in the usual wrong ways."""
     x = pixels.astype(np.float64)
     mean, std = (np.reshape(three, (3, 1, 1)) for three in (ex05_graph.MEAN, ex05_graph.STD))
-    scale = "on the scale from 0 to 1, but the pixels reach from 0 to 255."
     mistakes = (  # the levels if this is what was done
-        (x * std + mean, f"mean and std are {scale}", "Multiply both by 255."),
-        (x * std + 255 * mean, f"std is {scale}", "Multiply std by 255 too."),
-        (255 * x * std + mean, f"mean is {scale}", "Multiply mean by 255 too."),
+        (x * std + mean, "mean and std are on the scale from 0 to 1, but the pixels reach from 0 to"
+         " 255.", "Multiply both by 255."),
         (x + 255 * mean, "the images are not divided by std.", "Pass std, times 255."),
         (255 * x * std, "the mean is not subtracted.", "Pass mean, times 255."),
         (x, "the images reach from 0 to 255: nothing is normalised.",
@@ -119,8 +117,6 @@ CHAIN_MISTAKES: dict[str, tuple[compare.Mistake, ...]] = {
     "in turn": (
         (1000, "1,000 is the loader alone.", "The device's time is added: add up times."),
         (1221.3, "1,221 is the mean of the two rates.", "Rates do not average: times add up."),
-        (1181.2, "1,181 is twice the right value: the harmonic mean.",
-         "An image needs both times, one after the other."),
     ),
     "overlapped": (
         (590.6, "591 is the rate if loader and device wait for each other.",
@@ -131,7 +127,6 @@ CHAIN_MISTAKES: dict[str, tuple[compare.Mistake, ...]] = {
     ),
     "cores": (
         (5, "5 cores make 1,250 images a second.", "That is below 1,442.6: round up."),
-        (5.77, "the number of cores is not whole.", "Round up to a whole one."),
     ),
     "half the decoding": (
         (2000, "2,000 would be half of all the work of the loader.",

@@ -19,30 +19,21 @@ PARAMETERS, ACTIVATIONS, BATCHES = 25.6, 21.5, (1, 96)  # millions of numbers, t
 FORMATS = ("float32", "float16")
 
 
-def megabytes(
-    half: tuple[int, int] = (14, 2), batches: Sequence[int] = BATCHES, unit: float = 1.0
-) -> np.ndarray:
+def megabytes(half: tuple[int, int] = (14, 2), unit: float = 1.0) -> np.ndarray:
     """Return MB, [format][batch]; `half` is bytes a parameter and an activation in float16."""
     needed = ((12, 4), half)
-    rows = [[each * PARAMETERS + act * ACTIVATIONS * n for n in batches] for each, act in needed]
+    rows = [[each * PARAMETERS + act * ACTIVATIONS * n for n in BATCHES] for each, act in needed]
     return unit * np.array(rows)
 
 
 MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
     (megabytes((6, 2)), "in float16 everything is halved.",
      "Only activations are: master weights, gradients and momentum stay in float32."),
-    (megabytes((12, 2)), "in float16 a parameter takes 12 bytes, as in float32.",
-     "The copy of the weights in 16 bits is added to the three arrays in float32."),
     (megabytes((10, 2)), "in float16 the weights are there in 16 bits only.",
      "The master weights stay in float32, and the copy is added to them."),
     (megabytes((14, 4)), "the activations of float16 take 4 bytes.", "They take 2."),
     (megabytes()[:, :1] * (1, 96), "96 images take 96 times as much.",
      "Weights, gradients and momentum are there once, whatever the batch."),
-    (megabytes(batches=(1, 1)), "96 images take as much as one.",
-     "Activations are kept for every image of the batch."),
-    (megabytes(batches=(96, 1)), "the batches are exchanged.",
-     "First the MB for a batch of 1, then for one of 96."),
-    (megabytes(unit=0.001), "these are GB.", "Write MB."),
     (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "A MB is a million bytes."),
 )  # fmt: skip
 
@@ -131,11 +122,6 @@ SCALER_MISTAKES: tuple[compare.Mistake, ...] = (
      "Hold it with max(…, 1)."),
     (if_full(lambda scale, good: (2 * scale, 0)), "the scale grows beyond 2^24.",
      "Hold it with min(…, 2**24)."),
-    (if_full(lambda scale, good: (2 * scale, 0) if scale < TOP else (scale, good + 1)),
-     "at 2^24 the good steps do not begin at 0 again, though there are growth_steps of them.",
-     "Return 0 good steps there too."),
-    (lambda *case: updated(*case)[::-1], "the two are exchanged.",
-     "First the scale, then the good steps."),
 )  # fmt: skip
 
 
@@ -270,18 +256,11 @@ def step_mistakes(case: Case) -> list[compare.Mistake]:
          f"{far}; and one of the two step() must go."),
         (SCALE * g, f"a step is {SCALE:g} times too long: the scale is never undone.",
          "scaler.unscale_(optimizer) divides the gradients by it."),
-        (clipped(SCALE * g), "small gradients lead to a step as long as large ones: what is clipped"
-         " is still scaled, and it is not undone afterwards.",
-         f"{far}, then scaler.step(optimizer)."),
         (clipped(g / SCALE),
          f"a step is {SCALE:g} times too short: the scale is undone, but the loss had none.",
          "Call scaler.scale(loss).backward()."),
         (g, "large gradients are not clipped.",
          "Call clip_grad_norm_(model.parameters(), 1.0) between unscale_ and step."),
-        (clipped(len(case.targets) * g), "the loss is a sum over the batch: gradients are too large"
-         " by the number of its images.", 'Take the mean, the default: no reduction="sum".'),
-        (clipped(g / 2), "a step is half as long as it should be.",
-         "The loss is the mean of the squares, as in mse_loss, without a factor of 1/2."),
         (0 * g, "the weights do not move.", "Empty the gradients before the backward pass or at the"
          " very end, and call scaler.step."),
     )  # fmt: skip
@@ -323,23 +302,12 @@ SHAPES: tuple[tuple[Shape, str, int], ...] = (
 
 def placed(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
     """Return the strides along n, c, h and w, from NumPy's own array."""
-    channels = range(shape[1], shape[1] + multiple)
-    return with_channels(shape, next(c for c in channels if c % multiple == 0), order)
-
-
-def with_channels(shape: Shape, channels: int, order: str) -> tuple[int, ...]:
-    """Return the strides of an array with a different number of channels."""
+    channels = next(c for c in range(shape[1], shape[1] + multiple) if c % multiple == 0)
     size = dict(zip("NCHW", (shape[0], channels, *shape[2:]), strict=True))
     array = np.empty([size[axis] for axis in order], np.uint8)
     return array.transpose([order.index(axis) for axis in "NCHW"]).strides
 
 
-def times(factor: int) -> Callable[[Shape, str, int], tuple[int, ...]]:
-    """Return a function for strides in bytes."""
-    return lambda *case: tuple(factor * stride for stride in placed(*case))
-
-
-BYTES = "these are bytes.", "Count numbers, as PyTorch does; NumPy counts bytes."
 LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda shape, order, m: tuple(placed(shape, order, m)["NCHW".index(a)] for a in order),
      "the strides are in the order of the memory.",
@@ -347,23 +315,10 @@ LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda shape, order, m: placed(shape, {"NCHW": "NHWC", "NHWC": "NCHW"}[order], m),
      "the two orders are exchanged.",
      "The last letter is the axis whose neighbours are next to each other: stride 1."),
-    (lambda shape, order, m: placed(shape, "NCHW", m), "the order is always NCHW.",
-     "In NHWC the channels of a pixel are next to each other: stride 1."),
     (lambda shape, order, m: placed(shape, order, 1), "the channels are not padded.",
      "A stride that steps over all channels steps over the padded ones too."),
-    (lambda shape, order, m: placed(shape, order, m if order == "NHWC" else 1),
-     "in NCHW the channels are not padded.",
-     "An image then has more planes: pad before you look at the order."),
-    (lambda shape, order, m: with_channels(shape, shape[1] // m * m + m, order),
-     "channels that are a multiple already are padded too.",
-     "Round up: -(-c // multiple) * multiple."),
-    (lambda shape, order, m: with_channels(shape, max(1, shape[1] // m * m), order),
-     "the number of channels is rounded down.", "No channel may get lost: round up."),
-    (lambda shape, order, m: with_channels(shape, shape[1] + shape[1] % m, order),
-     "the remainder of the division is added to the channels.",
-     "Add what is missing to the next multiple: round up."),
-    (times(2), *BYTES),
-    (times(4), *BYTES),
+    (lambda *case: tuple(4 * stride for stride in placed(*case)), "these are bytes of float32.",
+     "Count numbers, as PyTorch does; NumPy counts bytes."),
 )  # fmt: skip
 
 

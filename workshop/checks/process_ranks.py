@@ -9,11 +9,8 @@ the ranks of each case. Their results come back as plain data, and the check jud
 from __future__ import annotations
 
 import builtins
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -25,47 +22,27 @@ from typing import Any
 
 import numpy as np
 
-from rn50 import launch
-from rn50lib.errors import UserError
-from workshop import processes
+from rn50lib.distributed.launch_env import end_with_parent
 from workshop.checks import alone, compare
 from workshop.checks.compare import wrong
 
 LIMIT_S = 90.0
 WAIT_S = 6.0  # a rank that waits longer for the others waits forever
 STUCK = "stuck"
-IN_RANK = "RN50_PROCESS_RANKS"  # environment variable of the ranks and their parent
 
 
 def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, Any]]) -> list[Any]:
     """Return the results of the `size` ranks of each case; `work` names a function of this file.
 
-    A result is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`. Raises
-    UserError inside a rank: each would start ranks again, without end.
+    A result is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`.
     """
-    if IN_RANK in os.environ:
-        raise UserError("process_ranks.together starts ranks, and this is a rank: call it outside")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
         (place / "answer.py").write_text(alone.cell_of(answer), encoding="utf-8")
         words = [work, answer.__name__, str(place), json.dumps(list(cases))]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "workshop.checks.process_ranks", *words],
-            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": "lo", IN_RANK: "1"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            _, errors = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            wrong(f"the ranks were stopped after {LIMIT_S:g} s.", compare.ENDLESS)
-        finally:  # the processes that the ranks have started too, and if the cell is interrupted
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if process.returncode:
-            last = errors.strip().splitlines()[-1:] or [f"status {process.returncode}"]
-            return [[{"error": "RuntimeError", "text": last[0], "place": ""}]]
+        env, module = {"GLOO_SOCKET_IFNAME": "lo"}, "workshop.checks.process_ranks"
+        if problem := alone.run_module(module, words, "the group", LIMIT_S, env):
+            return [[{"error": "RuntimeError", "text": problem, "place": ""}]]
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found
 
@@ -139,7 +116,7 @@ def run_rank(
     from torch import distributed as dist
 
     torch.set_num_threads(1)
-    processes.die_with_parent()
+    end_with_parent()
     file = folder / "answer.py"
     try:
         dist.init_process_group(
@@ -170,7 +147,7 @@ def main(argv: list[str]) -> int:
     """Run all cases, and write found.json."""
     import torch  # noqa: F401 before the ranks are forked, once for all
 
-    processes.die_with_parent()
+    end_with_parent()
     work, name, folder, cases = argv[0], argv[1], Path(argv[2]), json.loads(argv[3])
     fork = get_context("fork")
     found = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.tfrecordwriter import example_pieces
+from data_prep.tfrecordwriter import serialize_example
 from workshop import try_script
 from workshop.checks import alone
 from workshop.checks.compare import wrong
@@ -169,7 +169,7 @@ def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> 
                 pixels = images[n].transpose(1, 2, 0)
                 features = dict(zip(("height", "width"), pixels.shape, strict=False))
                 features |= {"img_raw": pixels.tobytes(), "label": float(labels[n])}
-                writer.write(b"".join(example_pieces(features)))
+                writer.write(serialize_example(features))
     return paths
 
 

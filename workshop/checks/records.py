@@ -18,8 +18,6 @@ from workshop.checks.engine import NOT_ATTEMPTED, Result
 
 Record = dict[str, Any]
 
-_unwritten: dict[str, dict[str, Record]] = {}  # by notebook, if the folder cannot be written
-
 
 def answers_home() -> Path:
     """Return the folder of a learner's answers and records."""
@@ -31,8 +29,6 @@ def answers_home() -> Path:
 
 def load(notebook: str) -> dict[str, Record]:
     """Return the records of "ex03" by exercise; none without a readable file."""
-    if notebook in _unwritten:
-        return _unwritten[notebook]
     try:
         found = json.loads((answers_home() / f"{notebook}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -45,18 +41,15 @@ def load(notebook: str) -> dict[str, Record]:
 def update(name: str, **values: Any) -> Record:
     """Set fields in the record of an exercise; returns the record.
 
-    If the folder cannot be written, this prints a warning once and keeps the records in memory.
+    Prints a warning if the folder cannot be written.
     """
     notebook = name[:4]
     found = load(notebook)
     found[name] = found.get(name, {}) | values
     try:
         write_json(answers_home() / f"{notebook}.json", found)
-        _unwritten.pop(notebook, None)
     except UserError as problem:
-        if notebook not in _unwritten:
-            print(f"Your progress is not kept ({problem}): set RN50_RUNS to a writable folder.")
-        _unwritten[notebook] = found
+        print(f"Your progress is not kept ({problem}): set RN50_RUNS to a writable folder.")
     return found[name]
 
 

@@ -13,37 +13,25 @@ from workshop.checks import records, table
 
 Entry = dict[str, Any]
 
-ALONE, HINTS, SOLUTION = "without help", "with hints", "after the solution was shown"
 COLUMNS = ("exercise", "", "tries", "help", "in it you")
 
 
 def collect() -> dict[str, Any]:
-    """Return the counts, and for each exercise its state, tries and the help that was taken.
+    """Return the number passed, and for each exercise its state, tries and the help taken.
 
     Hints and solutions that are shown after an exercise was passed do not count.
     """
     exercises = [
         _entry(item, records.load(item.notebook).get(item.name, {})) for item in table.EXERCISES
     ]
-    passed = [entry for entry in exercises if entry["passed"]]
-    return {
-        "passed": len(passed),
-        "how": {how: sum(entry["how"] == how for entry in passed)
-                for how in (ALONE, HINTS, SOLUTION)},
-        "minutes_passed": sum(entry["minutes"] for entry in passed),
-        "minutes": sum(entry["minutes"] for entry in exercises),
-        "exercises": exercises,
-        "folder": str(records.answers_home()),
-    }  # fmt: skip
+    passed = sum(entry["passed"] for entry in exercises)
+    return {"passed": passed, "exercises": exercises, "folder": str(records.answers_home())}
 
 
 def _entry(item: table.Exercise, record: Mapping[str, Any]) -> Entry:
     passed = bool(record.get("passed_at"))
     with_ = record.get("passed_with")
     taken = with_ if passed and isinstance(with_, dict) else record
-    hints, solution = _whole(taken.get("hints")), bool(taken.get("solution"))
-    how = (SOLUTION if solution else HINTS if hints else ALONE) if passed else None
-    tries = _whole(record.get("tries"))
     return {
         "exercise": item.name,
         "notebook": item.notebook,
@@ -52,13 +40,9 @@ def _entry(item: table.Exercise, record: Mapping[str, Any]) -> Entry:
         "difficulty": item.difficulty,
         "minutes": item.minutes,
         "passed": passed,
-        "passed_at": str(record["passed_at"]) if passed else None,
-        "how": how,
-        "outcome": record.get("outcome"),
-        "said": str(record.get("said", "")) if tries and not passed else "",
-        "tries": tries,
-        "hints": hints,
-        "solution": solution,
+        "tries": _whole(record.get("tries")),
+        "hints": _whole(taken.get("hints")),
+        "solution": bool(taken.get("solution")),
     }
 
 

@@ -25,9 +25,18 @@ DIFFICULTIES = ("easy", "medium", "hard")
 PACKAGES = {
     "horovod": "Horovod",
     "nvidia.dali": "DALI",
+    "onnxruntime": "ONNX Runtime",
     "tensorflow": "TensorFlow",
     "torch": "PyTorch",
 }
+
+
+def installed(package: str) -> bool:
+    """Return True if a package can be imported; does not import it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package that it is a part of
+        return False
 
 
 @dataclass(frozen=True)
@@ -62,11 +71,7 @@ class Exercise:
     @property
     def lacks(self) -> str:
         """Return the name of a package that it needs and that is missing here, or nothing."""
-        try:
-            found = not self.needs or importlib.util.find_spec(self.needs) is not None
-        except ModuleNotFoundError:  # of the package that it is a part of
-            found = False
-        return "" if found else PACKAGES[self.needs]
+        return "" if not self.needs or installed(self.needs) else PACKAGES[self.needs]
 
     @property
     def hints(self) -> list[str]:

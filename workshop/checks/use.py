@@ -6,20 +6,15 @@ import their code; then a small run starts with `--override`.
 
 from __future__ import annotations
 
-import io
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50lib.data.recordio import MAGIC_BYTES
-from rn50lib.data.source import Source, open_source
+from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from rn50lib.hooks import REPLACEABLE, RUN
-from workshop import output, runs, session
+from workshop import runs, session
 from workshop.checks import alone, ask, engine, records
 from workshop.errors import show_user_errors_plainly
 from workshop.programs import program
@@ -29,9 +24,7 @@ SMALL: dict[str, Any] = {
     "data_nthreads": 0, "num_epochs": 2, "num_examples": 640, "disp_batches": 10,
 }  # fmt: skip
 TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
-IMPORT_S = 60.0
 FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
-SHOWN = 6  # images are drawn; one of each class is packed
 
 
 def use(**given: Any) -> runs.Run | None:
@@ -61,7 +54,6 @@ def use(**given: Any) -> runs.Run | None:
     if here is None:
         raise UserError("use() does not know the notebook: run the cell with workshop.start first")
     file = write(here.number, list(functions.values()))
-    check_alone(file, [function.__name__ for function in functions.values()])
     if "data_root" not in given:
         session.ensure_data(here.data_root, here.profile)
     if FRAMING in functions:
@@ -79,8 +71,16 @@ def use(**given: Any) -> runs.Run | None:
 
 
 def write(number: str, functions: list[Callable[..., Any]]) -> Path:
-    """Write the cells that define the functions to `answers/ex03.py`; returns its path."""
+    """Write the cells that define the functions to `answers/ex03.py`; returns its path.
+
+    Raises UserError if a cell uses a name that it does not define, or the file cannot be written.
+    """
     cells = list(dict.fromkeys(alone.cell_of(function).strip() for function in functions))
+    if problem := alone.undefined("\n\n".join(cells)):
+        raise UserError(
+            f"{problem}: write everything it needs into the same cell, as imports, definitions and"
+            " constants"
+        )
     path = records.answers_home() / f"{number}.py"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,24 +93,6 @@ def write(number: str, functions: list[Callable[..., Any]]) -> Path:
     return path
 
 
-def check_alone(file: Path, names: list[str]) -> None:
-    """Import the file in a separate process. Raises UserError with what it lacks there."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "workshop.checks.alone", str(file), *names],
-            env=launch.with_library(dict(os.environ)),
-            text=True, capture_output=True, timeout=IMPORT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{file.name} takes more than {IMPORT_S:g} s to import") from None
-    if done.returncode:
-        silent = (
-            f"importing {file.name} ended Python with status {done.returncode}: remove the line"
-            " that ends the process from its cell"
-        )
-        raise UserError((done.stdout.strip() or silent).splitlines()[-1])
-
-
 # --- use(record_framing=frame): images packed by im2rec with the learner's function, and read back
 
 
@@ -121,35 +103,14 @@ def pack(function: str, data_root: Path) -> None:
     records than were packed.
     """
     root = launch.new_run("ex01-frame")
-    copy_images(open_source(data_root, "train", "files"), root / "train")
+    source = open_source(data_root, "train", "files")
+    for label, name in enumerate(source.classes):
+        (root / "train" / name).mkdir(parents=True)
+        first = source.read(int((source.labels < label).sum()))
+        (root / "train" / name / "first.jpg").write_bytes(first)
     program("data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root)
     seam = ("--override", f"record_framing={function}")
     program("data_prep.im2rec", "--pass-through", *seam, "records/train", "train", folder=root)
-    count = compare_records(root)
-    print(f"{count} records that you framed, read by the library's reader: every byte is the same.")
-
-
-def copy_images(source: Source, to: Path) -> None:
-    """Copy the first image of each class into class folders.
-
-    The last one gets the magic in a comment, as a JPEG may hold it at random.
-    """
-    for label, name in enumerate(source.classes):
-        image = source.read(int((source.labels < label).sum()))
-        if label == len(source.classes) - 1:
-            # a comment begins after the first 2 bytes, with a header of 4: 2 more, and the magic is
-            # at a multiple of 4 in the image, and in the payload, whose header has 24
-            comment = b"  " + 2 * MAGIC_BYTES
-            segment = b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment
-            image = image[:2] + segment + image[2:]
-        (to / name).mkdir(parents=True)
-        (to / name / f"{name}.jpg").write_bytes(image)
-
-
-def compare_records(root: Path) -> int:
-    """Compare every record with its file, and draw some; returns their number."""
-    from PIL import Image
-
     files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
     packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
     if wrong := [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]:
@@ -157,8 +118,5 @@ def compare_records(root: Path) -> int:
             f"{records.path}: what was packed for {', '.join(wrong)} is not what is read back:"
             ' pass workshop.check("ex01.frame", frame) first'
         )
-    names = files.classes[:SHOWN]
-    shown = [Image.open(io.BytesIO(packed[i])).convert("RGB") for i in range(len(names))]
-    alt = f"Images read from your record file: {', '.join(names)}"
-    output.images(shown, alt=alt, labels=list(names))
-    return len(packed)
+    count = len(packed)
+    print(f"{count} records that you framed, read by the library's reader: every byte is the same.")

@@ -1,9 +1,8 @@
-"""The process behind `checks.capstone`: runs training scripts and notes what their network saw.
+"""The process behind `checks.capstone`: runs a training script and notes what its network saw.
 
-`workshop.observe` starts it with DATA FILE OUT [FILE OUT ...]. It calls `train(DATA, OUT)` of each
-FILE and writes OUT/seen.npz and OUT/seen.json: the input and output of each forward pass, the
-learning rate of each step, and the seconds. A script that fails leaves its traceback in
-OUT/failed.txt.
+`python -m workshop.checks.watch DATA FILE OUT` calls `train(DATA, OUT)` of FILE and writes
+OUT/seen.npz and OUT/seen.json: the input and output of each forward pass, the learning rate of each
+step, and the seconds. A script that fails leaves its traceback in OUT/failed.txt.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from workshop.checks import alone
@@ -32,10 +32,15 @@ class Watch:
     def __init__(self) -> None:
         self.passes: list[dict[str, Any]] = []
         self.rates: list[float] = []
-        self.arrays: dict[str, list[Tensor]] = {"prints": [], "details": [], "logits": []}
+        self.arrays: dict[str, list[Tensor]] = {"prints": [], "logits": []}
+        self.inside = 0  # how many forward passes are inside each other
 
-    def on_forward(self, module: Any, inputs: Any, output: Any) -> None:
-        x: Any = inputs[0] if inputs else None
+    def enter(self, module: Any, inputs: Any) -> None:
+        self.inside += 1
+
+    def leave(self, module: Any, inputs: Any, output: Any) -> None:
+        self.inside -= 1
+        x: Any = inputs[0] if inputs and not self.inside else None
         images = isinstance(x, Tensor) and x.ndim == 4 and x.shape[1] == 3
         if not images or not isinstance(output, Tensor) or output.ndim != 2:
             return
@@ -51,10 +56,8 @@ class Watch:
             output.register_hook(lambda gradient: entry.update(trained=True))
         self.passes.append(entry)
         with torch.no_grad():
-            seen = x.detach().float()
-            details = (seen[..., 1:] - seen[..., :-1]).abs().mean((1, 2, 3))
-            self.arrays["prints"].append(F.adaptive_avg_pool2d(seen, CELLS).flatten(1))
-            self.arrays["details"].append(details)
+            cells = F.adaptive_avg_pool2d(x.detach().float(), CELLS)
+            self.arrays["prints"].append(cells.flatten(1))
             self.arrays["logits"].append(output.detach().double().clone())
 
     def on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -63,10 +66,12 @@ class Watch:
 
 def run(data: str, file: Path, out: Path) -> None:
     """Run a script, its import included, and write what was seen."""
-    recorder = sys.modules["workshop.observe.recorder"].RECORDER
     watch = Watch()
-    recorder.on_forward = [watch.on_forward]
-    hook = register_optimizer_step_pre_hook(watch.on_step)
+    hooks = [
+        modules.register_module_forward_pre_hook(watch.enter),
+        modules.register_module_forward_hook(watch.leave, always_call=True),
+        register_optimizer_step_pre_hook(watch.on_step),
+    ]
     try:
         began = time.perf_counter()
         alone.load(file).train(data, str(out))
@@ -75,7 +80,8 @@ def run(data: str, file: Path, out: Path) -> None:
         (out / "failed.txt").write_text(traceback.format_exc())
         return
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
     arrays: dict[str, Any] = {
         name: torch.cat(parts).numpy() if parts else np.zeros((0, 1))
         for name, parts in watch.arrays.items()
@@ -85,9 +91,8 @@ def run(data: str, file: Path, out: Path) -> None:
     (out / "seen.json").write_text(json.dumps(seen))
 
 
-def main(argv: list[str]) -> None:
-    """Warm PyTorch up, which is not part of the scripts' work, and run them."""
+if __name__ == "__main__":
+    # warm PyTorch up, which is not part of the script's work
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     net(torch.zeros(2, 3, 8, 8)).sum().backward()
-    for file, out in zip(argv[1::2], argv[2::2], strict=True):
-        run(argv[0], Path(file), Path(out))
+    run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

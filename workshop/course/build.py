@@ -71,17 +71,24 @@ def is_exercise(master: Path) -> bool:
 
 
 def with_links(root: Path, master: Path, cells: list[Cell]) -> list[Cell]:
-    """Add the links to all notebooks to the first cell, and a cell of links at the end."""
+    """Add the links to all notebooks to the first cell, and a cell of links at the end.
+
+    The last cell leads from a lesson to its exercises, and from both to the next lesson.
+    """
     lessons = list(catalogue.existing(root))
     exercises = [path.stem for path in masters(root) if is_exercise(path)]
-    name = master.stem
-    if is_exercise(master):
+    name, up = master.stem, "../notebooks/" if is_exercise(master) else ""
+    number = name[2:4] if up else name[:2]
+    if up:
         top = "Exercises: " + line([(item[:4], item) for item in exercises], name)
-        bottom = exercise_links(name, lessons, exercises)
     else:
         top = "Course: " + line([(f"{x.number} {x.short}", x.name) for x in lessons], name)
-        bottom = lesson_links(name, lessons, exercises)
     first = {**cells[0], "source": f"{cells[0]['source']}\n\n{top}"}
+    bottom = [f"[Map of the course]({up}{x.name}.ipynb)" for x in lessons[:1] if x.name != name]
+    bottom += [f"[Exercises {item[:4]}](../exercises/{item}.ipynb)"
+               for item in exercises if item[2:4] == number and not up]  # fmt: skip
+    after = [x for x in lessons if x.number > number]
+    bottom += [f"[{x.number} {x.short} →]({up}{x.name}.ipynb)" for x in after[:1]]
     text = "---\n" + " · ".join(bottom)
     last = {"cell_type": "markdown", "source": text, "tags": ["navigation"]}
     return [first, *cells[1:], *([last] if bottom else [])]
@@ -92,39 +99,6 @@ def line(notebooks: list[tuple[str, str]], here: str) -> str:
     return " › ".join(
         f"**{label}**" if name == here else f"[{label}]({name}.ipynb)" for label, name in notebooks
     )
-
-
-def lesson_links(name: str, lessons: list[catalogue.Lesson], exercises: list[str]) -> list[str]:
-    """Return the links at the end of a lesson: back, the map, its exercises, forward."""
-    at = [item.name for item in lessons].index(name)
-    parts = []
-    if at:
-        parts.append(f"[← {lessons[at - 1].number} {lessons[at - 1].short}]"
-                     f"({lessons[at - 1].name}.ipynb)")  # fmt: skip
-    if name[:2] != "00":
-        parts.append("[Map of the course](00_start_here.ipynb)")
-    parts += [f"[Exercises {item[:4]}](../exercises/{item}.ipynb)"
-              for item in exercises if item[2:4] == name[:2]]  # fmt: skip
-    for after in lessons[at + 1 : at + 2]:
-        parts.append(f"[{after.number} {after.short} →]({after.name}.ipynb)")
-    return parts
-
-
-def exercise_links(name: str, lessons: list[catalogue.Lesson], exercises: list[str]) -> list[str]:
-    """Return the links at the end of an exercise notebook: its lesson, the map, forward."""
-    numbers = [item.number for item in lessons]
-    at = numbers.index(name[2:4]) if name[2:4] in numbers else len(lessons)
-    parts = [f"[← Notebook {item.number} {item.short}](../notebooks/{item.name}.ipynb)"
-             for item in lessons[at : at + 1]]  # fmt: skip
-    if "00" in numbers:
-        parts.append(f"[Map of the course](../notebooks/{lessons[numbers.index('00')].name}.ipynb)")
-    after = lessons[at + 1 : at + 2]
-    parts += [f"[Notebook {item.number} {item.short} →](../notebooks/{item.name}.ipynb)"
-              for item in after]  # fmt: skip
-    following = [item for item in exercises if item > name][:1]
-    if following and not after:
-        parts.append(f"[Exercises {following[0][:4]} →]({following[0]}.ipynb)")
-    return parts
 
 
 def build(root: Path, master: Path, solved: bool = False) -> Built:

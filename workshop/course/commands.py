@@ -1,4 +1,4 @@
-"""`rn50 workshop`: list, build, lint, run and reset notebooks; show progress; run a class."""
+"""`rn50 workshop`: build, lint, run and reset notebooks; show progress; run a class."""
 
 from __future__ import annotations
 
@@ -13,21 +13,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rn50lib.argparser import Parser
 from rn50lib.config import PROFILES
 from rn50lib.errors import UserError
 from workshop import paths
 
 PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",
             "papermill", "ipykernel", "jupyterlab")  # fmt: skip
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser with errors in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and exit with status 2."""
-        print(f"error: {message} (see `{self.prog} --help`)", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def seconds(text: str) -> float:
@@ -57,13 +49,11 @@ def parser() -> Parser:
         made.set_defaults(call=call)
         return made.add_argument
 
-    verb("list", list_notebooks, "the notebooks, their time, and whether they are built")
     add = verb("build", build_notebooks, "write the notebooks from their masters")
     add("--check", action="store_true", help="change nothing; fail on drift or lint")
     add("--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR")
     add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
-    add = verb("lint", lint_masters, "check the masters against the rules")
-    add("masters", nargs="*", type=Path, help="masters to check (default: all)")
+    verb("lint", lint_masters, "check the masters against the rules")
     add = verb("run", run_course, "execute notebooks and write an HTML index")
     add("notebooks", nargs="*", help='numbers ("02"), names or paths')
     add("--all", action="store_true", help="every notebook of the course")
@@ -73,11 +63,9 @@ def parser() -> Parser:
     add("--out", type=Path, metavar="DIR", help="results (default: a new folder in runs/)")
     add("--time-limit", type=seconds, metavar="S", help="per notebook (three times its budget)")
     add("--train", action="store_true", help="first train the built-in recipe in full")
-    add("--resume", action="store_true", help="leave out what passed in --out before")
     add = verb("reset", reset_notebook, "restore a notebook as it was built; keep a copy of yours")
     add("notebook", help='number ("02") or name')
-    add = verb("status", show_status, "the exercises that have been passed here")
-    add("--json", action="store_true", help="print it as JSON")
+    verb("status", show_status, "the exercises that have been passed here")
     add = verb("try", try_script, "run a parallel training script and report what it does",
                usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
                epilog="exit status: 0: no change is missing, 1: one is, 2: it failed")  # fmt: skip
@@ -89,13 +77,11 @@ def parser() -> Parser:
     add("--seconds", type=seconds, default=20.0, metavar="S", help="then run on for up to S (20)")
     add("--no-single", action="store_true", help="leave out the run on one rank to compare with")
     add("--json", type=Path, metavar="FILE", help="write what was seen to FILE")
-    add("-v", "--verbose", action="store_true", help="show what the script printed last")
     add = verb("release", release_course, "write the learners' copy, without solutions")
     add("folder", type=Path, metavar="DIR", help="a new folder")
     add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
     add("--name", help="your name (default: $RN50_LEARNER)")
     add("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
-    add("--notebooks", type=Path, metavar="DIR", help="your notebooks (default: exercises/)")
     add = verb("grade", grade_class, "run what a class has handed in; write a CSV and a page")
     add("folder", type=Path, metavar="DIR",
         help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
@@ -115,18 +101,6 @@ def main(argv: list[str]) -> int:
     args.argv, args.others = argv, argv[end + 1 :]  # after "--": the script's own arguments
     status: int = args.call(args)
     return status
-
-
-def list_notebooks(args: argparse.Namespace) -> int:
-    """Print one line for each notebook."""
-    from workshop.course import catalogue
-
-    root = paths.need_checkout()
-    for item in catalogue.existing(root):
-        path = root / "notebooks" / f"{item.name}.ipynb"
-        state = path.relative_to(root) if path.exists() else "not built: rn50 workshop build"
-        print(f"{item.number}  {item.short:16} {item.minutes:3} min  {state}")
-    return 0
 
 
 def build_notebooks(args: argparse.Namespace) -> int:
@@ -160,22 +134,19 @@ def build_notebooks(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_lint(root: Path, only: list[Path] | None = None) -> int:
+def print_lint(root: Path) -> int:
     """Print errors and warnings; return 1 if there is an error."""
     from workshop.course import lint
 
-    errors, warnings = lint.lint(root, only)
+    errors, warnings = lint.lint(root)
     for line in [*errors, *(f"warning: {line}" for line in warnings)]:
         print(line, file=sys.stderr)
     return 1 if errors else 0
 
 
 def lint_masters(args: argparse.Namespace) -> int:
-    """Check the named masters, or all."""
-    for path in args.masters:
-        if not path.exists():
-            raise UserError(f"{path} does not exist")
-    return print_lint(paths.need_checkout(), [path.absolute() for path in args.masters] or None)
+    """Check the masters."""
+    return print_lint(paths.need_checkout())
 
 
 def run_course(args: argparse.Namespace) -> int:
@@ -191,8 +162,6 @@ def run_course(args: argparse.Namespace) -> int:
         raise UserError(f"-p profile {profile}: there are {', '.join(PROFILES)}")
     if bool(args.notebooks) == args.all:
         raise UserError('name the notebooks to run, such as "02", or use --all (not both)')
-    if args.resume and not args.out:
-        raise UserError("--resume needs --out, the folder of the run to continue")
     notebooks = run.find_notebooks(args.notebooks, paths.checkout(), args.all)
     jobs = [run.prepare(path, given, profile, args.time_limit) for path in notebooks]
     begin, stamp = time.monotonic(), datetime.now(timezone.utc)
@@ -202,7 +171,6 @@ def run_course(args: argparse.Namespace) -> int:
     except OSError as problem:
         raise UserError(f"--out {out} cannot be made: {problem.strerror}") from None
     signal.signal(signal.SIGTERM, interrupt)
-    former = [run.earlier(job, out) if args.resume else None for job in jobs]
     trained = training.train(out / "training") if args.train else None
 
     def write_index() -> run.CourseRun:
@@ -214,16 +182,12 @@ def run_course(args: argparse.Namespace) -> int:
         return course
 
     for i, path in enumerate(notebooks):
-        if done := former[i]:
-            print(f"{done.name}: passed before in {done.seconds:.1f} s, not run again", flush=True)
-        else:
-            print(f"{jobs[i].name}: started, limit {jobs[i].limit:.0f} s", flush=True)
-            done = run.run_notebook(path, jobs[i], out)
-            place = f" in cell {done.error.cell}" if done.error and done.error.cell else ""
-            why = f": {done.error.text}{place}" if done.error else ""
-            print(f"{done.name}: {done.status} in {done.seconds:.1f} s{why}", flush=True)
-            pages.page(out, done, [job.name for job in jobs])
-        jobs[i] = done
+        print(f"{jobs[i].name}: started, limit {jobs[i].limit:.0f} s", flush=True)
+        done = jobs[i] = run.run_notebook(path, jobs[i], out)
+        place = f" in cell {done.error.cell}" if done.error and done.error.cell else ""
+        why = f": {done.error.text}{place}" if done.error else ""
+        print(f"{done.name}: {done.status} in {done.seconds:.1f} s{why}", flush=True)
+        pages.page(out, done, [job.name for job in jobs])
         write_index()
     course = write_index()
     good = sum(item.passed for item in jobs)
@@ -277,8 +241,7 @@ def show_status(args: argparse.Namespace) -> int:
     """Print what has been passed."""
     from workshop.checks import status
 
-    found = status.collect()
-    print(json.dumps(found, indent=4) if args.json else status.text(found))
+    print(status.text(status.collect()))
     return 0
 
 
@@ -292,13 +255,10 @@ def try_script(args: argparse.Namespace) -> int:
         result = observe.try_script(
             args.script, *args.others, ranks=args.n, launcher=args.launcher, steps=args.steps,
             seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),
-            say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip
     except RunFailed as failure:
         print(failure.log, file=sys.stderr)
         raise
-    if args.verbose:
-        print("\n".join(result.output), file=sys.stderr)
     print(result)
     if args.json:
         write_file(args.json, json.dumps(result.to_dict(), indent=4) + "\n")
@@ -320,7 +280,7 @@ def submit_work(args: argparse.Namespace) -> int:
     from workshop.course import submit
 
     root = paths.need_checkout()
-    print(submit.submit(root, args.notebooks or root / "exercises", args.name, args.out))
+    print(submit.submit(root, args.name, args.out))
     return 0
 
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -242,7 +243,7 @@ def run(book: dict[str, Any], cells: list[Cell], settings: Settings) -> dict[str
     if made == paste(book, []):
         left = "the notebook was handed in unchanged."
         return {name: engine.Result(name, engine.NOT_ATTEMPTED, left) for name in limits}
-    mark, why = processes.new_mark(), "Python ended: out of memory, or the answer ended it."
+    mark, why = uuid.uuid4().hex, "Python ended: out of memory, or the answer ended it."
     with tempfile.TemporaryDirectory(prefix="rn50-grade-", ignore_cleanup_errors=True) as place, \
          tempfile.TemporaryFile() as log:  # fmt: skip
         job = {"cells": made, "limits": limits, "memory": settings.memory}

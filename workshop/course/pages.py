@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, CourseRun, Outcome
+from workshop import ladder
+from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, CourseRun, Outcome, read
 from workshop.course.training import Training
 from workshop.output import cell_text
 
@@ -55,7 +56,11 @@ def environment() -> Any:
 def index(run: CourseRun, folder: Path, trained: Training | None = None) -> Path:
     """Write `index.html` and `course.json`; return the path of the page."""
     pages = {item.name for item in run.notebooks if (folder / item.page).exists()}
-    text = environment().get_template("index.html").render(run=run, pages=pages, training=trained)
+    climbed = sorted((folder / "runs").glob("ladder-*.json"))  # what the notebooks recorded
+    text = environment().get_template("index.html").render(
+        run=run, pages=pages, training=trained,
+        ladder=ladder.picture(climbed[-1])["text/html"] if climbed else "",
+    )  # fmt: skip
     (folder / "course.json").write_text(run.to_json(), encoding="utf-8")
     path = folder / "index.html"
     path.write_text(text, encoding="utf-8")
@@ -83,11 +88,8 @@ def page(folder: Path, outcome: Outcome, names: Sequence[str]) -> None:
 
     Links to the notebooks `names` lead to their pages; other links to notebooks become text.
     """
-    import nbformat
-
-    try:
-        book = nbformat.read(folder / outcome.notebook, as_version=4)
-    except (OSError, ValueError):
+    book = read(folder / outcome.notebook)
+    if book is None:
         return
     tag = "papermill-error-cell-tag"
     book.cells = [cell for cell in book.cells if tag not in cell.metadata.get("tags", [])]

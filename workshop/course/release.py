@@ -7,7 +7,6 @@ test. Hints and checks stay; the third hint of an exercise is often a line of it
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,8 @@ FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", 
          "requirements-cpu.txt", "requirements-gpu.txt", ".gitignore")  # fmt: skip
 FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
            "benchmarks")  # fmt: skip
-LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints", "instructor.md")
+LEFT_OUT = ("solutions", "__pycache__", ".ipynb_checkpoints")
 BUILT = (".ipynb", ".pyc", ".so")  # notebooks and compiled files
-INSTRUCTOR = re.compile(r"\[([^\]]+)\]\([^)]*instructor\.md[^)]*\)")  # a link to a page left out
-INSTRUCTOR_ROW = re.compile(rf"^\| {INSTRUCTOR.pattern} \|.*\n", re.M)  # of the README's table
 
 CONTRIBUTING = """# The learners' copy
 
@@ -75,18 +72,14 @@ def wanted(root: Path) -> Iterator[Path]:
         for path in sorted((root / name).rglob("*")):
             parts = path.relative_to(root).parts
             hidden = any(part.startswith(".") or part in LEFT_OUT for part in parts)
-            built = path.suffix in BUILT or any(part.endswith(".egg-info") for part in parts)
-            if path.is_file() and not path.is_symlink() and not hidden and not built:
+            if path.is_file() and not path.is_symlink() and not hidden and path.suffix not in BUILT:
                 yield path
 
 
 def copy(path: Path, target: Path) -> None:
     """Copy a file, with stubs in place of solutions."""
-    text = path.read_text(encoding="utf-8") if path.suffix in (".md", ".py") else ""
-    if path.suffix == ".md" and INSTRUCTOR.search(text):
-        text = INSTRUCTOR.sub(r"\1", INSTRUCTOR_ROW.sub("", text))
-        target.write_text(text, encoding="utf-8")
-    elif path.parent.name == "source" and solutions.BEGIN in text:
+    text = path.read_text(encoding="utf-8") if path.parent.name == "source" else ""
+    if solutions.BEGIN in text:
         target.write_text(solutions.stub(text, str(path)) + "\n", encoding="utf-8")
     else:
         shutil.copy2(path, target)

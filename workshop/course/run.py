@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
-import hashlib
 import json
 import os
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from workshop.output import RESULT_MIME
 PASSED, FAILED, TIME_LIMIT, NOT_RUN = "passed", "failed", "time limit", "not run"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCERPT_LINES = 14
-LEFTOVER_S = 3.0  # time for a kernel's helpers to end by themselves
 ADDED = {"injected-parameters", "papermill-error-cell-tag"}  # tags of papermill's own cells
 TYPES: dict[str, Callable[[str], Any]] = {
     "int": int, "float": float, "str": str,
@@ -58,15 +57,12 @@ class Outcome:
     budget: float | None
     limit: float
     parameters: dict[str, Any]
-    sha256: str
     notebook: str  # the executed .ipynb, relative to the course's folder
     page: str  # the same as HTML
     status: str = NOT_RUN
     seconds: float = 0.0
     error: Error | None = None
     notes: list[dict[str, Any]] = field(default_factory=list)
-    leftovers: list[str] = field(default_factory=list)
-    reused: bool = False
 
     @property
     def passed(self) -> bool:
@@ -127,21 +123,18 @@ def is_meant(path: Path, stem: str) -> bool:
 
 def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
     """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
-    try:
-        raw = path.read_bytes()
-        book = json.loads(raw)
-        cells, budget = book["cells"], book["metadata"].get("rn50", {}).get("ci_seconds")
-    except (OSError, ValueError, KeyError) as wrong:
-        raise UserError(f"{path} cannot be read as a notebook: {wrong}") from None
-    titles = [re.search(r"^# (.*)", text_of(cell["source"]), re.M)
-              for cell in cells if cell["cell_type"] == "markdown"]  # fmt: skip
+    book = read(path)
+    if book is None:
+        raise UserError(f"{path} cannot be read as a notebook")
+    budget = book.metadata.get("rn50", {}).get("ci_seconds")
+    text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    title = re.search(r"^# (.*)", text, re.M)
     return Outcome(
         name=path.stem,
-        title=next((found[1] for found in titles if found), path.stem),
+        title=title[1] if title else path.stem,
         budget=budget if profile == "ci" else None,
         limit=limit or catalogue.time_limit(budget, profile),
-        parameters=check_parameters(given, known_parameters(cells, path), path.name),
-        sha256=hashlib.sha256(raw).hexdigest(),
+        parameters=check_parameters(given, known_parameters(book.cells, path), path.name),
         notebook=f"{path.stem}.ipynb",
         page=f"{path.stem}.html",
     )
@@ -152,7 +145,7 @@ def known_parameters(cells: Cells, path: Path) -> dict[str, str]:
     for cell in cells:
         if "parameters" in cell["metadata"].get("tags", []):
             try:
-                lines = ast.parse(text_of(cell["source"])).body
+                lines = ast.parse(cell["source"]).body
             except SyntaxError as wrong:
                 raise UserError(f"{path}: the parameters cell: {wrong}") from None
             return {ast.unparse(line.target): ast.unparse(line.annotation)
@@ -214,12 +207,12 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     for old in (target, out / job.page):
         old.unlink(missing_ok=True)
-    mark, clock = processes.new_mark(), Clock(job.limit)
+    mark, clock = uuid.uuid4().hex, Clock(job.limit)
     env = {processes.MARK: mark, "RN50_DATA": str(paths.data_home()), "PYTHONUNBUFFERED": "1"}
     env |= {"RN50_RUNS": str(out / "runs")}
     env = kernels.with_kernelspec(launch.with_library({**os.environ, **env}), out / ".jupyter")
     os.environ.update(env)
-    status, error, leftovers = PASSED, None, []
+    status, error = PASSED, None
     try:
         with stderr_to(folder / "kernel.log"):
             papermill.execute_notebook(
@@ -236,26 +229,21 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
         error = Error(f"{type(wrong).__name__}: {wrong}".splitlines()[0])
     finally:
         seconds = clock.seconds
-        deadline = time.monotonic() + LEFTOVER_S
-        while status == PASSED and processes.marked(mark) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        leftovers = processes.end(mark)
-    cells = read_cells(target)
+        processes.end(mark)
+    cells = getattr(read(target), "cells", [])
     if error and status == PASSED:
         status = FAILED
     if error:
         at = [i for i, cell in enumerate(cells) if cell.get("id") == clock.cell.get("id")]
         if at:
-            excerpt = "\n".join(text_of(cells[at[0]]["source"]).splitlines()[:6])
+            excerpt = "\n".join(cells[at[0]]["source"].splitlines()[:6])
             error = replace(error, cell=number_of(cells, at[0]), excerpt=excerpt)
     if status != TIME_LIMIT:
         found = problem(cells, status == PASSED)
         status, error = (FAILED, found) if found else (status, error)
     return replace(
-        job, status=status, seconds=round(seconds, 3), error=error,
-        notes=notes_in(cells),
-        leftovers=leftovers if status == PASSED else [],
-    )  # fmt: skip
+        job, status=status, seconds=round(seconds, 3), error=error, notes=notes_in(cells)
+    )
 
 
 @contextlib.contextmanager
@@ -271,29 +259,17 @@ def stderr_to(log: Path) -> Iterator[None]:
         os.close(saved)
 
 
-def earlier(job: Outcome, out: Path) -> Outcome | None:
-    """Return the pass that a former run of the same notebook and parameters left in `out`."""
-    try:
-        data = json.loads((out / "course.json").read_text(encoding="utf-8"))
-        for item in data["notebooks"]:
-            same = (item["sha256"], item["parameters"]) == (job.sha256, job.parameters)
-            if same and item["name"] == job.name and item["status"] == PASSED:
-                found = Outcome(**{**item, "error": None, "reused": True})
-                return found if (out / found.notebook).exists() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
-
-
 # --- what an executed notebook shows --------------------------------------------------------------
 
 
-def read_cells(path: Path) -> list[dict[str, Any]]:
-    """Return the cells of an executed notebook, or none if it cannot be read."""
+def read(path: Path) -> Any:
+    """Return a notebook, or None if it cannot be read."""
+    import nbformat
+
     try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["cells"])
-    except (OSError, ValueError, KeyError):
-        return []
+        return nbformat.read(path, as_version=4)
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError):
+        return None
 
 
 def number_of(cells: Cells, index: int) -> int:
@@ -302,15 +278,10 @@ def number_of(cells: Cells, index: int) -> int:
     return sum(ADDED.isdisjoint(found) for found in tags)
 
 
-def text_of(value: Any) -> str:
-    """Return a text that a notebook stores as one string or as a list of lines."""
-    return "".join(value) if isinstance(value, list) else str(value)
-
-
 def problem(cells: list[dict[str, Any]], executed: bool) -> Error | None:
     """Return the first error that a cell shows; if `executed`, also the first cell left out."""
-    code = [(i, cell) for i, cell in enumerate(cells) if cell["cell_type"] == "code"]
-    code = [(i, cell) for i, cell in code if text_of(cell["source"]).strip()]
+    code = [(i, cell) for i, cell in enumerate(cells)
+            if cell["cell_type"] == "code" and cell["source"].strip()]  # fmt: skip
     if executed and not code:
         return Error("the notebook has no code to execute")
     for index, cell in code:

@@ -7,7 +7,6 @@ without an error, and the checks recognise it as "not attempted".
 from __future__ import annotations
 
 import ast
-import re
 import textwrap
 
 from rn50lib.errors import UserError
@@ -59,7 +58,9 @@ def stub_lines(solution: str) -> list[str]:
     names: list[str] = []
     for node in ast.parse(solution).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            lines += _header(solution, node)
+            kept = node.body[:1] if ast.get_docstring(node) is not None else []
+            node.body = [*kept, ast.Expr(ast.Constant(...))]
+            lines += ast.unparse(node).splitlines()
         elif isinstance(node, ast.Return):
             lines.append("return ...")
         else:
@@ -81,18 +82,3 @@ def _assigned(node: ast.stmt) -> list[str]:
         parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         names += [part.id for part in parts if isinstance(part, ast.Name)]
     return names
-
-
-def _header(solution: str, node: ast.FunctionDef | ast.ClassDef) -> list[str]:
-    """Return the lines of a definition up to its body, its docstring, and `...`."""
-    all_lines = solution.splitlines()
-    first = node.body[0]
-    has_doc = ast.get_docstring(node) is not None
-    last = (first.end_lineno or first.lineno) if has_doc else first.lineno - 1
-    start = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-    head = all_lines[start - 1 : last]
-    if first.lineno == node.lineno:  # all on one line
-        return [f"{ast.unparse(node).splitlines()[0]}", "    ..."]
-    while head and re.fullmatch(r"\s*(#.*)?", head[-1]) and not has_doc:
-        head.pop()  # comments of the solution
-    return [*head, " " * first.col_offset + "..."]

@@ -19,7 +19,7 @@ from workshop.checks import records
 from workshop.course import build
 
 
-def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -> str:
+def submit(root: Path, learner: str | None, out: Path | None) -> str:
     """Write the zip and return a line about its contents.
 
     Raises UserError if there is nothing to hand in or the learner's name is unknown.
@@ -30,13 +30,15 @@ def submit(root: Path, notebooks: Path, learner: str | None, out: Path | None) -
         raise UserError('add your name: rn50 workshop submit --name "Anna Berg"')
     entries: dict[str, str] = {}
     for master in filter(build.is_exercise, build.masters(root)):
-        path = notebooks / f"{master.stem}.ipynb"
+        path = root / "exercises" / f"{master.stem}.ipynb"
         if path.exists() and sources(bare(path)) != sources(build.build(root, master).text):
             entries[path.name] = bare(path)
     entries |= answer_files()
     if not entries:
         remedy = "work on one, save it in JupyterLab (Ctrl-S), and try again"
-        raise UserError(f"nothing to hand in: no exercise in {notebooks} has changed; {remedy}")
+        raise UserError(
+            f"nothing to hand in: no exercise in {root / 'exercises'} has changed; {remedy}"
+        )
     path = out or Path(f"rn50-{slug}.zip")
     try:
         with replacing(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as file:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import shlex
 import subprocess
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.recipe import ROADSIGNS
+from workshop.output import figure_bundle
 
 # The recipe's accuracy was recorded with one worker, so several GPUs are not used.
 TRAIN = ("run", "-n", "1")
@@ -26,27 +25,21 @@ class Training:
     resume: str
     error: str = ""
     report: dict[str, Any] | None = None
-    scored: float = 0.0  # top-1 in per cent of the checkpoint, predicted in a separate process
     expected: str = ROADSIGNS.expected
-    curve: str = ""  # a data URI
+    curve: str = ""  # a figure, as HTML
 
 
 def train(folder: Path) -> Training:
-    """Train into `folder` or continue an earlier training there; show progress on the terminal."""
+    """Train into `folder`; show progress on the terminal."""
     folder.mkdir(parents=True, exist_ok=True)
-    prefix, report, answers = folder / "model", folder / "report.json", folder / "val.npz"
+    prefix, report = folder / "model", folder / "report.json"
     arguments = [*TRAIN, "--run-dir", str(folder), "--model-prefix", str(prefix)]
     command, resume = (shlex.join(["rn50", *arguments, *more]) for more in ((), ("--resume",)))
-    if not report.exists():
-        print("training: the built-in recipe in full", flush=True)
-        more = ["--resume"] if any(folder.glob("model-*.safetensors")) else []
-        if error := rn50(*arguments, *more):
-            return Training(command, resume, error)
+    print("training: the built-in recipe in full", flush=True)
+    if error := rn50(*arguments):
+        return Training(command, resume, error)
     done = json.loads(report.read_text(encoding="utf-8"))
-    epoch = str(len(done["metrics"]["val.top1"]))
-    if error := rn50("predict", str(prefix), epoch, "--split", "val", "-o", str(answers)):
-        return Training(command, resume, error, done)
-    return Training(command, resume, "", done, accuracy(answers), curve=curve(done))
+    return Training(command, resume, report=done, curve=curve(done))
 
 
 def rn50(*arguments: str) -> str:
@@ -56,17 +49,8 @@ def rn50(*arguments: str) -> str:
 
 
 def curve(report: dict[str, Any]) -> str:
-    """Return loss and accuracy over the epochs as a data URI."""
+    """Return loss and accuracy over the epochs as HTML."""
     from rn50.plot import curves
 
-    file = io.BytesIO()
-    curves({"this run": report}).savefig(file, format="png", dpi=130)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def accuracy(answers: Path) -> float:
-    """Return the top-1 in per cent of the predictions in a file of `rn50 predict`."""
-    import numpy as np
-
-    with np.load(answers) as file:
-        return 100 * float((file["probabilities"].argmax(1) == file["labels"]).mean())
+    alt = "Training loss, training accuracy and validation accuracy over the epochs of this run"
+    return str(figure_bundle(curves({"this run": report}), alt)["text/html"])

@@ -94,15 +94,8 @@ def explore_ring() -> None:
     def alt(workers: int, step: int) -> str:
         return f"Chunks of {workers} workers. {draw_ring(workers, step)[1]}"
 
-    widgets = output.explore(
-        draw_ring, alt,
-        workers=ipywidgets.IntSlider(4, 2, 8), step=ipywidgets.IntSlider(3, 0, 6),
-    )  # fmt: skip
-
-    def follow(change: Any) -> None:
-        widgets["step"].max = 2 * (change["new"] - 1)
-
-    widgets["workers"].observe(follow, names="value")
+    sliders = {"workers": ipywidgets.IntSlider(4, 2, 8), "step": ipywidgets.IntSlider(3, 0, 14)}
+    output.explore(draw_ring, alt, **sliders)
 
 
 # --- the machine ----------------------------------------------------------------------------------

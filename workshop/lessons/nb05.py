@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from workshop import output, paths
 from workshop.programs import program
@@ -52,19 +50,3 @@ def graph(outputs: Callable[[], Any], batch: int = 1, seed: int = 0) -> Pipeline
     )  # fmt: skip
     built.build()
     return built
-
-
-def padded(files: Sequence[str], rank: int, size: int, batch: int) -> list[list[int]]:
-    """Return the file numbers in each batch of a rank in one epoch, the last batch filled up."""
-    from nvidia.dali import fn
-
-    def numbers() -> Any:
-        _, number = fn.readers.file(
-            files=list(files), labels=list(range(len(files))), shard_id=rank, num_shards=size,
-            pad_last_batch=True, name="reader",
-        )  # fmt: skip
-        return number
-
-    built = graph(numbers, batch)
-    most = built.reader_meta("reader")["epoch_size_padded"] // size
-    return [np.array(built.run()[0].as_array()).ravel().tolist() for _ in range(-(-most // batch))]

@@ -1,4 +1,4 @@
-"""Work and traffic of a training step by kind of layer, and the loss scale of a run.
+"""Work and traffic of a training step by kind of layer.
 
 A layer can be no faster than its arithmetic at the machine's peak rate, and no faster than its
 reading and writing at the memory's bandwidth (Williams et al. 2009, the roofline).
@@ -6,18 +6,10 @@ reading and writing at the memory's bandwidth (Williams et al. 2009, the rooflin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rn50 import plot
 from rn50lib.resnet import Network
 from workshop import memory
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KIND = {
     "conv": "convolution", "batchnorm": "batch norm", "relu": "ReLU", "add": "addition",
@@ -85,26 +77,3 @@ def conv_inputs(net: Network, image_size: int) -> dict[str, int]:
         if block.downsample:
             found[block.downsample.name] = block.downsample.in_channels * block_size**2
     return found
-
-
-def scaled_run(progress: Sequence[dict[str, Any]], report: dict[str, Any]) -> tuple[Figure, str]:
-    """Draw loss and loss scale of a run; return the figure and the number of skipped updates."""
-    from matplotlib.figure import Figure
-
-    lines = [line for line in progress if line["phase"] == "train"]
-    at = [line["epoch"] * line["steps"] + line["step"] for line in lines]
-    losses, scales = (
-        np.array([line.get(key) for line in lines], float) for key in ("loss", "loss_scale")
-    )
-    with plot.style():
-        figure = Figure(figsize=(10, 3.4))
-        left, right = figure.subplots(1, 2)
-        left.plot(at, losses)
-        right.step(at, np.log2(scales), where="post")
-        left.set(title="Training loss", xlabel="step", ylabel="cross-entropy")
-        right.set(title="Loss scale", xlabel="step", ylabel="power of two")
-    found = report["env"]["loss_scale"]
-    return figure, (
-        f"{found['skipped_updates']} of {max(at)} updates skipped; the scale ends at"
-        f" {found['scale']:,.0f}."
-    )

@@ -11,6 +11,7 @@ from PIL import Image
 
 from rn50lib import resnet
 from workshop import memory
+from workshop.lessons import nb06
 
 NEW_SEED = 4711  # the built-in data set is drawn from seed 0
 
@@ -74,7 +75,7 @@ def traffic(batch: int, dtype: str = "float32", fused: bool = True) -> tuple[flo
     """
     net, pixels = resnet.resnet(50), 224
     element, passes = memory.BYTES[dtype], PASSES_FUSED if fused else PASSES
-    inputs = _conv_inputs(net, pixels)
+    inputs = nb06.conv_inputs(net, pixels)
     flops, moved, previous = 0.0, 0.0, 3 * pixels**2  # elements of the image
     for layer in net.layers(pixels):
         output = layer.activations
@@ -89,17 +90,3 @@ def traffic(batch: int, dtype: str = "float32", fused: bool = True) -> tuple[flo
         flops += 2 * layer.macs
         previous = output
     return flops, moved
-
-
-def _conv_inputs(net: resnet.Network, pixels: int) -> dict[str, int]:
-    """Return the number of elements per image that each convolution reads, by its name."""
-    found = {net.stem.name: net.stem.in_channels * pixels**2}
-    size = (net.stem.out_size(pixels) + 1) // 2  # max pooling: 3 x 3, stride 2
-    for block in net.blocks():
-        block_size = size
-        for conv in block.convs:
-            found[conv.name] = conv.in_channels * size**2
-            size = conv.out_size(size)
-        if block.downsample:
-            found[block.downsample.name] = block.downsample.in_channels * block_size**2
-    return found

@@ -5,8 +5,7 @@ fitted. Rows of images per second cannot show why a step gets longer, so each re
 cause for all of the loss and has one number, fitted to the rows with few GPUs:
 
 - "stragglers": the step times of the GPUs vary, and all wait for the slowest;
-- "communication": nothing overlaps, and the links reach only a share of their bandwidth;
-- "shared input": every further GPU on a host costs each image some time.
+- "communication": nothing overlaps, and the links reach only a share of their bandwidth.
 """
 
 from __future__ import annotations
@@ -48,11 +47,6 @@ def with_share(cluster: Cluster, share: float) -> Cluster:
     )
 
 
-def with_contention(cluster: Cluster, seconds: float) -> Cluster:
-    """Return the cluster in which every further GPU on a host costs each image some seconds."""
-    return replace(cluster, noise=0.0, contention_s=seconds)
-
-
 @dataclass(frozen=True)
 class Reading:
     """One cause that is blamed for all of the lost time, with the range of its number."""
@@ -80,7 +74,6 @@ READINGS = {
     for reading in (
         Reading("stragglers", with_noise, 0.0, 1.0),
         Reading("communication", with_share, 1e-4, 1.0),
-        Reading("shared input", with_contention, 0.0, 1e-2),
     )
 }
 FITTED = (*READINGS.values(), Amdahl("Amdahl", with_noise, 0.0, 1.0))

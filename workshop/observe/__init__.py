@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rn50lib.errors import UserError
 from workshop import output
@@ -38,7 +39,6 @@ def try_script(
     single: bool = True,
     folder: str | os.PathLike | None = None,
     env: Mapping[str, str] | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> verdict.Result:
     """Run a script on `ranks` ranks and judge which changes for parallel training it has.
 
@@ -52,7 +52,7 @@ def try_script(
     what the script imports. Your files do not change: the script runs in a copy of `folder`
     (default: the script's own). Its first `steps` updates are observed; then it may continue for
     `seconds`, so that its files are seen. With `single` it also runs on one rank, to compare the
-    learning rates. `env` is added to the environment, and `say` receives progress lines.
+    learning rates. `env` is added to the environment.
 
     Raises RunFailed, with the script's traceback as `log`, if the script fails; UserError for a
     script or a launcher that does not exist.
@@ -64,7 +64,7 @@ def try_script(
         raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")
     if ranks < 2 or steps < 1:
         raise UserError("a script is tried on 2 ranks or more, for 1 step or more")
-    say = say or progress_line()
+    say = progress_line()
     reason = f"--launcher {launcher}"
     if launcher == "auto":
         launcher, reason = choose_launcher(path)
@@ -74,24 +74,24 @@ def try_script(
     where = Path(folder).absolute() if folder is not None else path.parent
     run = ScriptRun(path, [str(word) for word in arguments], where, launcher, steps, seconds,
                     env=dict(env or {}), say=say)  # fmt: skip
-    evidence = run.on_ranks(ranks)
-    alone, problem = None, ""
-    if single and launcher != "python" and any(e["kind"] == "update" for e in evidence.events):
+    events, ended = run.on_ranks(ranks)
+    alone: list[dict[str, Any]] = []
+    problem = ""
+    if single and launcher != "python" and any(event["kind"] == "update" for event in events):
         say("and on one rank, to compare the learning rates")
         try:
-            alone = replace(run, seconds=0.0).on_ranks(1)
+            alone, _ = replace(run, seconds=0.0).on_ranks(1)
         except RunFailed as error:
             problem = f"{error}: {(error.log.splitlines() or [''])[-1]}"
     say(f"{path.name} has been observed")
-    result = verdict.judge(evidence.events, alone.events if alone else [], ranks, evidence.ended)
-    result.script, result.launcher, result.why = path.name, launcher, reason
-    result.output = evidence.lines
+    result = verdict.judge(events, alone, ranks, ended)
+    result.script, result.launcher = path.name, launcher
     if problem:
         result.unseen.append(f"how it runs on one rank: {problem}")
     return result
 
 
 def progress_line() -> Callable[[str], None]:
-    """Return a function that shows the latest line in a notebook and does nothing elsewhere."""
+    """Return a function that shows the latest line in a notebook, or prints to stderr."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return output.Slot().line if shell is not None else lambda line: None
+    return output.Slot().line if shell else lambda line: print(line, file=sys.stderr, flush=True)

@@ -8,7 +8,6 @@ import re
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -51,15 +50,6 @@ load("workshop.observe.recorder", {file!r}, [{folder!r}]).begin()
 
 
 @dataclass
-class Evidence:
-    """The records of one run, and the last lines that the script printed."""
-
-    events: list[dict[str, Any]]
-    lines: list[str]
-    ended: bool  # False if the script was ended before its own end
-
-
-@dataclass
 class ScriptRun:
     """A script and how to run it under observation, in a copy of `folder`.
 
@@ -77,8 +67,8 @@ class ScriptRun:
     env: dict[str, str] = field(default_factory=dict)
     say: Callable[[str], None] = lambda line: None
 
-    def on_ranks(self, ranks: int) -> Evidence:
-        """Run the script on `ranks` ranks and return the evidence.
+    def on_ranks(self, ranks: int) -> tuple[list[dict[str, Any]], bool]:
+        """Run the script on `ranks` ranks; return the records, and whether it ended by itself.
 
         Raises RunFailed, with the traceback of the script as `log`, if a rank fails.
         """
@@ -96,12 +86,11 @@ class ScriptRun:
                                launch_env=launch_env.__file__,
                                alone=self.launcher == "python")  # fmt: skip
             (site / "sitecustomize.py").write_text(text)
-            lines: deque[str] = deque(maxlen=200)
             group = launch.WorkerGroup(
                 self.command(ranks, top / "logs", work),
                 self.environment(ranks, site, records, work),
                 workers,
-                show=lines.append,
+                show=lambda line: None,
                 cwd=work,
             )
             try:
@@ -114,8 +103,7 @@ class ScriptRun:
                 raise RunFailed(
                     f"{self.script.name} failed on {ranks} rank{'s' * (ranks > 1)}", log
                 )
-            printed = [line.replace(f"{work}/", "") for line in list(lines) or list(group.words)]
-            return Evidence(read(records, top, work), printed, ended)
+            return read(records, top, work), ended
 
     def command(self, ranks: int, logs: Path, work: Path) -> list[str]:
         """Return the command line that starts the copy of the script in `work`."""
@@ -167,8 +155,7 @@ class ScriptRun:
             now = time.monotonic()
             if now - reported > QUIET_S:
                 reported = now
-                progress = f"{done} of {self.steps} updates, " if self.steps else ""
-                self.say(f"{progress}{now - began:.0f} s")
+                self.say(f"{done} of {self.steps} updates, {now - began:.0f} s")
             if done >= self.steps:
                 enough = enough or now
                 if now - enough >= self.seconds:

@@ -6,7 +6,7 @@ A change is "seen", "missing", or "not seen" if the recording does not decide it
 from __future__ import annotations
 
 import collections
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -46,8 +46,6 @@ class Result:
     unseen: list[str]
     script: str = ""
     launcher: str = ""
-    why: str = ""
-    output: list[str] = field(default_factory=list)  # the last lines that the script printed
 
     def __getitem__(self, change: str) -> Row:
         return next(row for row in self.rows if row.change == change)

@@ -68,7 +68,6 @@ BOTH = "return classes, values"
 SENT = "dist.broadcast(tensor, src=0)"
 TENSORS = "model.state_dict().values()"
 SHUFFLE = "    pairs = pairs.shuffle(len(labels), seed=seed)\n"
-AHEAD = ".prefetch(tf.data.AUTOTUNE)"
 LISTS = "return decayed, plain"
 RATE = "return sum(images[warmup:]) / took if took else None"
 
@@ -79,9 +78,8 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex02.tune", (0.02, 0.9), "overshoot"),
     ("ex02.tune", (0.019, 0.0), "along the shallow direction"),
     ("ex02.tune", (0.0338, 0.7), "along the steep direction the distance"),
-    ("ex02.tune", (0.01, 1.0), "forgets nothing"),
+    ("ex02.tune", (0.01, 1.0), "never gets there"),
     ("ex02.tune", (0.72, 0.03), "are the two exchanged"),
-    ("ex02.tune", (0.03, -0.5), "turns back at every step"),
     ("ex02.tune", {"lr": 0.03, "momentum": 0.72}, "not a pair"),
     ("ex03.ring", {2: 1, 8: 1.75}, "the prediction for 64 is missing"),
     ("ex03.ring", {2: 1, 8: 1.75, 64: 3}, "for 64 it is 1.969"),
@@ -143,7 +141,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("(steps, size, batch)", "(size, steps, batch).swapaxes(0, 1)", "not a run of the order"),
         ("table[:, rank]", "table[:, rank].ravel()", "the shape is (3,)"),
         ("table[:, rank]", "table[:, rank, 1:]", "a step has 2 images for each rank"),
-        ("table[:, rank]", "table[:, (rank + 1) % size]", "takes the images of rank 1"),
         ("table[:, rank]", "table[:, rank] * 1.0", "are float64"),
         ("table[:, rank]", "order[: len(order) // batch * batch].reshape(-1, batch)",
          "as many as one rank alone"),
@@ -158,8 +155,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (SENT, "dist.get_rank() or dist.all_reduce(tensor)", "all wait forever"),
         (SENT, "dist.all_reduce(tensor), tensor.copy_(tensor / dist.get_world_size())",
          "the average of their weights"),
-        (SENT, "dist.all_reduce(tensor)", "the sum of their weights"),
-        ("src=0", "src=dist.get_world_size() - 1", "the last rank's weights"),
         (TENSORS, "[t for n, t in model.state_dict().items() if n.endswith('weight')]",
          "conv1.bias was not sent"),
         (SENT, SENT + "\n    model.fc = type(model.fc)(3, 4)", "has got new parameters"),
@@ -195,7 +190,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (SHUFFLE, "", "in the order of the files"),
         ("seed=seed", "seed=seed, reshuffle_each_iteration=False", "both epochs have the same"),
         ("shuffle(len(labels)", "shuffle(2", "shuffle chooses among 2 of 120"),
-        (SHUFFLE, "", ".take(steps)", ".take(steps).shuffle(99, seed)", "whole batches are shuf"),
         ("tf.cast(image, tf.float32) / 255", "image", "the images are uint8"),
         ("/ 255", "/ 256", "not their bytes divided by 255"),
         ("/ 255", "/ 255 * float('nan')", "numbers are nan"),
@@ -206,8 +200,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (".take(steps)", "", "the ranks take 2, 1 steps"),
         (".take(steps)", ".take(steps).repeat()", "never ends"),
         (".take(steps)", ".take(0)", "the dataset is empty"),
-        (AHEAD, "", "nothing is read ahead"),
-        (AHEAD, "", ".batch(", ".prefetch(8).batch(", "nothing is read ahead"),
         ("    steps =", "    return images, labels\n    steps =", "returns a tuple"),
         ("    steps =", "    images //= 2\n    steps =", "`images` is changed"),
         ("    steps =", "    labels = labels[::-1].copy()\n    steps =", "out of step"),
@@ -233,8 +225,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("[3 / 4, 4 / 3]", "[0.5, 2.0]", "width over height of a crop"),
         (CROP, "fn.decoders.image(jpeg)", "nothing is cropped"),
         ("255 * 0.", "0.", "mean and std are on the scale"),
-        (STD, STD.replace("255 * ", ""), "std is on the scale"),
-        (MEAN, MEAN.replace("255 * ", ""), "mean is on the scale"),
         (MEAN, "", "the mean is not subtracted"),
         (STD, "", "not divided by std"),
         (MEAN, "", STD, "", "nothing is normalised"),
@@ -253,8 +243,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (NODES, "    return images.gpu(), label", "DALI refuses the graph"),
         (NODES, "    return images * float('nan'), label", "numbers are nan"),
         (NODES, "    labels.reverse()\n" + NODES, "`labels` is changed"),
-        (NODES, "    from nvidia.dali import pipeline_def\n    return pipeline_def(lambda: (images,"
-         " label))(batch_size=4, num_threads=1, device_id=None)", "a whole pipeline"),
         (NODES, "", "is a `return` missing?"),
     ],
     "ex05.exact": [
@@ -279,8 +267,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (STEP, f"{STEP}, optimizer.step()", "taken twice"),
         (UNSCALE, "    pass", CLIP, "", STEP, "optimizer.step()", "scaler.update()", "pass",
          "the scale is never undone"),
-        (UNSCALE, "    pass", STEP, "optimizer.step()", "scaler.update()", "pass",
-         "a step as long as large ones"),
         (BACKWARD, f"    loss = {FORWARD}\n    scaler.scale(loss)\n    loss.backward()",
          "the loss had none"),
         (CLIP, "", "large gradients are not clipped"),
@@ -289,8 +275,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (STEP, "pass", "the weights do not move"),
         ("scaler.update()", "pass", "the scale has not changed"),
         ("scaler.update()", "scaler.update(scaler.get_scale() / 2)", "enough to double it"),
-        ("targets))", "targets, reduction='sum'))", "the loss is a sum over the batch"),
-        (FORWARD, f"{FORWARD} / 2", "half as long as it should be"),
         ("max_norm=1.0", "max_norm=0.5", "large gradient: the weights are"),
         (BACKWARD, f"    images *= 0.5\n{BACKWARD}", "`images` is changed"),
         ("    scaler.update()", "    scaler.update()\n    model.weight.data /= 0 * images.abs()"
@@ -304,7 +288,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("return folded", "conv.weight.mul_(2)\n    return folded", "`conv` is changed"),
         ("return folded", "folded.bias[0] = float('nan')\n    return folded", "1 of 4 numbers"),
         ("return folded", "folded.bias = None\n    return folded", "has no bias"),
-        ("return folded", "return folded.half()", "rounded to 16 bits"),
         ("return folded", "pass", "is a `return` missing?"),
         ("running_mean * scale", "running_mean * scale * 0.99", "outputs differ by up to"),
         ("conv.weight * scale", "conv.weight * 1.1 * scale", "the weight is off by up to 10 %"),
@@ -320,7 +303,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (BOTH, "return classes, values / values.sum(1, keepdim=True)", "probabilities add up to 1"),
         (SOFTMAX, "(logits - logits.max()).exp()", TOPK, "probabilities /= probabilities.sum(1, "
          f"keepdim=True)\n    {TOPK}", "the largest logit of the whole batch"),
-        (BOTH, "return classes, values.half()", "they are float16"),
         (BOTH, "return classes.double(), values", "not whole numbers"),
         (BOTH, "return values", "is not a pair"),
         (BOTH, "at = classes.argsort(1)\n    return classes.gather(1, at), values.gather(1, at)",

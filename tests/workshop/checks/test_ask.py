@@ -72,8 +72,6 @@ def test_hints_come_one_by_one_and_the_solution_last(home, capsys):
 def test_unknown_exercise_is_reported_with_the_nearest(home):
     with pytest.raises(UserError, match="did you mean ex03.start"):
         ask.hint("ex03.shart")
-    with pytest.raises(UserError, match="levels are 1, 2 and 3"):
-        ask.hint("ex03.shard", 4)
 
 
 def test_damaged_record_file_is_replaced(home):
@@ -87,14 +85,8 @@ def test_damaged_record_file_is_replaced(home):
 def test_unwritable_folder_does_not_affect_the_result(home, capsys):
     home.write_text("a file, where the folder should be")
     ask.check("ex02.work", 6)
-    ask.hint("ex02.work")
-    ask.hint("ex02.work")
     printed = capsys.readouterr().out
-    assert "✓ ex02.work passed" in printed and "Hint 2 of 3" in printed
-    assert printed.count("Your progress is not kept") == 1
-    home.unlink()
-    ask.check("ex02.work", 6)
-    assert records.load("ex02")["ex02.work"]["hints"] == 2 and (home / "ex02.json").exists()
+    assert "✓ ex02.work passed" in printed and "Your progress is not kept" in printed
 
 
 @pytest.mark.slow

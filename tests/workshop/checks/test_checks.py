@@ -15,7 +15,6 @@ from data_prep import encoding, tfrecordwriter
 from rn50lib import optim
 from rn50lib import resnet as network
 from rn50lib.data import sampler
-from rn50lib.errors import UserError
 from rn50lib.recipe import learning_rate
 from tests.conftest import ROOT
 from tests.workshop.checks.answers import (
@@ -34,12 +33,9 @@ from workshop.checks import (
     ex02,
     ex03,
     ex04,
-    ex05,
-    ex05_graph,
     ex06,
     ex07,
     ex08,
-    process_ranks,
     table,
 )
 from workshop.course import build, solutions
@@ -263,7 +259,7 @@ def test_checks_count_like_the_library():
     v1, v15 = (network.resnet(50, version=name).macs(224) for name in ("v1", "v1.5"))
     assert ex02.V1_MACS == v1
     assert ex02.extra_percent() == pytest.approx(100 * (v15 - v1) / v1)
-    assert [ex03.counted(n) for n in (2, 8, 64)] == [1.0, 1.75, 1.96875]
+    assert [ex03.sent(n) for n in (2, 8, 64)] == [1.0, 1.75, 1.96875]
     for block, place in zip(network.resnet(50).blocks(), ex02.BLOCKS, strict=True):
         strides = tuple(conv.stride for conv in block.convs)
         shortcut = block.downsample.stride if block.downsample else None
@@ -279,20 +275,6 @@ def test_hunt_script_matches_the_checks_line_numbers():
     compile("\n".join(ex04.script()), "script", "exec")
     assert {ex04.line_of(text) for text in ex04.MISTAKES} == LINES
     assert LINES.isdisjoint(ex04.line_of(text) for text in ex04.RIGHT)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("dali")
-def test_dali_shards_validation_as_the_check_counts():
-    for case in ex05.VALIDATIONS:
-        counts, rows = ex05.valid_rows(*case), ex05_graph.shares(*case)
-        counted = [
-            number
-            for batches, of_rank in zip(rows, counts, strict=True)
-            for row, count in zip(batches, of_rank, strict=True)
-            for number in row[:count]
-        ]
-        assert sorted(counted) == list(range(case[0]))
 
 
 # --- the four outcomes ----------------------------------------------------------------------------
@@ -336,13 +318,6 @@ def test_endless_loop_of_ranks_stops_with_its_line():
     result = engine.judge("ex03.sums", answered("ex03.sums", source))
     assert result.outcome == engine.ERROR and "still running" in result.said, result.lines
     assert result.then.startswith("In metric_sums: "), result.lines
-
-
-def test_ranks_cannot_start_ranks(monkeypatch):
-    """If the cell that the ranks import calls `together`, each rank would start ranks again."""
-    monkeypatch.setenv(process_ranks.IN_RANK, "1")
-    with pytest.raises(UserError, match="this is a rank"):
-        process_ranks.together(changed("ex03.sums"), "metrics", [{"size": 2}])
 
 
 def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():

@@ -72,7 +72,7 @@ def test_links_between_notebooks_are_not_broken(checkout):
         (source / f"{item.name}.py").write_text(text)
     book = json.loads(build.build(checkout, source / f"{catalogue.COURSE[1].name}.py").text)
     last = "".join(book["cells"][-1]["source"])
-    assert "[← 00 Start here](00_start_here.ipynb)" in last
+    assert "[Map of the course](00_start_here.ipynb)" in last
     assert "[02 One GPU →](02_single_gpu.ipynb)" in last
     assert "03" not in last  # has no master here
     first = "".join(book["cells"][0]["source"])
@@ -162,5 +162,4 @@ def test_lesson_and_its_exercises_lead_to_each_other(checkout):
     assert "[Exercises ex00](../exercises/ex00_start.ipynb)" in lesson
     text = build.build(checkout, checkout / "exercises/source/ex00_start.py").text
     assert "Exercises: **ex00** › [ex01](ex01_records.ipynb)" in text
-    assert "[← Notebook 00 Start here](../notebooks/00_start_here.ipynb)" in text
-    assert "[Exercises ex01 →](ex01_records.ipynb)" in text
+    assert "[Map of the course](../notebooks/00_start_here.ipynb)" in text

@@ -99,7 +99,7 @@ def test_no_line_of_a_solution_is_in_the_learners_copy(copy: Path) -> None:
             text = path.read_text(encoding="utf-8").replace('\\"', '"')
             found += [(str(path.relative_to(copy)), line) for line in hidden if line in text]
     assert not found
-    assert not [path for path in copy.rglob("*") if path.name in ("solutions", "instructor.md")]
+    assert not [path for path in copy.rglob("*") if path.name == "solutions"]
     assert {path.name for path in copy.iterdir()}.isdisjoint({"tests", "answers", "runs", ".git"})
 
 

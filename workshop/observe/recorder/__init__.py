@@ -39,7 +39,6 @@ class Recorder:
         self.steps = 0
         self.calls: set[str] = set()  # functions that exchange gradients
         self.inputs: list[str] = []  # a hash of each sample that went into the model
-        self.on_forward: list[Callable[..., None]] = []  # called with module, inputs and output
 
     @property
     def watching(self) -> bool:

@@ -94,9 +94,6 @@ class Watch:
 
     def leave(self, module: Any, inputs: Any, output: Any) -> None:
         self.modules -= 1
-        if not self.modules:
-            for listen in self.recorder.on_forward:
-                listen(module, inputs, output)
 
     def tensors(self, value: Any) -> Iterator[Any]:
         """Yield the tensors among arguments that have a dimension or more."""
