@@ -48,12 +48,6 @@ def table() -> dict[str, Capability]:
     return {name: Capability(name, row["what"], row["get"]) for name, row in rows.items()}
 
 
-def mxnet_python() -> str | None:
-    """The Python that can import MXNet, or None."""
-    python = os.environ.get("RN50_MXNET_PYTHON")
-    return python if python and shutil.which(python) else None
-
-
 def chromium_binary() -> str | None:
     """Path of the Chromium that the browser tests start, or None."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
@@ -154,7 +148,6 @@ DETECTORS = {
     "mpi": lambda: shutil.which("mpirun"),
     "horovod_mpi": _horovod_mpi,
     "chromium": chromium_binary,
-    "mxnet": mxnet_python,
     "avx512_bf16": _avx512_bf16,
     "package_index": _package_index,
     "jupyterlab": lambda: _module("jupyterlab"),

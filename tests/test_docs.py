@@ -78,7 +78,7 @@ def test_every_command_exists(words: list[str]) -> None:
         pytest.fail(f"not a command of the workbook: {' '.join(words)}")
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_checked_commands_work(tmp_path: Path, roadsigns_small) -> None:
     """Run them in order in one folder, as a reader would, capped by --profile ci."""

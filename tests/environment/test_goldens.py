@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import clean_environment
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_goldens_find_a_changed_learning_rate(repository: Path, tmp_path: Path) -> None:
     def compare(other: Path) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import clean_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.acceptance
 
 
 def test_a_step_that_fails_is_repeated_and_one_that_passed_is_not(

@@ -94,7 +94,7 @@ def test_gpu_build_needs_a_tensorflow_it_links_with(repository: Path, tmp_path: 
     assert asked.returncode == 2 and "install TensorFlow 2.20" in asked.stderr, asked.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("horovod")
 def test_built_for_both_frameworks(need) -> None:  # type: ignore[no-untyped-def]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -112,11 +112,18 @@ def test_built_for_both_frameworks(need) -> None:  # type: ignore[no-untyped-def
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ALLREDUCE)
 @pytest.mark.parametrize(
-    "controller",
-    ["gloo", pytest.param("mpi", marks=pytest.mark.needs("mpi", "horovod_mpi"))],
-)
+    ("framework", "controller"),
+    [
+        pytest.param("torch", "gloo", marks=pytest.mark.acceptance),
+        pytest.param("torch", "mpi", marks=pytest.mark.needs("mpi", "horovod_mpi")),
+        ("tensorflow", "gloo"),
+        pytest.param(
+            "tensorflow", "mpi",
+            marks=[pytest.mark.acceptance, pytest.mark.needs("mpi", "horovod_mpi")],
+        ),
+    ],
+)  # fmt: skip
 @pytest.mark.needs("horovod")
 def test_two_ranks_sum(framework: str, controller: str, tmp_path: Path) -> None:
     program = tmp_path / "sum.py"

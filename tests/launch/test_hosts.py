@@ -82,6 +82,7 @@ def test_two_hosts_train_like_one(
     assert hosts["h2"].received() > 4 * 10**5  # two of the four were there
 
 
+@LARGE
 @pytest.mark.needs("torch")
 def test_torchrun_uses_the_given_rendezvous(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path

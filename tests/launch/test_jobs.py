@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -59,6 +58,8 @@ def container_of(job: dict[str, Any]) -> dict[str, Any]:
     "flags", [(*TWO_HOSTS, *RUN), ("-n", "1", "--loader", "synthetic"), ("--profile", "cpu")]
 )
 def test_kubernetes_takes_the_job(rn50: Rn50, engine: str, flags: tuple[str, ...]) -> None:
+    import jsonschema  # it takes seconds, which every run of pytest would pay
+
     job = yaml.safe_load(printed(rn50, engine, *flags))
     jsonschema.validate(job, SCHEMAS[KINDS[engine]])
 

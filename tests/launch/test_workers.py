@@ -192,7 +192,7 @@ def test_the_tasks_of_a_step_meet_at_one_port() -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("starter", ["torchrun", "srun"])
+@pytest.mark.parametrize("starter", [pytest.param("torchrun", marks=LARGE), "srun"])
 def test_world_size_comes_from_the_launcher(starter: str, photos: Photos, tmp_path: Path) -> None:
     """The learning rate is that of two workers: 0.4 x 2 x 8 / 256 after the warm-up."""
     flags = ("--data-root", str(photos.root), *TINY, "-e", "2", "--warmup-epochs", "1", "--lr",
@@ -270,7 +270,7 @@ def finish(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", once("horovodrun"))
 def test_two_workers_train_and_one_scores_the_same(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
@@ -423,7 +423,9 @@ def test_the_cause_is_named_whichever_rank_ends_first(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [ALONE, *once("torchrun")])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LARGE), signal.SIGKILL]
+)
 def test_no_worker_outlives_the_run(number: int, launcher: str, start: Callable[..., Run]) -> None:
     run = start(launcher, *ENDLESS)
     os.killpg(run.process.pid, number)
@@ -505,9 +507,10 @@ def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -
     ("flags", "words"),
     [
         ("--no-val -e $((1 + RANK))", "--num-epochs: rank 0 has 1, rank 1 has 2"),
-        ("--image-shape $((32 + 32 * RANK))", "--image-shape: rank 0 has 32, rank 1 has 64"),
+        pytest.param("--image-shape $((32 + 32 * RANK))",
+                     "--image-shape: rank 0 has 32, rank 1 has 64", marks=LARGE),
     ],
-)
+)  # fmt: skip
 def test_ranks_with_different_flags_are_refused(
     photos: Photos, tmp_path: Path, flags: str, words: str
 ) -> None:

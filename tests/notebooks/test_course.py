@@ -16,9 +16,13 @@ from workshop.course import catalogue
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
 NAMES = [item.name for item in catalogue.existing(ROOT)]
+LARGE = ("04_tfrecord", "08_benchmark_and_scaling")  # minutes: for `make acceptance`
+PARAMETERS = [
+    pytest.param(name, marks=pytest.mark.acceptance if name in LARGE else ()) for name in NAMES
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_notebook_passes_and_its_page_is_whole(
     name: str, course_data: Path, tmp_path: Path
 ) -> None:

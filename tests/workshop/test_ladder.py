@@ -26,6 +26,7 @@ BEFORE = {
     "recipes/train_tfrecord": "recipes/train_horovod",
 }
 HOROVOD = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable]
+LARGE = pytest.mark.acceptance
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -45,13 +46,14 @@ def test_each_step_adds_at_most_30_lines(script: str, before: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("rung", "launcher"),
-    [
-        pytest.param("1_single", [sys.executable], marks=pytest.mark.needs("torch")),
-        pytest.param("2_ddp", TORCHRUN, marks=pytest.mark.needs("torch")),
-        pytest.param("2_horovod", HOROVOD, marks=pytest.mark.needs("horovod")),
-        pytest.param("3_dali", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
+    [  # the notebooks run the others
+        pytest.param("1_single", [sys.executable], marks=LARGE),
+        pytest.param("2_ddp", TORCHRUN, marks=LARGE),
+        pytest.param("2_horovod", HOROVOD, marks=[LARGE, pytest.mark.needs("horovod")]),
+        pytest.param("3_dali", HOROVOD, marks=[LARGE, pytest.mark.needs("horovod", "dali")]),
         pytest.param("5_tuned", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
     ],
 )

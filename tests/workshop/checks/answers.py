@@ -7,6 +7,7 @@ more mistakes; these are the ones that a check recognises by a property of the r
 
 from __future__ import annotations
 
+import functools
 import linecache
 from fractions import Fraction
 from typing import Any
@@ -16,6 +17,7 @@ from workshop.checks import table
 from workshop.course import build, solutions
 
 
+@functools.cache
 def cell_of(name: str, tag: str) -> str:
     """Return the answer cell or the check cell of an exercise."""
     (master,) = (ROOT / "exercises" / "source").glob(f"{name[:4]}_*.py")

@@ -80,6 +80,12 @@ def test_every_mistake_is_found_from_the_network_input(tmp_path):
     assert len(told) == len(SLOW_MISTAKES), told
     for said, mistake in zip(told, SLOW_MISTAKES, strict=True):
         assert mistake in said
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_mistakes_that_need_more_images_are_found(tmp_path):
+    first, *others = scripts(tmp_path)
     with capstone.images() as case:  # enough images to learn from
         assert case.train % capstone.BATCH  # a script that drops the last batch is found
         seen = capstone.observe(case, first)

@@ -96,7 +96,7 @@ def logged(log: str) -> list[list[tuple[int, str]]]:
     return [[(int(step), loss) for r, loss, step in lines if r == rank] for rank in "01"]
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @needs_horovod
 def test_the_slides_recipe_one_runs_and_all_ranks_read_the_same(
     two_classes: Path, tmp_path: Path
@@ -135,7 +135,7 @@ def test_the_slides_recipe_two_writes_and_trains(
     assert (tmp_path / "checkpoints" / "model.ckpt-30.index").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("tensorflow")
 def test_one_process_learns_the_images(roadsigns_small: SmallDataset, tmp_path: Path) -> None:
     """It uses the slides' image size."""
@@ -193,7 +193,7 @@ def test_two_ranks_share_the_work_and_resume(two_classes: Path, tmp_path: Path) 
     assert checksums(again.stdout) == first
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @needs_horovod
 def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
     train = [sys.executable, TFRECORD, "--data", shards, "--batch-size", 4, "--log-every", 1]
@@ -311,14 +311,14 @@ def test_parameter_count_matches_the_paper(probe: dict[str, np.ndarray]) -> None
     assert probe["parameters"] == total
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("tensorflow")
 def test_folder_without_images_is_reported(tmp_path: Path) -> None:
     done = run([sys.executable, SINGLE, "--data", "nowhere"], tmp_path, status=2)
     assert "--data nowhere: no images in nowhere/train/stop" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @needs_horovod
 def test_shards_of_another_schema_are_refused(two_classes: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"

@@ -256,7 +256,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     (where / "damaged.zip").write_bytes(data)
     Path(os.fsdecode(os.fsencode(where) + b"/M\xfcller")).mkdir()
 
-    printed, found = graded(where, "--time-limit", "20", "--memory", "2", "--jobs", "2")
+    printed, found = graded(where, "--time-limit", "10", "--memory", "2", "--jobs", "2")
     full = {"ex01.frame": "2", "ex01.crc": "2", "ex01.index": "1", "ex01.leak": "2"}
     for who in ("Anna Äpfel", "helped", "ben"):
         assert full.items() <= found[who].items(), (printed, found[who])
@@ -270,7 +270,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
         assert said in row["notes"] and (who == "ben" or row["points"] == "0"), row
     assert len(found) == len(list(where.iterdir())) and not list(tmp_path.rglob("*escaped*"))
     page = (tmp_path / "class.html").read_text(encoding="utf-8")
-    for said in ("the time limit of 20 s", "MemoryError", "Python ended", "can forge"):
+    for said in ("the time limit of 10 s", "MemoryError", "Python ended", "can forge"):
         assert said in page, said
     assert "<script" not in page and "\x1b" not in page
 
@@ -300,7 +300,7 @@ def test_grade_needs_a_folder_of_uploads(tmp_path: Path, rn50) -> None:
         assert status == 2 and len(err.splitlines()) == 1 and str(tmp_path) in err, err
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("nbgrader")
 def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
     """Right, partly right and untouched, by `nbgrader autograde` and by `rn50 workshop grade`."""

@@ -68,7 +68,7 @@ def write_scripts(notebook: str, folder: Path) -> None:
             (folder / Path(line).name).write_text(script)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("script", "arguments"),
@@ -98,7 +98,7 @@ def test_ddp_script_ends_without_threads_of_its_group(
     assert [(tmp_path / f"left-{rank}").read_text() for rank in (0, 1)] == ["", ""]
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch", "horovod")
 def test_horovod_and_ddp_train_the_same_model(
     roadsigns_small: SmallDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
