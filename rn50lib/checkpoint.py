@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import math
 import re
 import shutil
 import zlib
@@ -50,13 +49,11 @@ SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and
 class TrainProgress:
     """The position of a run within an epoch: the first `images` of its order are done.
 
-    `sums` are their `metrics.SUMS` over all ranks, `tails` the images per epoch that filled no
-    global batch, and `changes` has an entry for each resume.
+    `sums` are their `metrics.SUMS` over all ranks, and `changes` has an entry for each resume.
     """
 
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
-    tails: dict[str, int] = field(default_factory=dict)
     changes: list[dict[str, int]] = field(default_factory=list)
 
     def begin_epoch(self) -> None:
@@ -325,7 +322,8 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
             " earlier epoch"
         )
     position = json.loads(metadata.get("position", "{}"))  # missing in older files
-    position.pop("repeated", None)  # of earlier versions
+    for name in ("repeated", "tails"):  # of earlier versions
+        position.pop(name, None)
     return Checkpoint(
         epoch=int(metadata["epoch"]),
         arrays=arrays,
@@ -355,8 +353,7 @@ def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.nd
             names = opened.keys() if with_arrays else ()
             arrays = {name: opened.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        problem = "cannot be read" if isinstance(error, OSError) else "is damaged"
-        raise UserError(f"checkpoint {file} {problem}: {error}; use an earlier epoch") from error
+        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
     if metadata.get("format") != FORMAT:
         raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
     return metadata, arrays
@@ -382,15 +379,11 @@ def find(name: str, flag: str) -> Path:
         parts(name)
         read(Path(name), with_arrays=False)
         return Path(name)
-    if Path(name).is_file():
-        raise UserError(
-            f"{flag} {name} is not a checkpoint of rn50: convert it with `rn50 import torchvision"
-            f" {name} -o PREFIX`"
-        )
     found, passed_over = newest(name)
     if found is None:
         problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
-        raise UserError("; ".join([problem, *passed_over]))
+        remedy = "`rn50 import torchvision FILE -o PREFIX` converts other weights"
+        raise UserError("; ".join([problem, *passed_over, remedy]))
     return path(name, found.epoch, found.position.images)
 
 
@@ -400,12 +393,10 @@ def read_network(prefix: str | Path) -> Network:
     check_file(file)
     try:
         return Network.from_symbol(read_json(file))
-    except OSError as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{file} cannot be read ({error.strerror}): pass the --model-prefix of the training run"
+            f"{file} does not describe a network ({error}): pass the --model-prefix of a run"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} does not describe a network: {error}") from error
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -432,26 +423,12 @@ def lock_for(config: TrainConfig) -> Iterator[None]:
         first = config.load_epoch or 0
         there = [at for at in positions(prefix) if at > (first, 0) and not config.resume]
         if there:
-            which = "the checkpoints of an earlier run"
-            which = f"checkpoints after epoch {first}" if first else which
             raise UserError(
-                f"--model-prefix {prefix}: {which} already exist, up to {path(prefix, *there[-1])}:"
-                f" continue with --model-prefix {prefix} --resume, pass a different --model-prefix,"
-                f" or remove {prefix}-[0-9]*.safetensors"
+                f"--model-prefix {prefix}: checkpoints after epoch {first} already exist, up to"
+                f" {path(prefix, *there[-1])}: continue with --model-prefix {prefix} --resume, pass"
+                f" a different --model-prefix, or remove {prefix}-[0-9]*.safetensors"
             )
         yield
-
-
-def check_room(prefix: str | Path, net: Network, files: int) -> None:
-    """Raise UserError if the disk has no room for `files` more checkpoints."""
-    arrays = [*net.arrays().values(), *net.parameters().values()]  # and a velocity for each weight
-    size = files * sum(4 * math.prod(shape) for shape in arrays)
-    free = shutil.disk_usage(path(prefix, 0).absolute().parent).free
-    if size > free:
-        raise UserError(
-            f"--model-prefix {prefix}: no room for a checkpoint: it needs up to {size / 1e6:.1f}"
-            f" MB, {free / 1e6:.1f} MB are free; make room, or name another place"
-        )
 
 
 def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -40,15 +39,12 @@ def is_stream(path: str | Path) -> bool:
 
 def check_writable(path: str | Path, flag: str) -> None:
     """Create a file's folder. Raise UserError if the file cannot be written."""
-    path, why = Path(path), ""
+    path = Path(path)
     if path.is_dir() or path.is_block_device():
         why = "it is a folder" if path.is_dir() else "it is a disk"
-    elif not is_stream(path):
-        make_folder(Path(os.path.realpath(path)).parent, f"{flag} {path}")
-    elif not os.access(path, os.W_OK):
-        why = "no permission" if path.exists() else "it is not open here"
-    if why:
         raise UserError(f"{flag} {path} cannot be written: {why}; name a file")
+    if not is_stream(path):
+        make_folder(Path(os.path.realpath(path)).parent, f"{flag} {path}")
 
 
 def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
@@ -143,20 +139,14 @@ def lock(path: Path, name: str) -> Iterator[None]:
     try:
         held.acquire(timeout=0)
     except Timeout:
-        holder: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):  # the holder has not written it yet
-            holder = json.loads(path.read_text())
         raise UserError(
-            f"{name}: another run is writing there (process {holder.get('pid', 'unknown')} on"
-            f" {holder.get('host', 'an unknown host')}): wait for its end, or name another"
+            f"{name}: another run is writing there: wait for its end, or name another"
         ) from None
     except OSError as error:
         raise UserError(
             f"{name} cannot be written ({error.strerror}): name a place that you may write to"
         ) from error
     try:
-        with contextlib.suppress(OSError):  # a full disk
-            path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -165,39 +155,21 @@ def lock(path: Path, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_output() -> Iterator[None]:
-    """Run a whole program with usable standard streams, and flush what it printed.
+    """Run a whole program and flush what it printed.
 
-    Closed streams become /dev/null, so that no file opened later takes their place. Raises
-    SystemExit, after one line, if a disk is full.
+    Raises SystemExit: after one line if a disk is full, with status 141 if a pipe was closed.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except OSError as error:
-        flush_output(error)
-        if error.errno not in FULL:
+        if error.errno not in (*FULL, errno.EPIPE):
             raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries again at its end
+        if error.errno == errno.EPIPE:  # `| head` has ended
+            raise SystemExit(141) from error
         name = error.filename or "standard output"  # which has no name if it is unbuffered
         print(f"error: {name} cannot be written: {error.strerror}", file=sys.stderr)
         raise SystemExit(2) from error
-    except BaseException:
-        flush_output()
-        raise
-    flush_output()
-
-
-def flush_output(cause: OSError | None = None) -> None:
-    """Flush standard output. Raises SystemExit if it cannot be written."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries again at its end
-        if isinstance(error, BrokenPipeError):  # `| head` has ended
-            raise SystemExit(141) from cause
-        print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
-        raise SystemExit(2) from cause

@@ -8,14 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from rn50lib.errors import UserError
 
 ROOT = Path("/")  # tests pass a folder with the kernel's files
 
@@ -96,15 +93,10 @@ def usable_cores(root: Path = ROOT) -> int:
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Return the number of cores that the control groups allow, None without a limit."""
     limits = []
-    for folder in _control_groups(root, "cpu"):
-        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # "max": no limit
-            if (folder / "cpu.max").exists():
-                limit, period = map(int, (folder / "cpu.max").read_text().split())
-            else:
-                limit = int((folder / "cpu.cfs_quota_us").read_text())
-                period = int((folder / "cpu.cfs_period_us").read_text())
-            if limit > 0:
-                limits.append(limit / period)
+    for folder in _control_groups(root):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            limit, period = map(int, (folder / "cpu.max").read_text().split())
+            limits.append(limit / period)
     return min(limits, default=None)
 
 
@@ -116,15 +108,14 @@ def total_memory() -> int:
 def usable_memory(root: Path = ROOT) -> int:
     """Return the machine's memory in bytes, limited by the control groups."""
     limits = [total_memory()]
-    for folder in _control_groups(root, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):  # "max": no limit
-                limits.append(int((folder / name).read_text()))
+    for folder in _control_groups(root):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            limits.append(int((folder / "memory.max").read_text()))
     return min(limits)
 
 
-def _control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control groups (versions 1 and 2) and of their parents.
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control group (version 2) and of its parents.
 
     A limit of any parent applies. In a container the path may be the host's: its parents lead to
     the container's own root.
@@ -134,9 +125,8 @@ def _control_groups(root: Path, controller: str) -> Iterator[Path]:
     except OSError:  # macOS
         return
     for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or controller in controllers.split(","):
-            group = root / "sys/fs/cgroup" / (controllers and controller) / path.lstrip("/")
+        if line.startswith("0::"):
+            group = root / "sys/fs/cgroup" / line[3:].lstrip("/")
             yield from (group, *group.parents)
 
 
@@ -160,20 +150,9 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def driver() -> Driver:
-    """Ask NVML for the driver and its GPUs.
+    """Ask NVML for the driver and its GPUs."""
+    import pynvml as nvml
 
-    Raises:
-        UserError: There is a driver, and the package that reads it is not installed.
-    """
-    try:
-        import pynvml as nvml
-    except ImportError as error:
-        if shutil.which("nvidia-smi") is None:
-            return Driver()
-        raise UserError(
-            "there is an NVIDIA driver, and the package nvidia-ml-py, which lists its GPUs, is not"
-            " installed: `pip install nvidia-ml-py`, or set CUDA_VISIBLE_DEVICES= to use no GPU"
-        ) from error
     try:
         nvml.nvmlInit()
     except nvml.NVMLError_LibraryNotFound:

@@ -212,38 +212,23 @@ class Network:
         """Return the FLOP to train on one image: 2 per multiply-add, backward twice forward."""
         return 6 * self.macs(image_size)
 
-    def symbol(self) -> dict:
-        """Return the content of `<prefix>-symbol.json`."""
-        return {
-            "format": "rn50-symbol-1",
-            "model": self.name,
-            "version": self.version,
-            "num_classes": self.num_classes,
-            "block": self.block,
-            "stages": list(self.stages),
-            "width": self.width,
-        }
-
     def to_json(self) -> str:
-        """Return `symbol()` as JSON."""
-        return json.dumps(self.symbol(), indent=4) + "\n"
+        """Return the content of `<prefix>-symbol.json`."""
+        fields = dict(vars(self))
+        head = {"format": "rn50-symbol-1", "model": fields.pop("name")}
+        return json.dumps(head | fields, indent=4) + "\n"
 
     @classmethod
     def from_symbol(cls, symbol: dict) -> Network:
-        """Return the network of a `symbol()`. Raise KeyError or ValueError for anything else."""
+        """Return the network of such a file. Raise KeyError or ValueError for other content."""
         found = symbol.get("format") if isinstance(symbol, dict) else None
         if found != "rn50-symbol-1":
             raise ValueError(f"format is {found!r}, not 'rn50-symbol-1'")
         if symbol["block"] not in EXPANSION or symbol["version"] not in VERSIONS:
             raise ValueError(f"no block {symbol['block']!r} of version {symbol['version']!r}")
-        return cls(
-            name=symbol["model"],
-            version=symbol["version"],
-            num_classes=int(symbol["num_classes"]),
-            block=symbol["block"],
-            stages=tuple(int(count) for count in symbol["stages"]),
-            width=int(symbol["width"]),
-        )
+        stages, width = tuple(map(int, symbol["stages"])), int(symbol["width"])
+        classes, version = int(symbol["num_classes"]), symbol["version"]
+        return cls(symbol["model"], version, classes, symbol["block"], stages, width)
 
 
 def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> Network:

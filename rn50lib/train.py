@@ -108,8 +108,6 @@ def train(
             progress.say(line)
         if first_rank and checkpoint.saves(config):
             stack.enter_context(checkpoint.lock_for(config))
-            # each epoch writes one checkpoint before its validation and one after it
-            checkpoint.check_room(config.model_prefix or "", net, 1 if config.no_val else 2)
         begin = time.perf_counter()
         run = build_run(config, sources, comm, progress, report, stack)
         first_epoch = run.checkpoints.restore(run.step, report, progress)
@@ -178,10 +176,7 @@ def run_epoch(run: Run, epoch: int) -> None:
     if checkpoints.is_due(epoch + 1):
         checkpoints.save(epoch + 1, run.step, report)
     if state.changes:
-        report.env["restarts"] = {
-            "changes": state.changes,
-            "images_in_tails": sum(state.tails.values()),
-        }
+        report.env["restarts"] = {"changes": state.changes}
     if epoch + 1 == config.num_epochs:
         check_weights_are_equal(run)
     report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
@@ -221,7 +216,6 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
         run.seconds[part] += seconds
     if run.checkpoints.enabled:
         state.sums = meter.sums_of_all()
-    state.tails[str(epoch)] = pipeline.examples - used
     for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one
         pass
     report_loss_scale(run, skipped, steps // config.grad_accum_steps)
@@ -242,11 +236,10 @@ def evaluate(run: Run, epoch: int) -> dict[str, float | None]:
 
 
 def warm_up(run: Run, steps: int) -> None:
-    """Run a few steps of each split that do not count, at a learning rate of 0."""
+    """Run steps on the first batch of each split that do not count, at a learning rate of 0."""
     for split, pipeline in run.pipelines.items():
-        group = run.config.grad_accum_steps if split == "train" else 1
-        count = min(-(-steps // group), len(pipeline) // group) * group
-        for batch in pipeline.epoch(0, start_step=len(pipeline) - count):
+        batch = next(pipeline.epoch(0))
+        for _ in range(steps * run.config.grad_accum_steps):
             if split == "train":
                 run.step.train_step(batch, 0.0)
             else:

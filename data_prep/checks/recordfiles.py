@@ -19,8 +19,7 @@ from rn50lib.data.recordio import (
     checksum_path,
     join,
     locate,
-    read_checksums,
-    read_index,
+    read_numbers,
     remedy,
     unpack_header,
 )
@@ -121,13 +120,13 @@ def _classes(labels: np.ndarray, names: list[str], problems: Problems) -> np.nda
 def _checksums(path: Path, starts: list[int], problems: Problems) -> dict[int, int]:
     """Return offset → checksum of the records from PREFIX.crc; nothing if that is unusable."""
     path_crc = checksum_path(path)
+    if not path_crc.exists():
+        problems.add("no-checksums", path)
+        return {}
     try:
-        pairs = read_checksums(path)
+        pairs = read_numbers(path_crc, "--checksums")
     except RecordError as error:
         problems.add("checksum-file", path_crc, str(error))
-        return {}
-    if pairs is None:
-        problems.add("no-checksums", path)
         return {}
     found: dict[int, int] = dict(pairs.tolist())
     matching = sum(start in found for start in starts)
@@ -147,7 +146,7 @@ def _check_index(path: Path, starts: np.ndarray, keys: list[int], problems: Prob
         problems.add("no-index", path)
         return
     try:
-        index_keys, offsets = read_index(path_idx)
+        index_keys, offsets = read_numbers(path_idx, "--index").T
     except RecordError as error:
         problems.add("index", path_idx, str(error))
         return

@@ -37,8 +37,8 @@ class Pipeline(Protocol):
 
     def __len__(self) -> int: ...
 
-    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of an epoch from `start_step` on, the same ones at every call.
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
+        """Return the batches of an epoch, the same ones at every call.
 
         The first `skip` images of the epoch's order are left out: any number of ranks has trained
         on them before. Only a loader that is `ordered` takes it.

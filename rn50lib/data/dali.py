@@ -12,12 +12,8 @@ memory: DALI's plugin for it exists for some pairs of versions only.
 
 from __future__ import annotations
 
-import collections
-import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +22,9 @@ from rn50lib import hooks, recipe
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import ImageDecoder, fast_decode
-from rn50lib.data.recordfile import LARGE, Arrays, disk_cache, load_arrays
-from rn50lib.data.recordio import Reader, checksum_path
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import ShardSource, Source
-from rn50lib.data.tfrecord import IMAGE, LABEL, TFRecordReader, index_path
+from rn50lib.data.tfrecord import IMAGE, LABEL, index_path
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
@@ -72,10 +66,10 @@ class Dali:
     def __len__(self) -> int:
         return len(self._valid(0))
 
-    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch."""
         group = self.sampler.size * self.sampler.batch_size
-        start_step, skip = start_step + skip // group, skip % group
+        start_step, skip = skip // group, skip % group
         if skip:  # by a different number of ranks: the rest is an epoch with its own crops
             start_step, skip = 0, skip + start_step * group
         valid = self._valid(skip)
@@ -209,7 +203,8 @@ def in_short(error: RuntimeError) -> str:
 class DaliStream(Dali):
     """Images of record files, in the order in which DALI's readers give them.
 
-    With `--num-examples`, an epoch ends early, and each may use different images.
+    With `--num-examples`, an epoch ends early, and each may use different images. DALI compares no
+    checksums: `python -m data_prep.verify` does.
     """
 
     ordered = False
@@ -231,7 +226,6 @@ class DaliStream(Dali):
                     f"{index}: this index is missing, and --loader dali needs it:"
                     f" `python -m data_prep.tfrecord --index {source.path}` writes it"
                 )
-        check_once(self.paths, batches.rank, batches.size)
         self.buffer = batches.shuffle_buffer(self.paths)
 
     def _share(self, rank: int) -> int:
@@ -270,39 +264,3 @@ class DaliStream(Dali):
 
     def _suspects(self, epoch: int, step: int) -> Iterable[int]:
         return ()
-
-
-def check_once(paths: list[Path], rank: int, size: int) -> None:
-    """Compare the checksums of record files or shards, once: DALI itself checks none.
-
-    The result is cached next to the index of each as `NAME.checked`. The ranks begin at different
-    files. Raises RecordError for a damaged record.
-    """
-    left = []
-    for path in paths:
-        is_rec = path.suffix == ".rec"
-        note = path.with_suffix(".checked") if is_rec else index_path(path).with_suffix(".checked")
-        used = [path, checksum_path(path)] if is_rec else [path]
-        if used[-1].exists() and load_arrays(note, used) is None:
-            left.append((note, used))
-    stored = sum(used[0].stat().st_size for _, used in left)
-    if rank == 0 and stored >= LARGE:
-        print(
-            f"{paths[0].parent}: looking at the checksums of {len(left)} files, "
-            f"{stored / 1e9:.1f} GB, because DALI does not; this is done once",
-            file=sys.stderr,
-        )
-    first = len(left) * rank // size
-    for note, used in [*left[first:], *left[:first]]:
-        disk_cache(note, used, partial(_read_all, used[0]))
-
-
-def _read_all(path: Path) -> Arrays:
-    """Return nothing. Raises RecordError if a record is damaged."""
-    if path.suffix == ".rec":
-        reader = Reader(path)
-        records: Iterable = map(reader.read, reader.offsets.argsort().tolist())
-    else:
-        records = TFRecordReader(path).records()
-    collections.deque(records, maxlen=0)
-    return {}

@@ -109,18 +109,13 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
             "val/CLASS/*.jpg"
         )
     with os.scandir(folder) as entries:
-        found = list(entries)
-    classes = tuple(sorted(e.name for e in found if e.is_dir() and not e.name.startswith(".")))
+        found = [entry.name for entry in entries if entry.is_dir()]
+    classes = tuple(sorted(name for name in found if not name.startswith(".")))
     if classes:
         return classes
-    if any(entry.name.lower().endswith(IMAGE_EXTENSIONS) for entry in found):
-        raise UserError(
-            f"{folder}: the images lie flat in this folder, so nothing says their classes; "
-            "sort them into one folder for each class. For ImageNet's validation images, "
-            "`python -m data_prep.imagenet` does it"
-        )
     raise UserError(
-        f"{folder}: it holds no class folders; sort the images into one folder for each class"
+        f"{folder}: it holds no class folders; sort the images into one folder for each class. For"
+        " ImageNet's validation images, `python -m data_prep.imagenet` does it"
     )
 
 

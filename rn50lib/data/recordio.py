@@ -119,34 +119,18 @@ def remedy(flag: str, path: str | os.PathLike) -> str:
     return f"`python -m data_prep.im2rec {flag} {Path(path).with_suffix('')}` writes it again"
 
 
-def read_index(path_idx: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return keys and byte offsets, int64 of shape (records,), in the order of the lines.
+def read_numbers(path: Path, flag: str) -> np.ndarray:
+    """Return an index or a file of checksums, int64 of shape (records, 2).
 
-    Raises RecordError if the file is missing, is not an index, or has a key twice.
+    Raises RecordError, with the remedy, if it is missing, is not such a list, or has a key twice.
     """
     try:
-        keys, offsets = np.ascontiguousarray(read_pairs(path_idx).T)
-        if len(np.unique(keys)) < len(keys):
+        pairs = read_pairs(path)
+        if len(np.unique(pairs[:, 0])) < len(pairs):
             raise ValueError("has a key twice")
     except ValueError as error:
-        text = f"{path_idx}: the index {error}; {remedy('--index', path_idx)}"
-        raise RecordError(text, path_idx) from None
-    return keys, offsets
-
-
-def read_checksums(path_rec: str | os.PathLike) -> np.ndarray | None:
-    """Return offset and checksum of each record, int64 (records, 2); None without such a file.
-
-    Raises RecordError, with the remedy, if the file cannot be read.
-    """
-    path = checksum_path(path_rec)
-    if not path.exists():
-        return None
-    try:
-        return read_pairs(path)
-    except ValueError as error:
-        text = f"{path}: the checksum file {error}; {remedy('--checksums', path)}"
-        raise RecordError(text, path) from None
+        raise RecordError(f"{path}: this list {error}; {remedy(flag, path)}", path) from None
+    return pairs
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -172,17 +156,17 @@ class Reader:
     @functools.cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
         """Keys, starts and stops of the records, int64 (records,); their checksums, or None."""
-        keys, offsets = read_index(self.path_idx)
+        keys, offsets = np.ascontiguousarray(read_numbers(Path(self.path_idx), "--index").T)
         by_offset = np.argsort(offsets, kind="stable")
         in_order = offsets[by_offset]
         if in_order[0] != 0:
             raise self._misfit(0, "the index does not list the record there")
         stops = np.empty_like(offsets)
         stops[by_offset] = np.append(in_order[1:], self._file.size)
-        pairs = read_checksums(self.path_rec)
-        if pairs is None:
-            return keys, offsets, stops, None
         path = checksum_path(self.path_rec)
+        if not path.exists():
+            return keys, offsets, stops, None
+        pairs = read_numbers(path, "--checksums")
         if not np.array_equal(pairs[:, 0], in_order):
             raise RecordError(
                 f"{path}: of {self.path_rec}, it lists other records than {self.path_idx}: for the"

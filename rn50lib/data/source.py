@@ -163,13 +163,11 @@ def classes_of(root: str | os.PathLike, data_format: str = "auto") -> tuple[str,
 
 def _check_root(root: str | os.PathLike) -> Path:
     root = Path(root)
-    if not root.exists():
+    if not root.is_dir():
         raise UserError(
             f"--data-root {root}: this folder is missing. `python -m data_prep.roadsigns {root}`"
             " draws the built-in data there; `rn50 run` without --data-root draws and uses it"
         )
-    if not root.is_dir():
-        raise UserError(f"--data-root {root}: this is a file; give the folder that holds the data")
     return root
 
 
@@ -197,11 +195,6 @@ def _detect(root: Path) -> str:
         return "files"
     if _shard_folder(root):
         return "tfrecord"
-    if root.name in SPLITS and any(entry.is_dir() for entry in root.iterdir()):
-        raise UserError(
-            f"--data-root {root}: this is one split; give the folder above it, {root.parent}, "
-            "which holds train and val"
-        )
     raise UserError(
         f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
         "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "

@@ -31,9 +31,9 @@ class Synthetic:
     def __len__(self) -> int:
         return self.steps
 
-    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Yield the same batch for each step."""
-        for _ in range(start_step, self.steps):
+        for _ in range(self.steps):
             yield self.batch
 
     def close(self) -> None:

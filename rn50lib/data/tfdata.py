@@ -68,12 +68,12 @@ class TfData:
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch."""
         valid = self._valid(epoch, skip)
-        step = start_step
+        step = 0
         try:
-            for images, labels in self._dataset(epoch, step, skip):
+            for images, labels in self._dataset(epoch, skip):
                 yield self._filled(images, labels, int(valid[step]))
                 step += 1
         except tf.errors.OpError as error:
@@ -99,9 +99,9 @@ class TfData:
         """Return the images of one batch."""
         return self.sampler.rows(epoch, skip)[0][step]
 
-    def _images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
+    def _images(self, epoch: int, skip: int) -> tf.data.Dataset:
         """Return (number, encoded image, label, size, crop) of one image after the other."""
-        rows = tf.data.Dataset.from_tensor_slices(self.sampler.rows(epoch, skip)[0][start_step:])
+        rows = tf.data.Dataset.from_tensor_slices(self.sampler.rows(epoch, skip)[0])
 
         @as_written
         def read(row: Any) -> tuple:
@@ -136,9 +136,9 @@ class TfData:
 
     # -- the stages --------------------------------------------------------------------------------
 
-    def _dataset(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
+    def _dataset(self, epoch: int, skip: int) -> tf.data.Dataset:
         """Return the batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
-        images = self._images(epoch, start_step, skip)
+        images = self._images(epoch, skip)
         decode = as_written(functools.partial(self._traced, tf.constant(epoch)))
         batches = images.map(decode, **self.parallel).batch(self.sampler.batch_size)
         if self.threads:
@@ -282,7 +282,7 @@ class TfRecordStream(TfData):
         records = records.with_options(self._options())
         return np.array([number.numpy() for number, _ in records], np.int64)
 
-    def _images(self, epoch: int, start_step: int, skip: int) -> tf.data.Dataset:
+    def _images(self, epoch: int, skip: int) -> tf.data.Dataset:
         size = self.sampler.batch_size
 
         @as_written
@@ -290,8 +290,7 @@ class TfRecordStream(TfData):
             boxes = self.python(functools.partial(self._sample, epoch), [number, shape], tf.int32)
             return number, data, label, shape, tf.ensure_shape(boxes, (None, 5))
 
-        records = self._records(epoch).skip(start_step * size)
-        parsed = records.map(self._parse, **self.parallel).batch(size)
+        parsed = self._records(epoch).map(self._parse, **self.parallel).batch(size)
         return parsed.map(sample, **self.parallel).unbatch()
 
     def _records(self, epoch: int) -> tf.data.Dataset:

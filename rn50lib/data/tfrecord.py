@@ -31,6 +31,8 @@ WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
+# the names as they are written, after a tag and their length
+_IMAGE_KEY, _LABEL_KEY = (b"\n%c%s" % (len(name), name.encode()) for name in (IMAGE, LABEL))
 
 
 def mask(crc: int) -> int:
@@ -165,79 +167,47 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     offsets, labels = [], []
     for shard in shards:
         reader = TFRecordReader(shard)
-        starts, stops = reader.spans.T
-        data = reader.file.data(len(starts))
-        found = find_numbers(np.frombuffer(data, np.uint8), starts, stops, LABEL)
-        for i in np.flatnonzero((found < 1) | (found >= 2**31)).tolist():
-            name = f"{shard}: record {i} at offset {int(reader.offsets[i]):,}"
-            found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
-            if not 1 <= label < 2**31:
-                raise UserError(
-                    f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
-                )
-        labels.append(found - 1)
+        data = reader.file.data()
+        for i, (start, stop) in enumerate(reader.spans.tolist()):
+            label = _find_label(data, start, stop)
+            if label is None or not 1 <= label < 2**31:
+                name = f"{shard}: record {i} at offset {start - _HEAD.size:,}"
+                label = example_value(data[start:stop], name, LABEL)
+                if not 1 <= label < 2**31:
+                    raise UserError(
+                        f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
+                    )
+            labels.append(label - 1)
         offsets.append(reader.offsets)
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
-    return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}
+    return {
+        "offsets": np.concatenate(offsets), "labels": np.array(labels, np.int64), "firsts": firsts,
+    }  # fmt: skip
 
 
-def find_numbers(data: np.ndarray, starts: np.ndarray, stops: np.ndarray, name: str) -> np.ndarray:
-    """Return the one whole number of a feature in each of many Examples of a buffer (uint8), int64.
+def _find_label(data: Any, start: int, stop: int) -> int | None:
+    """Return the label of an Example by finding its name, ten times as fast as parsing.
 
-    It is -1 if the Example is not written in the usual way; that is left to `parse_example`.
-    All Examples are read side by side, one feature of each per step.
+    None if it is not there, might be part of the image, or is not written in the usual way: an
+    entry with one list of one number, each with its length before it.
     """
-    key = np.frombuffer(name.encode(), np.uint8)
-    found = np.full(len(starts), -1, np.int64)
-    at, ends = _field_at(data, starts, 0x0A)  # Features
-    rows = np.flatnonzero(ends == stops)
-    at = at[rows]
-    while len(rows):
-        entry, entry_stop = _field_at(data, at, 0x0A)
-        text, text_stop = _field_at(data, entry, 0x0A)
-        same = np.flatnonzero((text_stop - text == len(key)) & (text >= 0))
-        same = same[(_bytes_at(data, text[same, None] + np.arange(len(key))) == key).all(axis=1)]
-        value, usual = text_stop[same], np.ones(len(same), bool)
-        for tag in (0x12, 0x1A, 0x0A):  # Feature, list of ints, packed
-            value, value_stop = _field_at(data, value, tag)
-            usual &= value_stop == entry_stop[same]
-        number, number_stop = _varints_at(data, value)
-        found[rows[same]] = np.where(usual & (number_stop == entry_stop[same]), number, -1)
-        left = (entry_stop >= 0) & (entry_stop < stops[rows])
-        left[same] = False
-        rows, at = rows[left], entry_stop[left]
-    return found
-
-
-def _bytes_at(data: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the byte at each place, uint8; the last one for places after the end."""
-    return data.take(at, mode="clip")
-
-
-def _field_at(data: np.ndarray, at: np.ndarray, tag: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return start and stop of the field with this tag at each place; the stop is -1 if none."""
-    size, start = _varints_at(data, at + 1)
-    has = (_bytes_at(data, at) == tag) & (at >= 0) & (size >= 0)
-    return start, np.where(has, start + size, -1)
-
-
-def _varints_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number at each place, -1 if it has more than five bytes, and where it ends."""
-    value, stop = np.zeros(len(at), np.int64), at.copy()
-    more = np.ones(len(at), bool)
-    for shift in range(0, 35, 7):
-        byte = _bytes_at(data, stop).astype(np.int64)
-        value += np.where(more, (byte & 0x7F) << shift, 0)
-        stop += more
-        more &= byte >= 0x80
-        if not more.any():
-            break
-    return np.where(more, -1, value), stop
+    at = data.find(_LABEL_KEY, start, stop)
+    after_image = data.find(_IMAGE_KEY, start, at) >= 0
+    if at < 0 or (after_image and data.find(_LABEL_KEY, at + 1, stop) >= 0):
+        return None
+    at += len(_LABEL_KEY) + 6
+    head = data[at - 6 : at]
+    size = head[-1]
+    if head != bytes((0x12, size + 4, 0x1A, size + 2, 0x0A, size)):
+        return None
+    label, end = _read_varint(data, at)
+    return label if end == at + size else None
 
 
 # -- one Example ---------------------------------------------------------------------------------
 
 Feature = list[bytes] | list[int] | list[float]
+EMPTY = memoryview(b"")
 
 
 def example_value(data: bytes, name: str, key: str) -> Any:
@@ -263,47 +233,44 @@ def parse_example(data: bytes, names: Sequence[str] = ()) -> dict[str, Feature]:
     ValueError if it holds no Example.
     """
     found: dict[str, Feature] = {}
-    for _, features_start, features_stop in _fields(data, 0, len(data), 1):
-        for _, entry_start, entry_stop in _fields(data, features_start, features_stop, 1):
-            key, feature = "", (entry_stop, entry_stop)
-            for field, at, end in _fields(data, entry_start, entry_stop):
-                if field == 1:
-                    key = data[at:end].decode("utf-8", "replace")
-                elif field == 2:
-                    feature = (at, end)
-            lists = (part for part in _fields(data, *feature) if part[0] in (1, 2, 3))
-            kind, at, end = next(lists, (1, entry_stop, entry_stop))
-            found[key] = _values(data, kind, at, end) if not names or key in names else []
+    for _, features in _fields(memoryview(data), 1):
+        for _, entry in _fields(features, 1):
+            parts = dict(_fields(entry))
+            key = bytes(parts.get(1, b"")).decode("utf-8", "replace")
+            lists = (part for part in _fields(parts.get(2, EMPTY)) if part[0] in (1, 2, 3))
+            kind, values = next(lists, (1, EMPTY))
+            found[key] = _values(kind, values) if not names or key in names else []
     return found
 
 
-def _values(data: bytes, kind: int, start: int, stop: int) -> Feature:
+def _values(kind: int, message: memoryview) -> Feature:
     """Return the values of a list; numbers may be packed in one piece, or be fields one by one."""
-    bodies = [data[at:end] for _, at, end in _fields(data, start, stop, 1)]
+    bodies = [body for _, body in _fields(message, 1)]
     if kind == 1:
-        return bodies
-    body = b"".join(bodies)
+        return [bytes(body) for body in bodies]
+    packed = b"".join(bodies)
     if kind == 2:
-        if len(body) % 4:
-            raise ValueError(f"a list of floats of {len(body)} bytes")
-        return list(struct.unpack(f"<{len(body) // 4}f", body))
+        if len(packed) % 4:
+            raise ValueError(f"a list of floats of {len(packed)} bytes")
+        return list(struct.unpack(f"<{len(packed) // 4}f", packed))
     numbers: list[int] = []
     at = 0
-    while at < len(body):
-        value, at = _read_varint(body, at)
+    while at < len(packed):
+        value, at = _read_varint(packed, at)
         numbers.append(value - (1 << 64) if value >> 63 else value)
     return numbers
 
 
-def _fields(data: bytes, at: int, end: int, wanted: int = 0) -> Iterator[tuple[int, int, int]]:
-    """Yield (number, start, stop) of the fields of a message, or of those with one number."""
+def _fields(message: memoryview, wanted: int = 0) -> Iterator[tuple[int, memoryview]]:
+    """Yield number and content of the fields of a message, or of those with one number."""
+    at, end = 0, len(message)
     while at < end:
-        tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
+        tag, at = _read_varint(message, at)
         field, wire = tag >> 3, tag & 7
         if wire == 2:
-            size, at = _read_varint(data, at)
+            size, at = _read_varint(message, at)
         elif wire == 0:
-            size = _read_varint(data, at)[1] - at
+            size = _read_varint(message, at)[1] - at
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
@@ -311,11 +278,11 @@ def _fields(data: bytes, at: int, end: int, wanted: int = 0) -> Iterator[tuple[i
         if at + size > end:
             raise ValueError(f"a field says {size:,} bytes where {end - at:,} are left")
         if wanted in (0, field):
-            yield field, at, at + size
+            yield field, message[at : at + size]
         at += size
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: Any, at: int) -> tuple[int, int]:
     """Return a number of seven bits a byte, the lowest first, and where it ends."""
     value = shift = 0
     while at < len(data) and shift < 70:

@@ -232,10 +232,9 @@ class TorchLoader:
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def epoch(self, epoch: int, start_step: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Return the batches of an epoch."""
-        rows, valid = self.sampler.rows(epoch, skip)
-        self.batches = self._load(epoch, rows[start_step:], valid[start_step:])
+        self.batches = self._load(epoch, *self.sampler.rows(epoch, skip))
         return self.batches
 
     def _load(

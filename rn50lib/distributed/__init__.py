@@ -4,48 +4,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rn50lib.errors import UserError
 
 
-class Comm(Protocol):
-    """A group of `size` workers; this one is number `rank`, and `local_rank` on its own host."""
+class Comm:
+    """A group of `size` workers; this one is number `rank`, and `local_rank` on its own host.
 
-    rank: int
-    size: int
-    local_rank: int
-
-    def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return rank 0's arrays, by name, on every rank."""
-        ...
-
-    def sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the sum of each array over all ranks, on every rank."""
-        ...
-
-    def barrier(self) -> None:
-        """Return when every rank has called this."""
-        ...
-
-
-class Local:
-    """A group of one worker."""
+    This class is a group of one. Horovod and torch.distributed replace `sum_vector` and
+    `broadcast_vector`. Arrays of the same type travel as one long vector: every message costs its
+    latency, and a model has hundreds of small arrays.
+    """
 
     rank = 0
     size = 1
     local_rank = 0
 
-    def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:  # noqa: D102
-        return arrays
+    def sum_vector(self, vector: np.ndarray) -> np.ndarray:
+        """Return the sum of the vector over all ranks, on every rank."""
+        return vector
 
-    def sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:  # noqa: D102
-        return list(arrays)
+    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
+        """Return rank 0's vector, on every rank."""
+        return vector
 
-    def barrier(self) -> None:  # noqa: D102
-        return None
+    def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return rank 0's arrays, by name, on every rank."""
+        return dict(zip(arrays, joined(list(arrays.values()), self.broadcast_vector), strict=True))
+
+    def sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the sum of each array over all ranks, on every rank."""
+        return joined(arrays, self.sum_vector)
+
+    def barrier(self) -> None:
+        """Return when every rank has called this."""
+        self.sum_vector(np.zeros(1, np.float32))
+
+
+def joined(
+    arrays: Sequence[np.ndarray], exchange: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """Apply `exchange` to the arrays, in one call for all that have the same type."""
+    arrays = [np.asarray(array) for array in arrays]
+    results: list[np.ndarray] = list(arrays)
+    for dtype in sorted({array.dtype for array in arrays}, key=str):
+        which = [i for i, array in enumerate(arrays) if array.dtype == dtype]
+        whole = exchange(np.concatenate([arrays[i].ravel() for i in which]))
+        ends = np.cumsum([arrays[i].size for i in which])[:-1]
+        for i, part in zip(which, np.split(whole, ends), strict=True):
+            results[i] = part.reshape(arrays[i].shape)
+    return results
 
 
 def connect(name: str = "local", backend: str = "torch", timeout: float | None = None) -> Comm:
@@ -62,7 +73,7 @@ def connect(name: str = "local", backend: str = "torch", timeout: float | None =
         from rn50lib.distributed.ddp import Ddp
 
         return Ddp(timeout)
-    return Local()
+    return Comm()
 
 
 def own_gpu(local_rank: int, visible: int) -> int:
@@ -147,15 +158,10 @@ def learners_average(
 
     Raises UserError unless it returns an array of the same shape for each gradient.
     """
-    averaged = list(function(gradients, comm))
-    if len(averaged) != len(gradients):
+    made = list(function(gradients, comm))
+    if [np.shape(new) for new in made] != [old.shape for old in gradients]:
         raise UserError(
-            f"exchange_gradients returned {len(averaged)} arrays for {len(gradients)} gradients"
+            "exchange_gradients must return an array of the same shape for each gradient, and"
+            f" returned {len(made)} arrays for {len(gradients)} gradients, or other shapes"
         )
-    arrays = [np.asarray(new, old.dtype) for new, old in zip(averaged, gradients, strict=True)]
-    for new, old in zip(arrays, gradients, strict=True):
-        if new.shape != old.shape:
-            raise UserError(
-                f"exchange_gradients made shape {new.shape} of a gradient of shape {old.shape}"
-            )
-    return arrays
+    return [np.asarray(new, old.dtype) for new, old in zip(made, gradients, strict=True)]

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from rn50lib.distributed import choose_gpu
-from rn50lib.distributed.collectives import FlatCollectives
+from rn50lib.distributed import Comm, choose_gpu
 from rn50lib.distributed.launch_env import LaunchEnv, torch_environment
 from rn50lib.errors import UserError
 
 
-class Ddp(FlatCollectives):
+class Ddp(Comm):
     """`Comm` over torch.distributed: Gloo for arrays in host memory, NCCL for gradients on GPUs.
 
     Raises UserError if this process was not started as a worker.

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.distributed import choose_gpu
-from rn50lib.distributed.collectives import FlatCollectives
+from rn50lib.distributed import Comm, choose_gpu
 from rn50lib.errors import UserError
 
 # Over MPI only the last two apply, and only to a rank whose Python hangs
@@ -20,7 +19,7 @@ TIMEOUTS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")  # fmt: skip
 
 
-class Horovod(FlatCollectives):
+class Horovod(Comm):
     """`Comm` over Horovod. `hvd` is the module `horovod.torch` or `horovod.tensorflow`.
 
     Raises UserError if Horovod is missing or was built without the framework.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rn50lib import checkpoint
-from rn50lib.distributed import Local
+from rn50lib.distributed import Comm
 from rn50lib.resnet import Network, resnet, tiny
 from tests.backends.test_torch import batch, busy_arrays, train_losses
 from tests.support import TINY, Ended, Photos, full, strict_json
@@ -37,7 +37,7 @@ def built(net: Network, dtype: str) -> list[Any]:
     from rn50lib.train_step import build_step
 
     return [
-        build_step(full(net.num_classes, backend=b, dtype=dtype, wd=0.0), net, Local())
+        build_step(full(net.num_classes, backend=b, dtype=dtype, wd=0.0), net, Comm())
         for b in BACKENDS
     ]
 

@@ -14,7 +14,7 @@ import pytest
 
 from rn50lib import checkpoint, optim
 from rn50lib.data import Batch
-from rn50lib.distributed import Local
+from rn50lib.distributed import Comm
 from rn50lib.resnet import tiny
 from tests.backends.test_exchange import GROUPS, distance
 from tests.backends.test_torch import batch, busy_arrays
@@ -37,7 +37,7 @@ def build(backend: str, **fields: Any) -> Any:
     from rn50lib.train_step import build_step
 
     fields = {"backend": backend, "wd": 0.0} | fields
-    step = build_step(full(6, **fields), tiny(6), Local())
+    step = build_step(full(6, **fields), tiny(6), Comm())
     step.load(busy_arrays(tiny(6)))
     return step
 
@@ -140,11 +140,11 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
     if backend == "torch":
         from rn50lib.torch.gradient_sync import OverriddenSync
 
-        step.sync = OverriddenSync(corrupt, Local(), step.model)
+        step.sync = OverriddenSync(corrupt, Comm(), step.model)
     else:
         from rn50lib.tensorflow.gradient_sync import OverriddenSync as TfOverridden
 
-        step.sync = TfOverridden(corrupt, Local())
+        step.sync = TfOverridden(corrupt, Comm())
 
 
 @pytest.mark.parametrize("backend", LARGE)

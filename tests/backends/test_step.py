@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rn50lib.data import Batch
-from rn50lib.distributed import Local
+from rn50lib.distributed import Comm
 from rn50lib.resnet import tiny
 from rn50lib.train_step import build_step
 from tests.backends.test_precision import equal
@@ -23,7 +23,7 @@ BACKENDS = [
 
 
 def build(backend: str, **fields: Any) -> Any:
-    return build_step(full(6, backend=backend, wd=0.0, **fields), tiny(6), Local())
+    return build_step(full(6, backend=backend, wd=0.0, **fields), tiny(6), Comm())
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

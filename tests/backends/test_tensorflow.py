@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rn50lib import hooks
-from rn50lib.distributed import Local
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network, tiny
 from tests.backends.test_torch import batch
@@ -23,7 +23,7 @@ def build(net: Network | None = None, **fields: Any) -> Any:
     from rn50lib.tensorflow.train_step import TensorflowStep
 
     net = net or tiny(6)
-    return TensorflowStep(full(net.num_classes, backend="tensorflow", **fields), net, Local())
+    return TensorflowStep(full(net.num_classes, backend="tensorflow", **fields), net, Comm())
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_missing_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     for name in [name for name in sys.modules if name.startswith("rn50lib.tensorflow")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UserError, match="--backend tensorflow: .* does not import.*make setup"):
-        build_step(full(backend="tensorflow"), tiny(6), Local())
+        build_step(full(backend="tensorflow"), tiny(6), Comm())
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from rn50lib import optim
 from rn50lib import train_step as backends
 from rn50lib.data import Batch
-from rn50lib.distributed import Local
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.hardware import Gpu
 from rn50lib.resnet import Network, resnet, tiny
@@ -28,7 +28,7 @@ def build(net: Network | None = None, **fields: Any) -> Any:
     from rn50lib.torch.train_step import TorchStep
 
     net = net or tiny(6)
-    return TorchStep(full(net.num_classes, **fields), net, Local())
+    return TorchStep(full(net.num_classes, **fields), net, Comm())
 
 
 def batch(n: int = 4, size: int = 32, classes: int = 6, valid: int | None = None, seed: int = 0):
@@ -277,11 +277,11 @@ def test_unreachable_gpu_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert backends.build_step(full(), tiny(6), Local()).device == "cpu"
+    assert backends.build_step(full(), tiny(6), Comm()).device == "cpu"
     gpu = Gpu(0, "a GPU", 2**34, (8, 0), "550.54", "GPU-0")
     monkeypatch.setattr(backends, "machine", lambda: dataclasses.replace(LAPTOP, gpus=(gpu,)))
     with pytest.raises(UserError, match="does not reach the GPU that nvidia-smi lists"):
-        backends.build_step(full(), tiny(6), Local())
+        backends.build_step(full(), tiny(6), Comm())
 
 
 # --- oneDNN ---------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ def test_checksums_of_another_record_file(root, alone):
     problems, report = found(alone)
     assert problems == {("checksum-file", str(checksums), None)}
     (text,) = (p.text for p in report.problems)
-    assert text.startswith("the checksum file does not hold two whole numbers in each line")
+    assert text.startswith("this list does not hold two whole numbers in each line")
     im2rec.main(["--checksums", str(alone.with_suffix(""))])
     assert found(alone)[0] == set()
     assert checksums.read_bytes() == (root / "records" / "train.crc").read_bytes()

@@ -166,7 +166,7 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
     subprocess.run([sys.executable, *command.split()[1:]], check=True, capture_output=True)
     assert len(labels(read(source, "val"))) == 12
     (tmp_path / "set/records/val.idx").unlink()
-    with pytest.raises(UserError, match=r"val\.idx: the index .* `python -m data_prep.im2rec"):
+    with pytest.raises(UserError, match=r"val\.idx: this list .* `python -m data_prep.im2rec"):
         open_source(tmp_path / "set", "val", "recordio").labels.sum()
 
 

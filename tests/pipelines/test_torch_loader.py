@@ -148,5 +148,4 @@ def test_synthetic_images_are_reproducible() -> None:
     assert batches[0].images.shape == (4, 32, 32, 3) and batches[0].images.dtype == np.uint8
     assert batches[0].labels.dtype == np.int32 and set(batches[0].labels) <= set(range(6))
     assert all(np.array_equal(b.images, batches[0].images) for b in batches)
-    assert len(list(made.epoch(1, start_step=2))) == 1
     made.close()

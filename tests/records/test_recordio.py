@@ -99,7 +99,7 @@ def test_a_missing_index_says_how_to_get_one(known_rec):
     known_rec.with_suffix(".idx").unlink()
     with pytest.raises(RecordError) as caught:
         len(Reader(known_rec))
-    assert f"{known_rec.with_suffix('.idx')}: the index cannot be read" in str(caught.value)
+    assert f"{known_rec.with_suffix('.idx')}: this list cannot be read" in str(caught.value)
     assert f"`python -m data_prep.im2rec --index {known_rec.with_suffix('')}`" in str(caught.value)
 
 

@@ -105,7 +105,7 @@ def test_flat_val_folder(root):
         shutil.rmtree(root / "val" / name)
     for split in ("train", "val"):
         message = refused(root, split)
-        assert message.startswith(f"{root / 'val'}: the images lie flat in this folder")
+        assert message.startswith(f"{root / 'val'}: it holds no class folders")
         assert "`python -m data_prep.imagenet`" in message
 
 

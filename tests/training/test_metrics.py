@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rn50lib.distributed import Local
+from rn50lib.distributed import Comm
 from rn50lib.metrics import metric_sums
 
 
-class Three(Local):
+class Three(Comm):
     """The third of three workers; the other two have 8 images each."""
 
     size = 3
@@ -20,7 +20,7 @@ class Three(Local):
 
 
 def test_metrics_of_one_worker() -> None:
-    metrics = metric_sums(np.array([18.0, 3, 9, 12]), Local())
+    metrics = metric_sums(np.array([18.0, 3, 9, 12]), Comm())
     assert metrics == {"loss": 1.5, "top1": 25.0, "top5": 75.0}
 
 
@@ -33,4 +33,4 @@ def test_a_worker_with_fewer_images_weighs_less() -> None:
 
 
 def test_no_images_gives_null_metrics() -> None:
-    assert metric_sums(np.zeros(4), Local()) == {"loss": None, "top1": None, "top5": None}
+    assert metric_sums(np.zeros(4), Comm()) == {"loss": None, "top1": None, "top5": None}

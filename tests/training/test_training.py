@@ -123,12 +123,12 @@ def expected_rate(progress: float) -> float:
 
 def test_validation_matches_pillow_and_the_checkpoint(trained: Path, photos: Photos) -> None:
     """Every image is read with Pillow, cropped and counted by hand."""
-    from rn50lib.distributed import Local
+    from rn50lib.distributed import Comm
     from rn50lib.torch.train_step import TorchStep
     from tests.support import full
 
     net = checkpoint.read_network(trained / "m")
-    step = TorchStep(full(6), net, Local())
+    step = TorchStep(full(6), net, Comm())
     step.load(checkpoint.load(trained / "m", 3).arrays)
     images, labels = [], []
     for file in photos.files("val"):
