@@ -122,4 +122,4 @@ def test_capstone_solution_reaches_the_target_and_a_slow_one_does_not():
         slow = slow.replace(line, instead)
     result = engine.judge("ex08.capstone", answered("ex08.capstone", slow))
     assert result.outcome == engine.WRONG, result.lines
-    assert "all is right, and" in result.said and "3 times is the target" in result.said
+    assert "all correct, but" in result.said and "the target is 3 times" in result.said
