@@ -26,7 +26,7 @@ def test_committed_notebooks_match_their_masters(rn50, repository):
     assert status == 0, err
     count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
     count += len(list((repository / "exercises" / "source").glob("ex[0-9][0-9]_*.py")))
-    assert f"{count} notebooks are as their masters give them" in out
+    assert f"{count} notebooks match their masters" in out
 
 
 @pytest.mark.slow
