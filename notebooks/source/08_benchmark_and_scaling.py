@@ -211,7 +211,7 @@ print(f"median                      {np.median(rates):8.1f}")
 rng = np.random.default_rng(0)
 for n in (1, 5, 30):
     best = rng.choice(rates[half:], size=(10_000, n)).max(axis=1).mean()
-    print(f"the best of {n:2} is on average {100 * (best / warm - 1):4.1f} % above the mean")
+    print(f"the best of {n:2} steps is on average {100 * (best / warm - 1):4.1f} % above the mean")
 
 # %% [markdown]
 # ### 4. Batch 208 against batch 96
@@ -466,15 +466,15 @@ fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 for cause, style in causes.items():
     weak_n = [100 * nb08.efficiency(n, cause, gpu_batch, ips) for n in many]
     strong_n = [100 * nb08.efficiency(n, cause, 8 * gpu_batch // n, ips) for n in many[3:]]
-    axes[0].plot(many, weak_n, style, label=f"if all loss is {cause}: {weak_n[-1]:.0f} %")
-    axes[1].plot(many[3:], strong_n, style, label=f"if all loss is {cause}: {strong_n[-1]:.0f} %")
+    axes[0].plot(many, weak_n, style, label=f"{cause}: {weak_n[-1]:.0f} %")
+    axes[1].plot(many[3:], strong_n, style, label=f"{cause}: {strong_n[-1]:.0f} %")
 axes[0].set_title(f"Weak scaling: {gpu_batch} images per GPU")
 axes[1].set_title(f"Strong scaling: {8 * gpu_batch:,} images in all")
-for ax, place in zip(axes, ("lower left", "upper right"), strict=True):
+for ax in axes:
     ax.set(xlabel="GPUs", ylabel="% of perfect speed", xscale="log", ylim=(0, 105))
     ax.set_xticks(many[::3], many[::3])
     ax.minorticks_off()
-    ax.legend(loc=place, title="at 512 GPUs")
+    ax.legend(loc="lower left", title="512 GPUs, if all loss is")
 finding = ", ".join(
     f"{100 * nb08.efficiency(512, cause, gpu_batch, ips):.0f} % by {cause}" for cause in causes
 )
