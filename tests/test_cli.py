@@ -211,14 +211,6 @@ def test_checkpoint_of_a_different_network_is_refused(
         assert problem in line and "resnet18 v1.5 with 6 classes" in line
 
 
-def test_checkpoint_with_fewer_classes_is_refused(rn50: Run, photos: Photos) -> None:
-    """--num-classes was not passed, so leaving it out is not a remedy."""
-    checkpoint.write_symbol("m", tiny(5))
-    line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", "--resume").error
-    assert "has 6 classes, the checkpoint of --model-prefix m 5" in line
-    assert "--num-classes" not in line
-
-
 def test_unwritable_data_folder_is_reported(rn50: Run) -> None:
     assert "RN50_DATA" in rn50("run").error
 

@@ -156,13 +156,6 @@ def test_index_shows_status_excerpt_and_results_escaped(course):
         assert f'href="{page}.html"' in text and (course[1] / f"{page}.html").exists()
 
 
-def test_page_shows_a_figure_in_place_of_controls(course):
-    page = (course[1] / "passes.html").read_text()
-    assert "work in JupyterLab; the figure shows where they start" in page
-    assert 'alt="a line of power 3"' in page and "It ends at 8." in page
-    assert "VBox(" not in page and "IntSlider" not in page
-
-
 def test_pages_load_nothing_from_outside(course):
     import re
 
