@@ -99,6 +99,7 @@ def test_two_workers_match_the_gradients_of_one(backend: str, carrier: str, tmp_
     assert distance(alone, both) < 5e-4
 
 
+@pytest.mark.acceptance
 @pytest.mark.needs("horovod")
 def test_frozen_batch_norm_and_different_images(tmp_path: Path) -> None:
     """Frozen statistics give the same gradients for any eight images on both."""

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "tensorflow")]
 BACKENDS = ("torch", "tensorflow")
 NETWORKS = [
     pytest.param(tiny(6), id="tiny-v1.5"),
-    pytest.param(tiny(6, "v1"), id="tiny-v1"),
+    pytest.param(tiny(6, "v1"), id="tiny-v1", marks=pytest.mark.acceptance),
     pytest.param(resnet(18, 10), id="resnet18", marks=pytest.mark.acceptance),
     pytest.param(resnet(50, 1000), id="resnet50-v1.5", marks=pytest.mark.acceptance),
     pytest.param(resnet(50, 1000, "v1"), id="resnet50-v1", marks=pytest.mark.acceptance),
@@ -128,7 +128,10 @@ def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
-@pytest.mark.parametrize(("first", "second"), [BACKENDS, BACKENDS[::-1]])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [BACKENDS, pytest.param(*BACKENDS[::-1], marks=pytest.mark.acceptance)],
+)
 def test_checkpoint_of_one_backend_works_in_the_other(
     rn50: Run, trained: Callable[..., Path], photos: Photos, first: str, second: str
 ) -> None:

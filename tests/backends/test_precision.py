@@ -231,7 +231,7 @@ def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, An
     return go
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LARGE)
 def test_overflow_is_counted_reported_and_recovered_from(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:

@@ -56,7 +56,7 @@ LARGE = pytest.mark.acceptance
     [
         pytest.param(TORCH, 1, {"GPU 0"}, marks=[pytest.mark.needs("torch"), LARGE]),
         pytest.param(TORCH, 4, {"GPU 1"}, marks=pytest.mark.needs("torch")),
-        pytest.param(TENSORFLOW, 1, {"GPU gpu0"}, marks=pytest.mark.needs("tensorflow")),
+        pytest.param(TENSORFLOW, 1, {"GPU gpu0"}, marks=[pytest.mark.needs("tensorflow"), LARGE]),
         pytest.param(TENSORFLOW, 4, {"GPU gpu1"}, marks=[pytest.mark.needs("tensorflow"), LARGE]),
     ],
 )

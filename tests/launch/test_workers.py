@@ -42,7 +42,6 @@ LAUNCHERS = [
 
 
 ALONE = pytest.param("alone", marks=pytest.mark.needs("torch"))
-LARGE_ALONE = pytest.param("alone", marks=[pytest.mark.needs("torch"), LARGE])
 
 
 def once(launcher: str) -> list:
@@ -326,8 +325,8 @@ def start(photos: Photos, tmp_path: Path) -> Iterator[Callable[..., Run]]:
         run.process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", [LARGE_ALONE, *once("horovodrun")])
+@LARGE  # test_failed_run_restarts... is the form in `make test`
+@pytest.mark.parametrize("launcher", [ALONE, *LAUNCHERS])
 def test_a_killed_worker_ends_the_run(launcher: str, start: Callable[..., Run]) -> None:
     last = 0 if launcher == "alone" else 1
     run = start(launcher, *ENDLESS, *("--set", "bind=core") * last)
@@ -470,7 +469,7 @@ def started_by_torchrun(folder: Path, flags: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@LARGE
 @pytest.mark.needs("torch")
 def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -> None:
     """The ranks have equal steps, but on rank 1 one image has a different class."""

@@ -41,7 +41,7 @@ for net, size in ((tiny(), 32), (resnet(18, 10), 64), (resnet(50), 64)):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_autograd_stores_the_predicted_activations() -> None:
     """Compare with PyTorch's list of the tensors saved for the backward pass, byte by byte."""
