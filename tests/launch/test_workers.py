@@ -247,7 +247,7 @@ def test_two_workers_train_and_one_scores_the_same(
     are averaged.
     """
     flags = ("-e", "2", "--report", "r.json", "--model-prefix", "m", "--lr", "0.4")
-    timeline = ("--set", "timeline=t.json") if launcher == "horovodrun" else ()
+    timeline = ("--set", f"timeline={tmp_path}/t.json") if launcher == "horovodrun" else ()
     done = finish(argv_of(photos, launcher, *flags, *timeline), tmp_path)
     assert done.returncode == 0, done.stderr
     if timeline:  # the 53 parameters of the tiny network in each of 12 steps
