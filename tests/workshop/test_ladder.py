@@ -26,7 +26,6 @@ BEFORE = {
     "recipes/train_tfrecord": "recipes/train_horovod",
 }
 HOROVOD = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable]
-LARGE = pytest.mark.acceptance
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -45,15 +44,15 @@ def test_each_step_adds_at_most_30_lines(script: str, before: str) -> None:
     assert len([line for line in diff if line.startswith("+ ")]) <= 30
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("rung", "launcher"),
-    [  # the notebooks run the others
-        pytest.param("1_single", [sys.executable], marks=LARGE),
-        pytest.param("2_ddp", TORCHRUN, marks=LARGE),
-        pytest.param("2_horovod", HOROVOD, marks=[LARGE, pytest.mark.needs("horovod")]),
-        pytest.param("3_dali", HOROVOD, marks=[LARGE, pytest.mark.needs("horovod", "dali")]),
+    [
+        ("1_single", [sys.executable]),
+        ("2_ddp", TORCHRUN),
+        pytest.param("2_horovod", HOROVOD, marks=pytest.mark.needs("horovod")),
+        pytest.param("3_dali", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
         pytest.param("5_tuned", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
     ],
 )

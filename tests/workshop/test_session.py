@@ -96,17 +96,6 @@ def test_expect_shows_both_numbers(shown):
     assert "–" in shown[1]["text/html"] and "not comparable" in shown[1]["text/html"]
 
 
-def test_unknown_result_is_refused():
-    with pytest.raises(UserError, match="no recorded result 'top5'.*there are top1"):
-        a_session().expect({"top5": None})
-
-
-def test_published_figures_load(repository):
-    results = expected.load(repository / "notebooks" / "expected")
-    assert results["published.v100.8gpu.fp16.ips"].value == 10263.2
-    assert results["published.v100.8gpu.fp16.ips"].provenance.startswith("published, ResNet50 v1.5")
-
-
 def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
     for name in ("RN50_DATA", "RN50_RUNS"):
         monkeypatch.setenv(name, "")
