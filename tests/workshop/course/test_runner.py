@@ -24,13 +24,13 @@ from pathlib import Path
 s = Session("00", "ci", "", None, Path("d"), Path("r"))
 s.note("answer", number * 6, "img/s", "the answer");"""
 
-EXPLORES = """import workshop
+EXPLORES = """import ipywidgets, workshop
 import matplotlib.pyplot as plt
 def draw(power):
     fig, ax = plt.subplots(figsize=(2, 1))
     ax.plot([1, 2**power])
     return fig, f"It ends at {2**power}."
-workshop.explore(draw, alt=lambda power: f"a line of power {power}", power=(1, 5, 1));"""
+workshop.explore(draw, lambda power: f"to {power}", power=ipywidgets.IntSlider(3, 1, 5));"""
 
 # The grandchild leaves its parent's group and session, as a training run does.
 HANGS = """import subprocess, sys, time
@@ -172,7 +172,7 @@ def test_index_shows_status_excerpt_and_results_escaped(course):
 def test_page_shows_a_figure_in_place_of_controls(course):
     page = (course[1] / "passes.html").read_text()
     assert "work in JupyterLab; the figure shows where they start" in page
-    assert 'alt="a line of power 3"' in page and "It ends at 8." in page
+    assert 'alt="to 3"' in page and "It ends at 8." in page
     assert "VBox(" not in page and "IntSlider" not in page
 
 
