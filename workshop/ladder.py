@@ -26,7 +26,7 @@ RUNGS = {
     "5_tuned": "tuned",
 }
 TECHNIQUES = {
-    "DDP": r"\bDistributedDataParallel\(",
+    "DDP": r"\bDistributedDataParallel\b",
     "Horovod": r"\bimport horovod|from horovod",
     "DALI": r"\bnvidia\.dali\b",
     "autocast": r"\bautocast\(",
