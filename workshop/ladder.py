@@ -138,15 +138,15 @@ def picture(file: Path) -> dict[str, Any]:
             here.barh(row, width, left=left, color=PARTS[part], label="" if row else part)
             left += width
         if rung in record["predictions"] and row:
-            guess = record["predictions"][rung] * rates[row - 1]
+            guess = record["predictions"][rung] * rates[0 if rung[0] == "2" else row - 1]
             label = "your prediction"
             seen = here.get_legend_handles_labels()[1]
             here.plot(guess, row, "kD", label="" if label in seen else label)
     here.set_yticks(range(len(rungs)), [RUNGS[rung] for rung in rungs])
     here.set(title="This machine", xlabel="images/s; colours: share of the step's time")
-    here.invert_yaxis()
+    here.set_ylim(max(len(rungs), 4) - 0.5, -0.5)
     if rungs:
-        here.legend(fontsize="small")
+        here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
     values = {name: results[key].value for name, key in PUBLISHED.items()}
     there.barh(list(values), list(values.values()), color="#999999")
