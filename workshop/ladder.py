@@ -61,7 +61,7 @@ def script(rung: str) -> Path:
     if yours == needed:
         print(f"Using your script {own}")
         return own
-    lacks, has = (" and ".join(sorted(names)) for names in (needed - yours, yours - needed))
+    lacks, has = (", ".join(sorted(names)) for names in (needed - yours, yours - needed))
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
     print(f"{own} {why}: using the finished {rung}.py instead")
     return finished(rung)

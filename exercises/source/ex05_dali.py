@@ -62,11 +62,12 @@ workshop.check("ex05.bottleneck", rates)
 import os
 
 os.chdir(session.folder)
-os.environ |= {"DATA": str(session.data_root), "EACH": str(session.seconds)}
+os.environ |= {"DATA": str(session.data_root), "PROFILE": session.profile}
+os.environ["EACH"] = str(session.seconds)  # seconds of each measurement
 
 # %% language="bash" magic_args="-e"
 # rn50 diagnose --data-root "$DATA" --data-format files --recipe reference -b 32 --loader native \
-#   --set step=1442.6 -n 1 --seconds $EACH --json diagnosis.json
+#   --set step=1442.6 -n 1 --profile $PROFILE --seconds $EACH --json diagnosis.json 2>&1
 
 # %%
 import json
