@@ -25,7 +25,7 @@ TITLES = {
     "writes": "rank 0 writes",
 }
 CLOSE = 0.03  # relative: a factor this near to N is N; float16 on the way costs 0.001
-IGNORED = ("/dev/", "/proc/", "/sys/", "/.cache/", "/.config/", "/__pycache__/", "torchinductor")
+IGNORED = ("/dev/", "/proc/", "/.cache/", "/.config/", "pycache", "torchinductor", "__autograph")
 
 
 class Row(NamedTuple):
