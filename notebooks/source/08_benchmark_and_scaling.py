@@ -533,7 +533,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. The last rung is your `train.py` if you have edited it; the others are the finished scripts.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. The last rung is your `train.py` if it has some of them; the others are the finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before

@@ -12,7 +12,7 @@ from tests.workshop.lab import Lab, serve
 
 pytestmark = pytest.mark.needs("chromium", "jupyterlab")
 
-EXPLORE = """import workshop
+EXPLORE = """import ipywidgets, workshop
 import matplotlib.pyplot as plt
 
 def draw(power):
@@ -20,7 +20,7 @@ def draw(power):
     ax.plot([x**power for x in range(10)])
     return fig, f"The last value is {9**power}."
 
-workshop.explore(draw, alt="a curve", power=(1, 4, 1));"""
+workshop.explore(draw, lambda power: "a curve", power=ipywidgets.IntSlider(2, 1, 4));"""
 
 BAD = 'workshop.train(nettwork="tiny")'
 

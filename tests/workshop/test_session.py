@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -31,6 +32,7 @@ def shown(monkeypatch) -> list[dict]:
     import IPython.display
 
     bundles: list[dict] = []
+    monkeypatch.setattr("IPython.get_ipython", mock.Mock())  # as in a notebook
     for name in ("display", "update_display"):
         monkeypatch.setattr(
             IPython.display, name, lambda data, **options: bundles.append({**data, **options})

@@ -88,11 +88,6 @@ def summary(found: Mapping[str, Any]) -> str:
     return f"{count}; records: {found['folder']}. {onward}"
 
 
-def text(found: Mapping[str, Any]) -> str:
-    """Return the table and the summary as text."""
-    return f"{output.table_text(rows(found), COLUMNS)}\n\n{summary(found)}"
-
-
 def progress() -> None:
     """Show which exercises have been passed, with how much help, and which one is next."""
     found = collect()

@@ -241,7 +241,7 @@ def show_status(args: argparse.Namespace) -> int:
     """Print what has been passed."""
     from workshop.checks import status
 
-    print(status.text(status.collect()))
+    status.progress()
     return 0
 
 

@@ -23,13 +23,13 @@ from pathlib import Path
 s = Session("00", "ci", "", None, Path("d"), Path("r"))
 s.note("answer", number * 6, "img/s", "the answer");"""
 
-EXPLORES = """import workshop
+EXPLORES = """import ipywidgets, workshop
 import matplotlib.pyplot as plt
 def draw(power):
     fig, ax = plt.subplots(figsize=(2, 1))
     ax.plot([1, 2**power])
     return fig, f"It ends at {2**power}."
-workshop.explore(draw, alt=lambda power: f"a line of power {power}", power=(1, 5, 1));"""
+workshop.explore(draw, lambda power: f"to {power}", power=ipywidgets.IntSlider(3, 1, 5));"""
 
 # The grandchild leaves its parent's group and session, as a training run does.
 HANGS = """import subprocess, sys, time
