@@ -116,8 +116,6 @@ RARE_HELP = {  # the fields without a flag of their own
     " long",
     "timeline": "write Horovod's timeline of the run to this file",
     "bind": "core gives each worker its own cores (default: the system moves them)",
-    "cuda_graphs": "true: record a training step once and replay it without launching its kernels"
-    " one by one",
 }
 # The flags of timm's and torchvision's train.py and of the reference's programs, with what to use
 # here. The file has them by answer; none is a flag of a run.

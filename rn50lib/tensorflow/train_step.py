@@ -34,8 +34,6 @@ class TensorflowStep:
     """A ResNet with its optimizer on one device; the public methods are those of `TrainStep`."""
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
-        if config.cuda_graphs:
-            raise UserError("--set cuda_graphs is for PyTorch only; TensorFlow has --compile")
         self.device = configure(config.threads, comm.local_rank)
         amp.configure(self.device, config.dtype)
         self.config, self.net = config, net

@@ -54,10 +54,6 @@ class LossScaler:
         self.not_finite = torch.tensor(0.0, device=device)  # 1.0: the update is skipped
         self.rule: Callable = hooks.get("loss_scale_update")
 
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors that a step changes."""
-        return [self.scale, self.good_steps, self.skipped, self.not_finite]
-
     def check(self, gradients: Sequence[Tensor]) -> None:
         """Record whether all synchronised gradients are finite."""
         norms = torch.stack(torch._foreach_norm(list(gradients)))  # one pass over all of them

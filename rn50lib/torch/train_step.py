@@ -1,7 +1,7 @@
 """One training step in PyTorch: forward, backward, gradient synchronisation, update.
 
 Nothing here waits for the device: metrics are summed on it, and the loop reads them every
-`disp_batches` steps. What only makes a step faster is in `cuda_graphs` and `cpu`.
+`disp_batches` steps. What only makes a step faster is in `gpu` and `cpu`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rn50lib.distributed import Comm
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import amp, cpu, cuda_graphs
+from rn50lib.torch import amp, cpu, gpu
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.inference import Predictor
 from rn50lib.torch.model import ResNet, load_arrays, tensors
@@ -60,13 +60,10 @@ class TorchStep:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
         self.predictor: Predictor | None = None  # a copy of the present weights
-        self.prefetcher = cuda_graphs.CudaPrefetcher() if self.device == "cuda" else None
-        self.queue = cuda_graphs.Queue(self.device)
-        self.graph: cuda_graphs.Recorded | None = None  # `compute` as a CUDA graph
+        self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
+        self.queue = gpu.Queue(self.device)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
-        if config.cuda_graphs:
-            cuda_graphs.check_graphs(self.device, config)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return normalised float32 images (NCHW in channels_last memory) and int64 labels."""
@@ -83,16 +80,11 @@ class TorchStep:
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        with cuda_graphs.explain_errors(self.config, training=True):
+        with gpu.explain_errors(self.config, training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
-            if self.config.cuda_graphs and self.graph is None:
-                changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
-                changed += [state["momentum_buffer"] for state in self.optimizer.state.values()]
-                changed += self.scaler.tensors() if self.scaler else []
-                self.graph = cuda_graphs.record(self.compute, images, labels, changed)
-            (self.graph or self.compute)(images, labels)
+            self.compute(images, labels)
             self.queue.limit()
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
@@ -140,7 +132,7 @@ class TorchStep:
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of padding only: its mean loss would be NaN
             return
-        with cuda_graphs.explain_errors(self.config, training=False):
+        with gpu.explain_errors(self.config, training=False):
             images, labels = self.inputs(batch)
             logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]

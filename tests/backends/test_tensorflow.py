@@ -16,7 +16,7 @@ from rn50lib.errors import UserError
 from rn50lib.resnet import Network, tiny
 from tests.backends.test_torch import batch
 from tests.conftest import ROOT, clean_environment
-from tests.support import TINY, Photos, full
+from tests.support import full
 
 
 def build(net: Network | None = None, **fields: Any) -> Any:
@@ -149,10 +149,3 @@ def test_keras_2_computes_the_same_numbers(step: Any, tmp_path: Path) -> None:
 def test_keras_on_another_framework_is_refused(tmp_path: Path) -> None:
     done = three_steps(tmp_path / "none.npz", KERAS_BACKEND="torch")
     assert "UserError: --backend tensorflow: Keras is set to torch here: unset" in done.stderr
-
-
-@pytest.mark.needs("tensorflow")
-def test_cuda_graphs_are_refused(rn50: Any, photos: Photos) -> None:
-    flags = ("--backend", "tensorflow", "--set", "cuda_graphs=true")
-    ended = rn50("train", "--data-root", photos.root, *TINY, *flags)
-    assert ended.status == 2 and "--set cuda_graphs" in ended.error and "PyTorch" in ended.error
