@@ -12,7 +12,7 @@ from rn50lib.optim import TRUST, weight_decays
 
 
 class Optimizer:
-    """`rn50lib.optim.sgd` or `lars` over the parameters `names`, each with its velocity."""
+    """SGD or LARS over the parameters `names`, each with its velocity."""
 
     def __init__(self, config: TrainConfig, named: Mapping[str, Any], names: list[str]) -> None:
         self.weights = {name: named[name] for name in names}

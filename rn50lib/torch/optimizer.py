@@ -37,10 +37,12 @@ def build_optimizer(
 
 
 class Lars(torch.optim.SGD):
-    """`rn50lib.optim.lars`, on the device.
+    """LARS: Algorithm 1 of You, Gitman and Ginsburg 2017 (arXiv:1708.03888), as in MLPerf.
 
-    It turns each gradient into its layer's step. SGD's kernel, at a rate of 1 and without decay,
-    adds that to the velocity, and skips it if `found_inf` is set.
+    The rate of a layer is lr * TRUST |weight| / (|gradient| + decay |weight|), and plain lr if a
+    norm is zero or the tensor has one dimension (gamma, beta, bias). Each gradient is turned into
+    rate * (gradient + decay * weight). SGD's kernel, at a rate of 1 and without decay, adds that
+    to the velocity, and skips it if `found_inf` is set.
     """
 
     found_inf: Tensor | None = None
