@@ -32,9 +32,6 @@ REPLACEABLE = {
     "shard": Replaceable("rn50lib.data.sampler:shard"),
     "decay_groups": Replaceable("rn50lib.optim:decay_groups"),
     "augment": Replaceable("rn50lib.recipe:augment"),
-    "exchange_gradients": Replaceable("rn50lib.distributed:average"),
-    "broadcast_start": Replaceable("rn50lib.distributed:broadcast_start"),
-    "metric_sums": Replaceable("rn50lib.metrics:metric_sums"),
     "loss_scale_update": Replaceable("rn50lib.optim:loss_scale_update"),
     "record_framing": Replaceable("data_prep.encoding:frame", PACK),
 }

@@ -5,6 +5,7 @@ The step is one graph, traced once per batch shape. Metrics are summed on the de
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, own_gpu
@@ -22,7 +22,7 @@ from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
 from rn50lib.tensorflow import amp
-from rn50lib.tensorflow.gradient_sync import gradient_sync
+from rn50lib.tensorflow.gradient_sync import average
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.tensorflow.optimizer import Optimizer
 
@@ -40,11 +40,11 @@ class TensorflowStep:
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
-        load_arrays(self.named, hooks.get("broadcast_start")(start, comm))
+        load_arrays(self.named, comm.broadcast(start))
         self.trained = list(net.parameters())
         self.update = Optimizer(config, self.named, self.trained)
         self.velocity = self.update.velocity
-        self.sync = gradient_sync(comm)
+        self.sync = functools.partial(average, comm=comm)
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
         self.measure = not config.no_metrics
@@ -167,10 +167,8 @@ class TensorflowStep:
         except tf.errors.ResourceExhaustedError:
             raise memory_full(self.config.batch_size, training) from None
         except tf.errors.OpError as error:
-            for holder in (self.sync, self.scaler):
-                python = getattr(holder, "python", None)
-                if python and python.error:
-                    raise python.error from None
+            if self.scaler and self.scaler.python.error:
+                raise self.scaler.python.error from None
             if self.config.compile and isinstance(error, XLA_ERRORS):
                 raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
@@ -37,7 +36,7 @@ class TorchStep:
         self.config, self.net = config, net
         self.model = ResNet(net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
-        load_arrays(self.model, hooks.get("broadcast_start")(start, comm))
+        load_arrays(self.model, comm.broadcast(start))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
