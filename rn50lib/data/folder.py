@@ -48,16 +48,13 @@ class FileSource:
         return os.path.join(self.path, os.fsdecode(self._names[start : int(self._ends[i])]))
 
     def read(self, i: int) -> bytes:
-        """Return the bytes of image i. Raises UserError if it is gone or no image."""
+        """Return the bytes of image i. Raises UserError if it cannot be read."""
         name = self.name(i)
         try:
             with open(name, "rb", buffering=0) as file:
-                data = file.read()
+                return file.read()
         except OSError as error:
             raise UserError(f"{name}: this image cannot be read ({error.strerror})") from None
-        if len(data) < 1024:
-            refuse_no_image(name, data)
-        return data
 
 
 def open_folders(root: Path, split: str) -> FileSource:
@@ -80,7 +77,7 @@ def open_folders(root: Path, split: str) -> FileSource:
     ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
     source = FileSource(root, root / split, labels, classes, b"".join(paths), ends)
-    source.read(0)  # a folder of git-LFS pointers is seen here, not in a worker
+    refuse_no_image(source.name(0), source.read(0))  # a folder of git-LFS pointers is seen here
     return source
 
 

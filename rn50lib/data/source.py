@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from rn50lib.data.folder import folder_classes, open_folders, read_class_names, refuse_no_image
+from rn50lib.data.folder import folder_classes, open_folders, read_class_names
 from rn50lib.data.recordfile import Arrays, RecordError, disk_cache, load_arrays
 from rn50lib.data.recordio import Reader
 from rn50lib.data.tfrecord import (
     IMAGE,
-    SPLIT_PREFIX,
     TFRecordReader,
     example_value,
     find_shards,
@@ -75,10 +73,7 @@ class RecordSource:
 
     def read(self, i: int) -> bytes:
         """Return the image in record i. Raises RecordError if the record is damaged."""
-        image = self._reader[i][1]
-        if len(image) < 1024:
-            refuse_no_image(self.name(i), image)
-        return image
+        return self._reader[i][1]
 
 
 @dataclass
@@ -109,17 +104,14 @@ class ShardSource:
         return f"{self.shards[shard]}: record {position} at offset {offset:,}"
 
     def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises UserError if it is damaged or holds no image."""
+        """Return the image in record i. Raises UserError if the record is damaged."""
         shard = self._shard(i)
         if shard not in self._open:
             if len(self._open) == OPEN_SHARDS:
                 self._open.clear()
             self._open[shard] = TFRecordReader(self.shards[shard])
         data = self._open[shard].read(int(self.offsets[i]))
-        image = example_value(data, self.name(i), IMAGE)
-        if len(image) < 1024:
-            refuse_no_image(self.name(i), image)
-        return image
+        return example_value(data, self.name(i), IMAGE)
 
     def _shard(self, i: int) -> int:
         return int(np.searchsorted(self.firsts, i, side="right")) - 1
@@ -203,14 +195,10 @@ def _detect(root: Path) -> str:
     )
 
 
-def _name_classes(
-    names: tuple[str, ...] | None, labels: np.ndarray, other_labels: Callable[[], np.ndarray]
-) -> tuple[str, ...]:
-    """Return the names if each label has one, else as many numbers as both splits have labels."""
+def _name_classes(names: tuple[str, ...] | None, labels: np.ndarray) -> tuple[str, ...]:
+    """Return the names if each label has one, else numbers."""
     count = int(labels.max()) + 1
-    if names and len(names) >= count:
-        return names
-    return tuple(map(str, range(max(count, int(other_labels().max(initial=0)) + 1))))
+    return names if names and len(names) >= count else tuple(map(str, range(count)))
 
 
 # -- record files and shards ---------------------------------------------------------------------
@@ -225,12 +213,9 @@ def _open_records(root: Path, split: str) -> RecordSource:
             f"`{command % '--list --recursive'}` and then `{command % '--pass-through'}`",
             path,
         )
-    other = path.with_name("val.rec" if split == "train" else "train.rec")
     reader = Reader(path)
     labels = reader.labels()
-    classes = _name_classes(
-        read_class_names(root), labels, lambda: Reader(other).labels() if other.exists() else labels
-    )
+    classes = _name_classes(read_class_names(root), labels)
     return RecordSource(root, path, labels, classes, reader)
 
 
@@ -238,15 +223,8 @@ def _open_shards(root: Path, split: str) -> ShardSource:
     folder = _shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)
     found = _load_labels(folder, split, shards)
-
-    def other_labels() -> np.ndarray:
-        other = "val" if split == "train" else "train"
-        if not any(folder.glob(f"{SPLIT_PREFIX[other]}-*-of-*")):
-            return found["labels"]
-        return _load_labels(folder, other, find_shards(folder, other))["labels"]
-
-    classes = _name_classes(read_class_names(folder), found["labels"], other_labels)
     labels = found["labels"].astype(np.int32)
+    classes = _name_classes(read_class_names(folder), labels)
     return ShardSource(
         root, folder, labels, classes, tuple(shards), found["firsts"], found["offsets"]
     )

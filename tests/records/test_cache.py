@@ -1,11 +1,9 @@
-"""Labels of large record files: read once, by one rank, and again if the files change."""
+"""Labels of large record files: read once, and again if the files change."""
 
 from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from data_prep.tfrecordwriter import format_index, serialize_example, write_reco
 from rn50lib.data import recordio, source
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import index_path, shard_name
-from tests.conftest import clean_environment
 
 SHARDS = 3
 
@@ -89,33 +86,6 @@ def test_read_only_folder_uses_the_cache_folder(tmp_path: Path, form: str) -> No
     for _ in range(2):
         assert sorted(contents(root, form)) == [(1, b"1"), (2, b"2"), (3, b"3")]
     assert len(list((tmp_path / "cache").rglob("kept/*"))) == 1
-
-
-RANK = """
-import sys
-from pathlib import Path
-import numpy as np
-from rn50lib.data.recordfile import disk_cache
-
-def compute():
-    with open(sys.argv[2], "a") as file:
-        file.write("computed\\n")
-    return {"a": np.arange(3)}
-
-print(disk_cache(Path(sys.argv[1] + ".note"), [Path(sys.argv[1])], compute)["a"].tolist())
-"""
-
-
-def test_one_rank_computes_the_cache_for_all(tmp_path: Path) -> None:
-    file, log = tmp_path / "file", tmp_path / "log"
-    file.write_bytes(b"x")
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(file), str(log)],
-                         env=clean_environment(), stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]  # fmt: skip
-    assert {rank.communicate()[0] for rank in ranks} == {"[0, 1, 2]\n"}
-    assert log.read_text() == "computed\n"
 
 
 def from_disk() -> int:

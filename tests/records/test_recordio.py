@@ -126,14 +126,6 @@ def test_invalid_label_is_named(tmp_path, label):
         Reader(tmp_path / "a.rec").labels()
 
 
-def test_file_changed_before_a_worker_opens_it(tmp_path):
-    write(tmp_path / "a", 3)
-    state = pickle.dumps(Reader(tmp_path / "a.rec"))
-    write(tmp_path / "a", 4)
-    with pytest.raises(RecordError, match=r"a\.rec: the file was changed after it was opened"):
-        pickle.loads(state)[0]
-
-
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
