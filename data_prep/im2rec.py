@@ -26,10 +26,9 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.lists import EXTENSIONS, find_images, read_list, write_list
 from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
 from rn50lib import hooks
-from rn50lib.argparser import Parser
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import checksum_path, unpack_header
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50.verbs import VERBS
-from rn50lib import argparser, config
+from rn50lib import config, errors
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 
@@ -151,7 +151,7 @@ Train, with everything that you omit chosen for this machine.
 """
 
 
-class Parser(argparser.Parser):
+class Parser(errors.Parser):
     """The parser of a verb; knows the flags that other training programs use."""
 
     def suggest(self, unknown: str) -> str:

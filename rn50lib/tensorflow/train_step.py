@@ -21,10 +21,9 @@ from rn50lib.errors import UserError, first_line, memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.tensorflow import amp
 from rn50lib.tensorflow.gradient_sync import average
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
-from rn50lib.tensorflow.optimizer import Optimizer
+from rn50lib.tensorflow.optimizer import LossScaler, Optimizer, set_precision
 
 # what TensorFlow raises if XLA cannot compile an operation
 XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
@@ -35,7 +34,7 @@ class TensorflowStep:
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = configure(config.threads, comm.local_rank)
-        amp.configure(self.device, config.dtype)
+        set_precision(self.device, config.dtype)
         self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
@@ -48,7 +47,7 @@ class TensorflowStep:
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
         self.measure = not config.no_metrics
-        self.scaler = amp.LossScaler(config.loss_scale) if config.loss_scale else None
+        self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
         self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
         self.accumulated: list[Any] = []  # the gradients of the batches before the last
         if self.grad_accum_steps > 1:

@@ -19,11 +19,11 @@ from rn50lib.distributed import Comm
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import amp, cpu, gpu
+from rn50lib.torch import cpu, gpu
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.inference import Predictor
 from rn50lib.torch.model import ResNet, load_arrays, tensors
-from rn50lib.torch.optimizer import build_optimizer
+from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
 
 
 class TorchStep:
@@ -31,7 +31,7 @@ class TorchStep:
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.dtype = amp.configure(self.device, config.dtype)
+        self.dtype = set_precision(self.device, config.dtype)
         torch.set_num_threads(config.threads)
         self.config, self.net = config, net
         self.model = ResNet(net)
@@ -50,9 +50,7 @@ class TorchStep:
         self.optimizer = build_optimizer(config, named, self.names, self.lr)
         self.sync = gradient_sync(comm, fastest, named)
         self.trained = self.sync.model  # the model, or what wraps it to see its gradients
-        self.scaler: amp.LossScaler | None = None
-        if config.loss_scale:
-            self.scaler = amp.LossScaler(config.loss_scale, self.device)
+        self.scaler = LossScaler(config.loss_scale, self.device) if config.loss_scale else None
         self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)

@@ -65,7 +65,7 @@ def test_loss_scale_rule_on_the_device(backend: str) -> None:
     if backend == "torch":
         import torch
 
-        from rn50lib.torch.amp import LossScaler
+        from rn50lib.torch.optimizer import LossScaler
 
         scaler = LossScaler("dynamic:4:3", "cpu")
 
@@ -75,7 +75,7 @@ def test_loss_scale_rule_on_the_device(backend: str) -> None:
     else:
         import tensorflow as tf
 
-        from rn50lib.tensorflow.amp import LossScaler as TfLossScaler
+        from rn50lib.tensorflow.optimizer import LossScaler as TfLossScaler
         from rn50lib.tensorflow.train_step import configure
 
         configure(threads=1, local_rank=0)  # before its first operation, as the other tests want it

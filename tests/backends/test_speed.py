@@ -112,7 +112,7 @@ class TestGpu:
         import torch
         from torch.nn import functional as F
 
-        from rn50lib.torch import amp as precision
+        from rn50lib.torch.optimizer import set_precision
 
         if torch.cuda.get_device_capability() < (8, 0):
             return
@@ -120,7 +120,7 @@ class TestGpu:
         exact = F.conv2d(x.double(), w.double(), padding=1)
         errors = {}
         for dtype in ("tf32", "float32"):
-            precision.configure("cuda", dtype)
+            set_precision("cuda", dtype)
             made = F.conv2d(x.cuda(), w.cuda(), padding=1).cpu().double()
             errors[dtype] = ((made - exact).norm() / exact.norm()).item()
         assert errors["float32"] < 1e-6 < 1e-5 < errors["tf32"] < 1e-2
