@@ -126,31 +126,19 @@ def write_file(path: str | Path, content: bytes | str) -> None:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-@contextlib.contextmanager
-def lock(path: Path, name: str) -> Iterator[None]:
-    """Hold a lock file for the block; it ends with this process in any case.
+def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:
+    """Take a lock file and return the context that holds it; it ends with this process in any case.
 
-    Raises UserError, beginning with `name`, if another run holds the lock or the file cannot be
-    written.
+    Raises UserError, beginning with `name`, if another run holds it.
     """
     from filelock import FileLock, Timeout
 
-    held = FileLock(path)
     try:
-        held.acquire(timeout=0)
+        return FileLock(path).acquire(timeout=0)
     except Timeout:
         raise UserError(
             f"{name}: another run is writing there: wait for its end, or name another"
         ) from None
-    except OSError as error:
-        raise UserError(
-            f"{name} cannot be written ({error.strerror}): name a place that you may write to"
-        ) from error
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        held.release()
 
 
 @contextlib.contextmanager

@@ -84,19 +84,12 @@ def own_gpu(local_rank: int, visible: int) -> int:
     return local_rank % visible
 
 
-def choose_gpu(backend: str, local_rank: int) -> None:
-    """Select this worker's GPU, if there is one, before anything uses a GPU."""
-    if backend == "torch":
-        import torch
+def choose_gpu(local_rank: int) -> None:
+    """Select this worker's GPU for PyTorch, if there is one, before anything uses a GPU."""
+    import torch
 
-        if torch.cuda.is_available():
-            torch.cuda.set_device(own_gpu(local_rank, torch.cuda.device_count()))
-        return
-    from rn50lib.tf import tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        tf.config.set_visible_devices([gpus[own_gpu(local_rank, len(gpus))]], "GPU")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(own_gpu(local_rank, torch.cuda.device_count()))
 
 
 def assert_same_across_ranks(facts: Mapping[str, Any], comm: Comm) -> None:

@@ -6,6 +6,7 @@ The step is one graph, traced once per batch shape. Metrics are summed on the de
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +22,10 @@ from rn50lib.errors import UserError, first_line, memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.tensorflow.gradient_sync import average
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.tensorflow.optimizer import LossScaler, Optimizer, set_precision
 
+MESSAGES = 4  # groups of gradients that are sent one after the other
 # what TensorFlow raises if XLA cannot compile an operation
 XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
@@ -43,7 +44,7 @@ class TensorflowStep:
         self.trained = list(net.parameters())
         self.update = Optimizer(config, self.named, self.trained)
         self.velocity = self.update.velocity
-        self.sync = functools.partial(average, comm=comm)
+        self.sync = functools.partial(average_gradients, comm=comm)
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
         self.measure = not config.no_metrics
@@ -209,6 +210,22 @@ class TensorflowStep:
             found["cuda"] = build.get("cuda_version", "")
             found["cudnn"] = build.get("cudnn_version", "")
         return found
+
+
+def average_gradients(gradients: list[Any], comm: Comm) -> list[Any]:
+    """Average gradients over all ranks, a few at a time, in the order of the backward pass.
+
+    Horovod's Keras integration and DistributedOptimizer average nothing under Keras 3.
+    """
+    hvd = getattr(comm, "hvd", None)
+    if comm.size == 1 or hvd is None:
+        return gradients
+    waiting, averaged = gradients[::-1], []
+    size = math.ceil(len(waiting) / MESSAGES)
+    for first in range(0, len(waiting), size):
+        group, name = waiting[first : first + size], f"gradients/{first}"
+        averaged += hvd.grouped_allreduce(group, op=hvd.Average, name=name)
+    return averaged[::-1]
 
 
 def as_tensor(values: Any) -> Any:
