@@ -14,14 +14,16 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.errors import UserError
 
+OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 FRAMING_BYTES = 16  # what the framing adds to the data of a record
 SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
 
@@ -270,3 +272,50 @@ def _read_varint(data: Any, at: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
     raise ValueError("a number that does not end")
+
+
+# -- the images of a split ------------------------------------------------------------------------
+
+
+@dataclass
+class ShardSource:
+    """A split as TFRecord shards; image i is record ``i - firsts[s]`` of shard ``s``.
+
+    ``firsts`` is int64 of shape (shards + 1,): the number of the first image of each shard, and
+    the images in all.
+    """
+
+    root: Path
+    path: Path
+    labels: np.ndarray = field(repr=False)
+    classes: tuple[str, ...]
+    shards: tuple[Path, ...] = field(repr=False)
+    firsts: np.ndarray = field(repr=False)
+    offsets: np.ndarray = field(repr=False)
+    _open: dict[int, TFRecordReader] = field(default_factory=dict, repr=False)
+    format: ClassVar[str] = "tfrecord"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, i: int) -> str:
+        """Return the shard, with number and offset of the record of image i."""
+        shard = self._shard(i)
+        position, offset = i - int(self.firsts[shard]), int(self.offsets[i])
+        return f"{self.shards[shard]}: record {position} at offset {offset:,}"
+
+    def read(self, i: int) -> bytes:
+        """Return the image in record i. Raises UserError if the record is damaged."""
+        shard = self._shard(i)
+        if shard not in self._open:
+            if len(self._open) == OPEN_SHARDS:
+                self._open.clear()
+            self._open[shard] = TFRecordReader(self.shards[shard])
+        data = self._open[shard].read(int(self.offsets[i]))
+        return example_value(data, self.name(i), IMAGE)
+
+    def _shard(self, i: int) -> int:
+        return int(np.searchsorted(self.firsts, i, side="right")) - 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
