@@ -103,9 +103,8 @@ def train(
     progress = watch(run_dir, loggers, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
-        # `rn50 run` describes a run, `rn50 train` without a folder does not
-        for line in run_setup.remarks(config, sources, env["data"] if run_dir else {}):
-            progress.say(line)
+        for split, images in env["data"].items():
+            progress.say(f"  {split}: {images}")
         if first_rank and checkpoint.saves(config):
             stack.enter_context(checkpoint.lock_for(config))
         begin = time.perf_counter()
