@@ -120,8 +120,8 @@ def test_own_framing_has_no_checksums(tree, tmp_path):
         "from data_prep.encoding import frame as mine\n"
         "def frame(payload):\n    return mine(payload)\n"
     )
-    override = f"record_framing={tmp_path / 'mine.py'}:frame"
-    im2rec.main(["--pass-through", "--override", override, prefix, str(tree)])
+    framing = f"{tmp_path / 'mine.py'}:frame"
+    im2rec.main(["--pass-through", "--framing", framing, prefix, str(tree)])
     assert not Path(f"{prefix}.crc").exists()
 
 

@@ -58,7 +58,7 @@ def test_framing_is_the_writer_s(photos: Photos, tmp_path: Path, capsys: Any) ->
     (tmp_path / "mine.py").write_text(code)
     prefix, images = str(tmp_path / "a"), str(photos.root / "train")
     im2rec.main(["--list", "--recursive", "--no-shuffle", prefix, images])
-    im2rec.main(["--override", f"record_framing={tmp_path}/mine.py:framing",
+    im2rec.main(["--framing", f"{tmp_path}/mine.py:framing",
                  "--pass-through", prefix, images])  # fmt: skip
     written = "".join(f"<{24 + file.stat().st_size}>" for file in photos.files("train"))
     assert (tmp_path / "a.rec").read_text() == written
@@ -141,7 +141,6 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
         ("schedule=mine.py:math", "import math\n", "no function 'math'"),
         ("schedule=mine.py:schedule", "def schedule(progress):\n    return 0\n",
          "must take (progress, global_batch, recipe)"),
-        ("record_framing=mine.py:schedule", GOOD, "called by `python -m data_prep.im2rec`"),
         ("schedule=mine.py:schedule", "def schedule(:\n", "does not import"),
         ("schedule=mine.py:schedule", "import nothing_of_that_name\n", "nothing_of_that_name"),
         ("schedule=mine.py:schedule", "raise SystemExit(0)\n", "does not import"),
