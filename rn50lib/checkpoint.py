@@ -48,12 +48,11 @@ SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and
 class TrainProgress:
     """The position of a run within an epoch: the first `images` of its order are done.
 
-    `sums` are their `metrics.SUMS` over all ranks, and `changes` has an entry for each resume.
+    `sums` are their `metrics.SUMS` over all ranks.
     """
 
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
-    changes: list[dict[str, int]] = field(default_factory=list)
 
     def begin_epoch(self) -> None:
         """Set the position to the beginning of an epoch."""
@@ -124,8 +123,6 @@ class CheckpointManager:
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
         progress.say(f"resumed from {file}: {epochs_done} done{more}")
-        change = {"epoch": found.epoch + 1, "images": state.images, "workers": self.comm.size}
-        state.changes.append(change)
         return found.epoch
 
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
@@ -315,7 +312,7 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
             " earlier epoch"
         )
     position = json.loads(metadata.get("position", "{}"))  # missing in older files
-    for name in ("repeated", "tails"):  # of earlier versions
+    for name in ("repeated", "tails", "changes"):  # of earlier versions
         position.pop(name, None)
     return Checkpoint(
         epoch=int(metadata["epoch"]),

@@ -174,8 +174,6 @@ def run_epoch(run: Run, epoch: int) -> None:
     state.begin_epoch()
     if checkpoints.is_due(epoch + 1):
         checkpoints.save(epoch + 1, run.step, report)
-    if state.changes:
-        report.env["restarts"] = {"changes": state.changes}
     if epoch + 1 == config.num_epochs:
         check_weights_are_equal(run)
     report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}

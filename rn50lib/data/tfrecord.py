@@ -90,10 +90,6 @@ class TFRecordReader:
             yield offset, data
             offset += len(data) + FRAMING_BYTES
 
-    def __iter__(self) -> Iterator[bytes]:
-        for _, data in self.records():
-            yield data
-
     def _locate(self, head: bytes, offset: int) -> tuple[int, int]:
         """Return where the data start and stop of the record that has this head."""
         if len(head) < _HEAD.size:
