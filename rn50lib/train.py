@@ -103,7 +103,7 @@ def train(
     progress = watch(run_dir, loggers, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
-        for split, images in env["data"].items():
+        for split, images in env["data"].items() if run_dir else ():
             progress.say(f"  {split}: {images}")
         if first_rank and checkpoint.saves(config):
             stack.enter_context(checkpoint.lock_for(config))
