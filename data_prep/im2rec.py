@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.encoding import frame
 from data_prep.lists import EXTENSIONS, find_images, read_list, write_list
 from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
-from rn50lib import hooks
-from rn50lib.argparser import Parser
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import checksum_path, unpack_header
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
+from rn50lib.hooks import function_in
 
 
 def make_list(
@@ -86,6 +86,7 @@ def pack_list(
     transform: Callable[[bytes], bytes] | None = None,
     skip_bad: bool = False,
     quiet: bool = False,
+    framing: Callable[[bytes], bytes] = frame,
 ) -> int:
     """Write the .rec, .idx and .crc next to a list; return the number of records.
 
@@ -102,7 +103,7 @@ def pack_list(
     path_rec = path_lst.with_suffix(".rec")
     if transform is None:
         check_room(path_lst.parent, record_bytes(entries, sizes, pack_label), path_rec.name)
-    writer = Writer(path_lst.with_suffix(""), framing=hooks.get("record_framing"))
+    writer = Writer(path_lst.with_suffix(""), framing=framing)
     with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
         packer = Packer(writer, root, pack_label, transform, bad_images)
         packer.pack(entries, sizes, threads, progress)
@@ -225,9 +226,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--pack-label", action="store_true", help="pack all labels of a list with several")
     add("--skip-bad", action="store_true", help="leave bad images out and name them")
     add(
-        "--override",
-        metavar="NAME=FILE:FUNCTION",
-        help="frame the records with your function: record_framing=mine.py:frame",
+        "--framing",
+        metavar="FILE:FUNCTION",
+        help="frame the records with your function, such as mine.py:frame",
     )
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
     add("--center-crop", action="store_true", help="cut out the square in the middle")
@@ -264,7 +265,10 @@ def main(argv: list[str] | None = None) -> None:
             extensions=tuple(ext.lower() for ext in arguments.exts),
         )
         return
-    hooks.install((arguments.override,) if arguments.override else (), hooks.PACK)
+    framing = frame
+    if arguments.framing:
+        file, _, name = arguments.framing.rpartition(":")
+        framing = function_in(Path(file), name, f"--framing {arguments.framing}")
     transform = None
     if not arguments.pass_through:
         from data_prep.images import reencode
@@ -285,6 +289,7 @@ def main(argv: list[str] | None = None) -> None:
         transform=transform,
         skip_bad=arguments.skip_bad,
         quiet=arguments.quiet,
+        framing=framing,
     )
 
 

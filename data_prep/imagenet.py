@@ -21,8 +21,7 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import Plan, make_plan
 from data_prep.output import OutputFolder
-from rn50lib.argparser import Parser
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.hardware import usable_cores
 
 KNOWN = {"train": 1_281_167, "val": 50_000}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
 from data_prep.unpacking import Item, safe_members
-from rn50lib.data.folder import IMAGE_EXTENSIONS
+from rn50lib.data.source import IMAGE_EXTENSIONS
 from rn50lib.errors import UserError
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"

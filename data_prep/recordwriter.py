@@ -14,9 +14,9 @@ from data_prep.common import Progress
 from data_prep.encoding import frame, pack_header
 from data_prep.lists import Entry
 from data_prep.output import new_files
-from rn50lib.data.folder import LFS_POINTER
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
+from rn50lib.data.source import LFS_POINTER
 from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10

@@ -29,8 +29,7 @@ from data_prep.common import Progress, check_room, run_program
 from data_prep.output import COMPLETE, OutputFolder, finish_swap
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
-from rn50lib.argparser import Parser
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.hardware import usable_cores
 
 TRAIN, VAL, SEED = 2400, 1200, 0

@@ -22,13 +22,11 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import write_sidecar
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.tfrecordwriter import describe_images, format_index, prepare
-from rn50lib.argparser import Parser
-from rn50lib.data.folder import read_class_rows
 from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
-from rn50lib.data.source import Source, open_source
+from rn50lib.data.source import Source, open_source, read_class_rows
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
 

@@ -26,8 +26,7 @@ from data_prep.checks.folders import Part, read_split
 from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.checks.recordfiles import read_record_file
 from data_prep.common import Progress, run_program
-from rn50lib.argparser import Parser
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.hardware import usable_cores
 
 SPLITS = ("train", "val")

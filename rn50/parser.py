@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50.verbs import VERBS
-from rn50lib import argparser, config
+from rn50lib import config, errors
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 
@@ -115,8 +115,6 @@ RARE_HELP = {  # the fields without a flag of their own
     "step": "images per second of a simulated device, which waits instead of running the model",
     "timeline": "write Horovod's timeline of the run to this file",
     "bind": "core pins each worker to its own cores (default: no pinning)",
-    "cuda_graphs": "true: record a training step once and replay it without launching its kernels"
-    " one by one",
 }
 # The flags of timm's and torchvision's train.py and of the reference's programs, with what to use
 # here. The file has them by answer; none is a flag of a run.
@@ -152,7 +150,7 @@ Train; anything you omit is chosen for this machine.
 """
 
 
-class Parser(argparser.Parser):
+class Parser(errors.Parser):
     """The parser of a verb; knows the flags that other training programs use."""
 
     def suggest(self, unknown: str) -> str:

@@ -13,7 +13,6 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,12 +48,11 @@ SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and
 class TrainProgress:
     """The position of a run within an epoch: the first `images` of its order are done.
 
-    `sums` are their `metrics.SUMS` over all ranks, and `changes` has an entry for each resume.
+    `sums` are their `metrics.SUMS` over all ranks.
     """
 
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
-    changes: list[dict[str, int]] = field(default_factory=list)
 
     def begin_epoch(self) -> None:
         """Set the position to the beginning of an epoch."""
@@ -122,17 +120,9 @@ class CheckpointManager:
         self.state = state = found.position
         if not state.images:
             state.begin_epoch()  # an earlier version may have had fewer sums
-        elif len(state.sums) != len(NO_SUMS):
-            raise UserError(
-                f"{file} is from the middle of an epoch and has {len(state.sums)} metric sums, this"
-                f" version has {len(NO_SUMS)}: resume it with the version that wrote it, or remove"
-                " it to repeat the epoch"
-            )
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
         progress.say(f"resumed from {file}: {epochs_done} done{more}")
-        change = {"epoch": found.epoch + 1, "images": state.images, "workers": self.comm.size}
-        state.changes.append(change)
         return found.epoch
 
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
@@ -322,7 +312,7 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
             " earlier epoch"
         )
     position = json.loads(metadata.get("position", "{}"))  # missing in older files
-    for name in ("repeated", "tails"):  # of earlier versions
+    for name in ("repeated", "tails", "changes"):  # of earlier versions
         position.pop(name, None)
     return Checkpoint(
         epoch=int(metadata["epoch"]),
@@ -407,28 +397,25 @@ def saves(config: TrainConfig) -> bool:
     return config.model_prefix is not None and not (config.only_inference or config.test_io)
 
 
-@contextlib.contextmanager
-def lock_for(config: TrainConfig) -> Iterator[None]:
-    """Hold the lock of a run's --model-prefix.
+def lock_for(config: TrainConfig) -> contextlib.AbstractContextManager[Any]:
+    """Return the context that holds the lock of a run's --model-prefix.
 
     Raises UserError if another run holds it, or if checkpoints of an earlier run would be
     overwritten.
     """
     prefix = Path(config.model_prefix or "")
-    with contextlib.ExitStack() as held:
-        if prefix.parent.is_dir():
-            lock_file = prefix.with_name(f".{prefix.name}.lock")
-            held.enter_context(lock(lock_file, f"--model-prefix {prefix}"))
-        check_file(symbol_path(prefix))
-        first = config.load_epoch or 0
-        there = [at for at in positions(prefix) if at > (first, 0) and not config.resume]
-        if there:
-            raise UserError(
-                f"--model-prefix {prefix}: checkpoints after epoch {first} already exist, up to"
-                f" {path(prefix, *there[-1])}: continue with --model-prefix {prefix} --resume, pass"
-                f" a different --model-prefix, or remove {prefix}-[0-9]*.safetensors"
-            )
-        yield
+    check_file(symbol_path(prefix))
+    first = config.load_epoch or 0
+    there = [at for at in positions(prefix) if at > (first, 0) and not config.resume]
+    if there:
+        raise UserError(
+            f"--model-prefix {prefix}: checkpoints after epoch {first} already exist, up to"
+            f" {path(prefix, *there[-1])}: continue with --model-prefix {prefix} --resume, pass"
+            f" a different --model-prefix, or remove {prefix}-[0-9]*.safetensors"
+        )
+    if not prefix.parent.is_dir():
+        return contextlib.nullcontext()
+    return lock(prefix.with_name(f".{prefix.name}.lock"), f"--model-prefix {prefix}")
 
 
 def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:

@@ -28,12 +28,12 @@ PROFILES = ("auto", "ci", "cpu", "gpu")
 # Fields of earlier versions: files that have them still load.
 REMOVED = (
     "logdir", "elastic", "min_np", "fp16_allreduce", "fusion_mb", "cycle_ms", "profile_trace",
-    "freeze_until",
+    "freeze_until", "cuda_graphs",
 )  # fmt: skip
 # Fields without a flag: `--set NAME=VALUE` sets them.
 RARE = (
     "loss_scale", "resnet_version", "bn_decay", "zero_gamma", "val_resize", "resample", "rotate",
-    "flip_up_down", "keep", "step", "timeline", "bind", "cuda_graphs",
+    "flip_up_down", "keep", "step", "timeline", "bind",
 )  # fmt: skip
 
 
@@ -138,7 +138,6 @@ class TrainConfig:
     threads: int = value(low=1)
     data_nthreads: int = value(low=0)
     compile: bool = False
-    cuda_graphs: bool = False
     profile: str = value(choices=PROFILES)
 
     def to_dict(self) -> dict[str, Any]:

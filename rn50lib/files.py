@@ -24,10 +24,7 @@ DEVICES = ("/dev/std", "/dev/fd/", "/proc/")  # these may be links to a regular 
 
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file. Raises OSError or ValueError."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except RecursionError:
-        raise ValueError("its brackets are nested too deeply") from None
+    return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def is_stream(path: str | Path) -> bool:
@@ -126,31 +123,19 @@ def write_file(path: str | Path, content: bytes | str) -> None:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-@contextlib.contextmanager
-def lock(path: Path, name: str) -> Iterator[None]:
-    """Hold a lock file for the block; it ends with this process in any case.
+def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:
+    """Take a lock file and return the context that holds it; it ends with this process in any case.
 
-    Raises UserError, beginning with `name`, if another run holds the lock or the file cannot be
-    written.
+    Raises UserError, beginning with `name`, if another run holds it.
     """
     from filelock import FileLock, Timeout
 
-    held = FileLock(path)
     try:
-        held.acquire(timeout=0)
+        return FileLock(path).acquire(timeout=0)
     except Timeout:
         raise UserError(
             f"{name}: another run is writing there: wait for its end, or name another"
         ) from None
-    except OSError as error:
-        raise UserError(
-            f"{name} cannot be written ({error.strerror}): name a place that you may write to"
-        ) from error
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        held.release()
 
 
 @contextlib.contextmanager

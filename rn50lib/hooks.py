@@ -10,33 +10,16 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rn50lib.errors import UserError
 
-RUN, PACK = "rn50 run", "python -m data_prep.im2rec"
-
-
-class Replaceable(NamedTuple):
-    """A default, as module:function, and the program that calls it.
-
-    A replacement has its parameters.
-    """
-
-    default: str
-    program: str = RUN
-
-
-REPLACEABLE = {
-    "schedule": Replaceable("rn50lib.recipe:learning_rate"),
-    "shard": Replaceable("rn50lib.data.sampler:shard"),
-    "decay_groups": Replaceable("rn50lib.optim:decay_groups"),
-    "augment": Replaceable("rn50lib.recipe:augment"),
-    "exchange_gradients": Replaceable("rn50lib.distributed:average"),
-    "broadcast_start": Replaceable("rn50lib.distributed:broadcast_start"),
-    "metric_sums": Replaceable("rn50lib.metrics:metric_sums"),
-    "loss_scale_update": Replaceable("rn50lib.optim:loss_scale_update"),
-    "record_framing": Replaceable("data_prep.encoding:frame", PACK),
+REPLACEABLE = {  # the defaults, whose parameters a replacement has
+    "schedule": "rn50lib.recipe:learning_rate",
+    "shard": "rn50lib.data.sampler:shard",
+    "decay_groups": "rn50lib.optim:decay_groups",
+    "augment": "rn50lib.recipe:augment",
+    "loss_scale_update": "rn50lib.optim:loss_scale_update",
 }
 
 _overrides: dict[str, Callable[..., Any]] = {}
@@ -49,15 +32,15 @@ def get(name: str) -> Callable[..., Any]:
 
 def default(name: str) -> Callable[..., Any]:
     """Return the function that is used without an override."""
-    module, _, function = REPLACEABLE[name].default.partition(":")
+    module, _, function = REPLACEABLE[name].partition(":")
     return getattr(importlib.import_module(module), function)
 
 
-def install(overrides: tuple[str, ...], program: str = RUN) -> None:
+def install(overrides: tuple[str, ...]) -> None:
     """Use `NAME=FILE:FUNCTION` functions in this process, in place of any earlier ones.
 
-    Raises UserError for an unknown name, one that another program calls, a file that cannot be
-    imported, a missing function, or a different number of parameters.
+    Raises UserError for an unknown name, a file that cannot be imported, a missing function, or a
+    different number of parameters.
     """
     _overrides.clear()
     for text in overrides:
@@ -66,9 +49,6 @@ def install(overrides: tuple[str, ...], program: str = RUN) -> None:
         if replaced not in REPLACEABLE:
             names = ", ".join(REPLACEABLE)
             raise UserError(f"--override {text}: no function {replaced!r}; there are {names}")
-        other = REPLACEABLE[replaced].program
-        if other != program:
-            raise UserError(f"--override {text}: {replaced} is called by `{other}`: pass it there")
         if not file or not Path(file).is_file():
             raise UserError(f"--override {text}: no file {file!r}; the form is NAME=FILE:FUNCTION")
         function = function_in(Path(file), name, f"--override {text}")

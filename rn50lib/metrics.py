@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rn50lib import hooks
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 
@@ -130,7 +129,7 @@ class Meter:
         self.read(show=show)
         self.end = time.perf_counter()
         self.progress.stop()
-        metrics = dict(hooks.get("metric_sums")(self.total, self.comm))
+        metrics = metric_sums(self.total, self.comm)
         if self.steps > 1:
             seconds = self.end - self.first_time
             (images,) = self.comm.sum([np.array([self.images - self.first_images])])

@@ -1,4 +1,4 @@
-"""The optimizers' rules as pure functions on NumPy arrays; the backends are tested against them."""
+"""The rules that both backends' optimizers share: what decays, and the loss scale."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from rn50lib import hooks
 from rn50lib.errors import UserError
 
-if TYPE_CHECKING:  # `rn50 --help` needs parse_loss_scale without NumPy
-    import numpy as np
-
+if TYPE_CHECKING:
     from rn50lib.config import TrainConfig
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000  # of a loss scale, by default
@@ -37,55 +35,6 @@ def parse_loss_scale(text: str) -> tuple[float, int | None]:
             f" {LARGEST_SCALE:.0f}"
         )
     return start, growth_steps if dynamic else None
-
-
-def sgd(
-    weight: np.ndarray,
-    gradient: np.ndarray,
-    velocity: np.ndarray,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weight and the velocity after one step of SGD with momentum.
-
-    Weight decay is L2 in the gradient. As in PyTorch, and not in Keras, the velocity does not
-    contain the learning rate: a change of the rate acts on the whole velocity at once.
-    """
-    velocity = momentum * velocity + (gradient + weight_decay * weight)
-    return weight - lr * velocity, velocity
-
-
-def trust_ratio(weight: np.ndarray, gradient: np.ndarray, weight_decay: float) -> float:
-    """Return the factor of a layer's learning rate in LARS: about TRUST |weight| / |gradient|.
-
-    It is 1 if either norm is zero.
-    """
-    import numpy as np
-
-    length, slope = np.linalg.norm(weight), np.linalg.norm(gradient)
-    if length == 0 or slope == 0:
-        return 1.0
-    return float(TRUST * length / (slope + weight_decay * length))
-
-
-def lars(
-    weight: np.ndarray,
-    gradient: np.ndarray,
-    velocity: np.ndarray,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weight and the velocity of a tensor after one step of LARS.
-
-    Algorithm 1 of You, Gitman and Ginsburg 2017 (arXiv:1708.03888), as in MLPerf's reference: the
-    velocity contains the learning rate. Tensors of one dimension (gamma, beta, bias) use plain
-    `lr`.
-    """
-    rate = lr * (trust_ratio(weight, gradient, weight_decay) if weight.ndim > 1 else 1.0)
-    velocity = momentum * velocity + rate * (gradient + weight_decay * weight)
-    return weight - velocity, velocity
 
 
 def weights_only(names: Iterable[str]) -> tuple[list[str], list[str]]:

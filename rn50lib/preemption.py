@@ -20,7 +20,6 @@ from rn50lib.distributed.launch_env import end_with_parent
 from rn50lib.errors import TERMINATED
 
 PARENT = "RN50_PARENT"  # the number of the process whose death ends this one
-IMPATIENT_S = 10.0  # a SIGTERM this long after the first one ends a run at once
 EXCHANGE_S = 1.0  # seconds, about, between two exchanges of whether a rank has received SIGTERM
 
 
@@ -33,7 +32,7 @@ class Preemption:
 
     def __init__(self, comm: Comm, saves: bool) -> None:
         self.comm, self.saves = comm, saves
-        self.requested_at: float | None = None
+        self.requested = False
         self.wait, self.calls, self.since = 1, 0, time.perf_counter()
         self.earlier_handler: Any = None
 
@@ -47,26 +46,21 @@ class Preemption:
             signal.signal(signal.SIGTERM, self.earlier_handler)
 
     def on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        """Record the first request. Raise SystemExit for one that comes much later."""
-        now = time.perf_counter()
-        if self.requested_at is None:
-            self.requested_at = now
-        elif now - self.requested_at > IMPATIENT_S:  # a scheduler and a launcher may both send it
-            raise SystemExit(TERMINATED)
+        """Record the request; a scheduler and a launcher may both send it."""
+        self.requested = True
 
     def should_stop(self) -> bool:
         """Return True, on all ranks alike, if any rank received SIGTERM.
 
         Every rank must call this equally often.
         """
-        requested = self.requested_at is not None
         if self.comm.size == 1 or not self.saves:
-            return requested
+            return self.requested
         self.calls += 1
         if self.calls < self.wait:
             return False
         seconds = (time.perf_counter() - self.since) / self.calls
-        (total,) = self.comm.sum([np.array([requested, seconds], np.float64)])
+        (total,) = self.comm.sum([np.array([self.requested, seconds], np.float64)])
         # the sums are equal on all ranks, and so is the number of calls until the next exchange
         each = max(float(total[1]), 1e-6) / self.comm.size
         self.wait = max(1, min(1000, int(EXCHANGE_S / each)))

@@ -152,14 +152,10 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         # TensorBoard's own switch: without it TensorFlow is imported to open a file
         sys.modules.setdefault("tensorboard.compat.notf", ModuleType("notf"))
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise UserError(
-                f"--logger tensorboard needs its package ({error}): `pip install tensorboard`"
-            ) from error
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
         make_folder(folder, f"--logger tensorboard: {folder}")
         self.event, self.summary, self.writer = Event, Summary, EventFileWriter(str(folder))
         self.close = self.writer.close

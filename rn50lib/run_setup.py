@@ -6,7 +6,6 @@ import contextlib
 import importlib.metadata
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -55,14 +54,6 @@ def open_sources(config: TrainConfig) -> dict[str, Any]:
 
     root = Path(config.data_root)
     return {split: open_source(root, split, config.data_format) for split in splits}
-
-
-def remarks(config: TrainConfig, sources: dict[str, Any], data: dict[str, str]) -> Iterator[str]:
-    """Yield the lines that describe the data sets."""
-    yield from (f"  {split}: {text}" for split, text in data.items())
-    train, wanted = sources.get("train"), config.num_examples
-    if train is not None and wanted and wanted > len(train):
-        yield f"--num-examples {wanted}: {train.path} has {len(train)} images, all are used"
 
 
 def check_outputs(config: TrainConfig) -> None:

@@ -103,9 +103,8 @@ def train(
     progress = watch(run_dir, loggers, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
-        # `rn50 run` describes a run, `rn50 train` without a folder does not
-        for line in run_setup.remarks(config, sources, env["data"] if run_dir else {}):
-            progress.say(line)
+        for split, images in env["data"].items() if run_dir else ():
+            progress.say(f"  {split}: {images}")
         if first_rank and checkpoint.saves(config):
             stack.enter_context(checkpoint.lock_for(config))
         begin = time.perf_counter()
@@ -175,8 +174,6 @@ def run_epoch(run: Run, epoch: int) -> None:
     state.begin_epoch()
     if checkpoints.is_due(epoch + 1):
         checkpoints.save(epoch + 1, run.step, report)
-    if state.changes:
-        report.env["restarts"] = {"changes": state.changes}
     if epoch + 1 == config.num_epochs:
         check_weights_are_equal(run)
     report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}

@@ -58,8 +58,6 @@ for dtype in $dtypes; do
   step "train-$dtype" 180 $bench $size --dtype "$dtype" --no-val $synthetic -o "$OUT/train-$dtype.json"
 done
 [ -n "${CPU:-}" ] || {
-  step train-cuda-graphs 180 $bench $size --dtype float16 --no-val $synthetic --set cuda_graphs=true \
-    -o "$OUT/train-cuda-graphs.json"
   step train-compile 180 $bench $size --dtype float16 --no-val $synthetic --compile -o "$OUT/train-compile.json"
 }
 step photos 90 $PYTHON -c "import pathlib, loader_images

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.checks.problems import Problems
-from rn50lib.data.folder import IMAGE_EXTENSIONS
+from rn50lib.data.source import IMAGE_EXTENSIONS
 
 RUN = 64
 """Images in one task."""

@@ -13,9 +13,9 @@ from typing import Any
 from PIL import Image
 
 from data_prep.images import open_image
-from rn50lib.data.folder import LFS_POINTER
 from rn50lib.data.recordfile import MappedFile, crc32c
 from rn50lib.data.recordio import HEADER, join, locate, unpack_header
+from rn50lib.data.source import LFS_POINTER
 
 try:
     import simplejpeg

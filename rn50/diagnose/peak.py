@@ -15,7 +15,7 @@ import torch
 from rn50lib.config import TrainConfig, from_dict
 from rn50lib.errors import status_of
 from rn50lib.preemption import die_with_parent
-from rn50lib.torch.amp import configure
+from rn50lib.torch.optimizer import set_precision
 
 TURNS = 3
 SMALLEST_SIDE, LARGEST_SIDE = 256, {"cuda": 8192, "cpu": 2048}
@@ -28,7 +28,7 @@ def peak(config: TrainConfig, limit_s: float) -> float:
     product: the side doubles, and the work grows eightfold, as long as that fits into a turn.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = configure(device.type, config.dtype)
+    dtype = set_precision(device.type, config.dtype)
     torch.set_num_threads(config.threads)
     turn_s, side = limit_s / TURNS, SMALLEST_SIDE
     with torch.inference_mode():

@@ -23,8 +23,8 @@ from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import ImageDecoder, fast_decode
 from rn50lib.data.sampler import BatchSampler
-from rn50lib.data.source import ShardSource, Source
-from rn50lib.data.tfrecord import IMAGE, LABEL, index_path
+from rn50lib.data.source import Source
+from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource, index_path
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 

@@ -17,8 +17,8 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
-from rn50lib.data.folder import refuse_no_image
 from rn50lib.data.sampler import image_seed
+from rn50lib.data.source import refuse_no_image
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box, Turn, center_crop_box, turn
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import io
@@ -67,22 +66,22 @@ def read_pairs(path: str | os.PathLike) -> np.ndarray:
 class MappedFile:
     """A file that is opened at the first read; ``size`` is its length in bytes.
 
-    It can be pickled: the new process opens the file again, and refuses it if it has changed.
-    Raises RecordError if the file cannot be opened.
+    It can be pickled: the new process opens the file again. Raises RecordError if the file cannot
+    be opened.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._map: Any = None
         self._file: Any = None
-        self._identity = self._stat()
-        self.size = self._identity[0]
+        try:
+            self.size = os.stat(path).st_size
+        except OSError as error:
+            raise self.error(f"the record file cannot be opened ({error.strerror})") from None
 
     def data(self, records: int = sys.maxsize) -> Any:
         """Return the mapped file, to be read as a whole, or at the start of so many ``records``."""
         if self._map is None:
-            if self._stat() != self._identity:
-                raise self.error("the file was changed after it was opened; start again")
             if self.size == 0:
                 raise self.error("the file is empty; write it again", 0)
             self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
@@ -120,33 +119,16 @@ class MappedFile:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_map": None, "_file": None}
 
-    def _stat(self) -> tuple[int, int, int]:
-        try:
-            status = os.stat(self.path)
-        except OSError as error:
-            raise self.error(f"the record file cannot be opened ({error.strerror})") from None
-        return status.st_size, status.st_mtime_ns, status.st_ino
-
 
 # -- arrays that are saved next to the files they were computed from ------------------------------
 
 
 def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays saved at `path` for `files`, or compute and save them.
-
-    One process of a machine computes while the others wait, if the file system has locks.
-    """
-    with open(files[0], "rb") as file:
-        if (found := load_arrays(path, files)) is not None:
-            return found
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if (found := load_arrays(path, files)) is None:
-            before = [file.stat().st_mtime_ns for file in files]
-            found = compute()
-            if before == [file.stat().st_mtime_ns for file in files]:
-                save_arrays(path, files, found)
-        return found
+    """Return the arrays saved at `path` for `files`, or compute and save them."""
+    if (found := load_arrays(path, files)) is None:
+        found = compute()
+        save_arrays(path, files, found)
+    return found
 
 
 def load_arrays(path: Path, files: Sequence[Path]) -> Arrays | None:

@@ -11,8 +11,9 @@ import functools
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -140,8 +141,7 @@ class Reader:
     """Random access to a record file by position, which is the order of the lines of its index.
 
     ``reader[position]`` is (label, image bytes): an int if it is whole, an array if there are
-    several. Iterating gives the same for all records in the file's own order and needs no index. It
-    can be pickled or inherited by workers.
+    several. It can be pickled or inherited by workers.
 
     If there are checksums (`PREFIX.crc`), each record that is read is compared with its own.
     Raises RecordError, with file, offset and remedy, if the file is damaged or was changed, or if
@@ -226,10 +226,6 @@ class Reader:
             yield offset, join(data, span)
             offset = span.end
 
-    def __iter__(self) -> Iterator[tuple[int | float | np.ndarray, bytes]]:
-        for offset, record in self.payloads():
-            yield self._unpack(offset, record)
-
     def _unpack(self, offset: int, record: bytes) -> tuple[int | float | np.ndarray, bytes]:
         try:
             (label, _), image = unpack_header(record)
@@ -283,3 +279,27 @@ class Reader:
                 int(offsets[position]),
             )
         return {"labels": labels.astype(np.int32)}
+
+
+@dataclass
+class RecordSource:
+    """A split as a record file; image i is the record in line i of the index."""
+
+    root: Path
+    path: Path
+    labels: np.ndarray = field(repr=False)
+    classes: tuple[str, ...]
+    _reader: Reader = field(repr=False)
+    format: ClassVar[str] = "recordio"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, i: int) -> str:
+        """Return the record file, with key and offset of record i."""
+        key, offset = self._reader.keys[i], int(self._reader.offsets[i])
+        return f"{self.path}: record with key {key} at offset {offset:,}"
+
+    def read(self, i: int) -> bytes:
+        """Return the image in record i. Raises RecordError if the record is damaged."""
+        return self._reader[i][1]

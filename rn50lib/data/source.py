@@ -6,32 +6,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from rn50lib.data.folder import folder_classes, open_folders, read_class_names, refuse_no_image
 from rn50lib.data.recordfile import Arrays, RecordError, disk_cache, load_arrays
-from rn50lib.data.recordio import Reader
-from rn50lib.data.tfrecord import (
-    IMAGE,
-    SPLIT_PREFIX,
-    TFRecordReader,
-    example_value,
-    find_shards,
-    scan_shards,
-    sidecar_path,
-)
+from rn50lib.data.recordio import Reader, RecordSource
+from rn50lib.data.tfrecord import ShardSource, find_shards, scan_shards, sidecar_path
 from rn50lib.errors import UserError
 
 SPLITS = ("train", "val")
+IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")  # or in capitals; im2rec has the same list
+
+LFS_POINTER = b"version https://git-lfs"
+"""The first bytes of a git-LFS pointer: a short text in place of the file itself."""
 
 LARGE = 20_000_000  # bytes of shards from which on their labels are cached
-OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 
 
 class Source(Protocol):
@@ -52,80 +45,6 @@ class Source(Protocol):
     def name(self, i: int) -> str:
         """Return the file of image i, and its place in it, for error messages."""
         ...
-
-
-@dataclass
-class RecordSource:
-    """A split as a record file; image i is the record in line i of the index."""
-
-    root: Path
-    path: Path
-    labels: np.ndarray = field(repr=False)
-    classes: tuple[str, ...]
-    _reader: Reader = field(repr=False)
-    format: ClassVar[str] = "recordio"
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, i: int) -> str:
-        """Return the record file, with key and offset of record i."""
-        key, offset = self._reader.keys[i], int(self._reader.offsets[i])
-        return f"{self.path}: record with key {key} at offset {offset:,}"
-
-    def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises RecordError if the record is damaged."""
-        image = self._reader[i][1]
-        if len(image) < 1024:
-            refuse_no_image(self.name(i), image)
-        return image
-
-
-@dataclass
-class ShardSource:
-    """A split as TFRecord shards; image i is record ``i - firsts[s]`` of shard ``s``.
-
-    ``firsts`` is int64 of shape (shards + 1,): the number of the first image of each shard, and
-    the images in all.
-    """
-
-    root: Path
-    path: Path
-    labels: np.ndarray = field(repr=False)
-    classes: tuple[str, ...]
-    shards: tuple[Path, ...] = field(repr=False)
-    firsts: np.ndarray = field(repr=False)
-    offsets: np.ndarray = field(repr=False)
-    _open: dict[int, TFRecordReader] = field(default_factory=dict, repr=False)
-    format: ClassVar[str] = "tfrecord"
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, i: int) -> str:
-        """Return the shard, with number and offset of the record of image i."""
-        shard = self._shard(i)
-        position, offset = i - int(self.firsts[shard]), int(self.offsets[i])
-        return f"{self.shards[shard]}: record {position} at offset {offset:,}"
-
-    def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises UserError if it is damaged or holds no image."""
-        shard = self._shard(i)
-        if shard not in self._open:
-            if len(self._open) == OPEN_SHARDS:
-                self._open.clear()
-            self._open[shard] = TFRecordReader(self.shards[shard])
-        data = self._open[shard].read(int(self.offsets[i]))
-        image = example_value(data, self.name(i), IMAGE)
-        if len(image) < 1024:
-            refuse_no_image(self.name(i), image)
-        return image
-
-    def _shard(self, i: int) -> int:
-        return int(np.searchsorted(self.firsts, i, side="right")) - 1
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}
 
 
 def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") -> Source:
@@ -203,14 +122,10 @@ def _detect(root: Path) -> str:
     )
 
 
-def _name_classes(
-    names: tuple[str, ...] | None, labels: np.ndarray, other_labels: Callable[[], np.ndarray]
-) -> tuple[str, ...]:
-    """Return the names if each label has one, else as many numbers as both splits have labels."""
+def _name_classes(names: tuple[str, ...] | None, labels: np.ndarray) -> tuple[str, ...]:
+    """Return the names if each label has one, else numbers."""
     count = int(labels.max()) + 1
-    if names and len(names) >= count:
-        return names
-    return tuple(map(str, range(max(count, int(other_labels().max(initial=0)) + 1))))
+    return names if names and len(names) >= count else tuple(map(str, range(count)))
 
 
 # -- record files and shards ---------------------------------------------------------------------
@@ -225,12 +140,9 @@ def _open_records(root: Path, split: str) -> RecordSource:
             f"`{command % '--list --recursive'}` and then `{command % '--pass-through'}`",
             path,
         )
-    other = path.with_name("val.rec" if split == "train" else "train.rec")
     reader = Reader(path)
     labels = reader.labels()
-    classes = _name_classes(
-        read_class_names(root), labels, lambda: Reader(other).labels() if other.exists() else labels
-    )
+    classes = _name_classes(read_class_names(root), labels)
     return RecordSource(root, path, labels, classes, reader)
 
 
@@ -238,15 +150,8 @@ def _open_shards(root: Path, split: str) -> ShardSource:
     folder = _shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)
     found = _load_labels(folder, split, shards)
-
-    def other_labels() -> np.ndarray:
-        other = "val" if split == "train" else "train"
-        if not any(folder.glob(f"{SPLIT_PREFIX[other]}-*-of-*")):
-            return found["labels"]
-        return _load_labels(folder, other, find_shards(folder, other))["labels"]
-
-    classes = _name_classes(read_class_names(folder), found["labels"], other_labels)
     labels = found["labels"].astype(np.int32)
+    classes = _name_classes(read_class_names(folder), labels)
     return ShardSource(
         root, folder, labels, classes, tuple(shards), found["firsts"], found["offsets"]
     )
@@ -260,3 +165,153 @@ def _load_labels(folder: Path, split: str, shards: list[Path]) -> Arrays:
     if sum(shard.stat().st_size for shard in shards) < LARGE:
         return scan_shards(shards)
     return disk_cache(path, shards, partial(scan_shards, shards))
+
+
+# -- class folders -------------------------------------------------------------------------------
+
+
+def refuse_no_image(name: str, data: bytes) -> None:
+    """Raise UserError, with the `name` of the image, if it is empty or a git-LFS pointer."""
+    if not data:
+        raise UserError(f"{name}: this image has no bytes; copy it again or remove it")
+    if data.startswith(LFS_POINTER):
+        raise UserError(
+            f"{name}: this is a git-LFS pointer, not the image; `git lfs pull` fetches the images"
+        )
+
+
+@dataclass
+class FileSource:
+    """A split as class folders of image files: the label of an image is the rank of its folder."""
+
+    root: Path
+    path: Path
+    labels: np.ndarray = field(repr=False)
+    classes: tuple[str, ...]
+    _names: bytes = field(repr=False)  # all relative paths in one piece: light to hand to workers
+    _ends: np.ndarray = field(repr=False)
+    format: ClassVar[str] = "files"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, i: int) -> str:
+        """Return the path of image i."""
+        start = int(self._ends[i - 1]) if i else 0
+        return os.path.join(self.path, os.fsdecode(self._names[start : int(self._ends[i])]))
+
+    def read(self, i: int) -> bytes:
+        """Return the bytes of image i. Raises UserError if it cannot be read."""
+        name = self.name(i)
+        try:
+            with open(name, "rb", buffering=0) as file:
+                return file.read()
+        except OSError as error:
+            raise UserError(f"{name}: this image cannot be read ({error.strerror})") from None
+
+
+def open_folders(root: Path, split: str) -> FileSource:
+    """Open ROOT/SPLIT/CLASS/.
+
+    Raises UserError, which names the folder and the remedy, if it is missing, holds no images, or
+    if train and val do not have the same classes.
+    """
+    classes = folder_classes(root, split)
+    images = [_image_names(root / split / name) for name in classes]
+    paths = [
+        os.fsencode(f"{name}/{image}")
+        for name, found in zip(classes, images, strict=True)
+        for image in found
+    ]
+    if not paths:
+        raise UserError(
+            f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
+        )
+    ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
+    source = FileSource(root, root / split, labels, classes, b"".join(paths), ends)
+    refuse_no_image(source.name(0), source.read(0))  # a folder of git-LFS pointers is seen here
+    return source
+
+
+def folder_classes(root: Path, split: str) -> tuple[str, ...]:
+    """Return the names of the class folders. Raises UserError if train and val differ in them."""
+    classes = _class_folders(root, split)
+    other = "val" if split == "train" else "train"
+    others = _class_folders(root, other) if (root / other).is_dir() else classes
+    if classes == others:
+        return classes
+    name = min(set(classes) ^ set(others))
+    inside, lacking = (split, other) if name in classes else (other, split)
+    raise UserError(
+        f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
+        f" {other} has {len(others)}): {name!r} is in {inside} and not in {lacking}, so a label"
+        " would mean one class in training and another in validation. Make them the same"
+    )
+
+
+def _class_folders(root: Path, split: str) -> tuple[str, ...]:
+    """Return the names of a split's class folders, sorted by code point, as im2rec sorts them."""
+    folder = root / split
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: this folder does not exist; a data root holds train/CLASS/*.jpg and "
+            "val/CLASS/*.jpg"
+        )
+    with os.scandir(folder) as entries:
+        found = [entry.name for entry in entries if entry.is_dir()]
+    classes = tuple(sorted(name for name in found if not name.startswith(".")))
+    if classes:
+        return classes
+    raise UserError(
+        f"{folder}: it holds no class folders; sort the images into one folder for each class. For"
+        " ImageNet's validation images, `python -m data_prep.imagenet` does it"
+    )
+
+
+def _image_names(folder: Path) -> list[str]:
+    """Return the names of a class folder's images, sorted; files of other kinds are left out.
+
+    Raises UserError if there is a folder in it, which im2rec would make a class.
+    """
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.lower().endswith(IMAGE_EXTENSIONS) and entry.is_file():
+                found.append(entry.name)
+            elif entry.is_dir() and not entry.name.startswith("."):
+                raise UserError(
+                    f"{entry.path}: this is a folder inside a class folder; the layout is "
+                    "train/CLASS/*.jpg, with nothing deeper. Move its images up, or the folder out"
+                )
+    return sorted(found)
+
+
+# -- classes.txt ---------------------------------------------------------------------------------
+
+
+def read_class_names(root: Path) -> tuple[str, ...] | None:
+    """Return the class names in `classes.txt` of the data root or of the folder above, if any.
+
+    Each line is `index <tab> id <tab> words`, or just a name. The id, which is the folder's name,
+    names the class; the index, if there is one, gives the order.
+    """
+    rows = read_class_rows(root)
+    if rows is None:
+        return None
+    if all(len(row) > 1 and row[0].isdigit() for row in rows):
+        return tuple(row[1] for row in sorted(rows, key=lambda row: int(row[0])))
+    return tuple(row[0] for row in rows)
+
+
+def read_class_rows(root: Path) -> list[list[str]] | None:
+    """Return the columns of each line of `classes.txt`; None if the file is missing."""
+    for folder in (root, root.parent):
+        try:
+            text = (folder / "classes.txt").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        lines = [line for line in text.splitlines() if line.strip()]
+        rows = [[column.strip() for column in line.split("\t")] for line in lines]
+        return rows[1:] if rows and rows[0][0] == "index" else rows
+    return None

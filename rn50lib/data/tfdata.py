@@ -25,8 +25,8 @@ from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import OVERSAMPLE, SIZE, ImageDecoder, fast_decode, find_frame
-from rn50lib.data.source import ShardSource, Source
-from rn50lib.data.tfrecord import IMAGE, LABEL
+from rn50lib.data.source import Source
+from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource
 from rn50lib.errors import UserError
 from rn50lib.tf import PythonCalls, tf
 

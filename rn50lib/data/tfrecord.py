@@ -14,14 +14,16 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.errors import UserError
 
+OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 FRAMING_BYTES = 16  # what the framing adds to the data of a record
 SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
 
@@ -31,8 +33,6 @@ WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
-# the names as they are written, after a tag and their length
-_IMAGE_KEY, _LABEL_KEY = (b"\n%c%s" % (len(name), name.encode()) for name in (IMAGE, LABEL))
 
 
 def mask(crc: int) -> int:
@@ -89,10 +89,6 @@ class TFRecordReader:
             data = self.read(offset)
             yield offset, data
             offset += len(data) + FRAMING_BYTES
-
-    def __iter__(self) -> Iterator[bytes]:
-        for _, data in self.records():
-            yield data
 
     def _locate(self, head: bytes, offset: int) -> tuple[int, int]:
         """Return where the data start and stop of the record that has this head."""
@@ -167,16 +163,14 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     offsets, labels = [], []
     for shard in shards:
         reader = TFRecordReader(shard)
-        data = reader.file.data()
+        data = memoryview(reader.file.data())
         for i, (start, stop) in enumerate(reader.spans.tolist()):
-            label = _find_label(data, start, stop)
-            if label is None or not 1 <= label < 2**31:
-                name = f"{shard}: record {i} at offset {start - _HEAD.size:,}"
-                label = example_value(data[start:stop], name, LABEL)
-                if not 1 <= label < 2**31:
-                    raise UserError(
-                        f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
-                    )
+            name = f"{shard}: record {i} at offset {start - _HEAD.size:,}"
+            label = example_value(data[start:stop], name, LABEL)
+            if not 1 <= label < 2**31:
+                raise UserError(
+                    f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
+                )
             labels.append(label - 1)
         offsets.append(reader.offsets)
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
@@ -185,32 +179,13 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     }  # fmt: skip
 
 
-def _find_label(data: Any, start: int, stop: int) -> int | None:
-    """Return the label of an Example by finding its name, ten times as fast as parsing.
-
-    None if it is not there, might be part of the image, or is not written in the usual way: an
-    entry with one list of one number, each with its length before it.
-    """
-    at = data.find(_LABEL_KEY, start, stop)
-    after_image = data.find(_IMAGE_KEY, start, at) >= 0
-    if at < 0 or (after_image and data.find(_LABEL_KEY, at + 1, stop) >= 0):
-        return None
-    at += len(_LABEL_KEY) + 6
-    head = data[at - 6 : at]
-    size = head[-1]
-    if head != bytes((0x12, size + 4, 0x1A, size + 2, 0x0A, size)):
-        return None
-    label, end = _read_varint(data, at)
-    return label if end == at + size else None
-
-
 # -- one Example ---------------------------------------------------------------------------------
 
 Feature = list[bytes] | list[int] | list[float]
 EMPTY = memoryview(b"")
 
 
-def example_value(data: bytes, name: str, key: str) -> Any:
+def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
     """Return the one value of a feature: the bytes of an image, or a label.
 
     Raises UserError, with the `name` of the record, if it is missing or not of the right type.
@@ -226,7 +201,7 @@ def example_value(data: bytes, name: str, key: str) -> Any:
     return values[0]
 
 
-def parse_example(data: bytes, names: Sequence[str] = ()) -> dict[str, Feature]:
+def parse_example(data: bytes | memoryview, names: Sequence[str] = ()) -> dict[str, Feature]:
     """Return name → list of bytes, ints or floats of an Example.
 
     If ``names`` are given, the values of the other features are not read, and are []. Raises
@@ -293,3 +268,50 @@ def _read_varint(data: Any, at: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
     raise ValueError("a number that does not end")
+
+
+# -- the images of a split ------------------------------------------------------------------------
+
+
+@dataclass
+class ShardSource:
+    """A split as TFRecord shards; image i is record ``i - firsts[s]`` of shard ``s``.
+
+    ``firsts`` is int64 of shape (shards + 1,): the number of the first image of each shard, and
+    the images in all.
+    """
+
+    root: Path
+    path: Path
+    labels: np.ndarray = field(repr=False)
+    classes: tuple[str, ...]
+    shards: tuple[Path, ...] = field(repr=False)
+    firsts: np.ndarray = field(repr=False)
+    offsets: np.ndarray = field(repr=False)
+    _open: dict[int, TFRecordReader] = field(default_factory=dict, repr=False)
+    format: ClassVar[str] = "tfrecord"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, i: int) -> str:
+        """Return the shard, with number and offset of the record of image i."""
+        shard = self._shard(i)
+        position, offset = i - int(self.firsts[shard]), int(self.offsets[i])
+        return f"{self.shards[shard]}: record {position} at offset {offset:,}"
+
+    def read(self, i: int) -> bytes:
+        """Return the image in record i. Raises UserError if the record is damaged."""
+        shard = self._shard(i)
+        if shard not in self._open:
+            if len(self._open) == OPEN_SHARDS:
+                self._open.clear()
+            self._open[shard] = TFRecordReader(self.shards[shard])
+        data = self._open[shard].read(int(self.offsets[i]))
+        return example_value(data, self.name(i), IMAGE)
+
+    def _shard(self, i: int) -> int:
+        return int(np.searchsorted(self.firsts, i, side="right")) - 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}

@@ -84,19 +84,12 @@ def own_gpu(local_rank: int, visible: int) -> int:
     return local_rank % visible
 
 
-def choose_gpu(backend: str, local_rank: int) -> None:
-    """Select this worker's GPU, if there is one, before anything uses a GPU."""
-    if backend == "torch":
-        import torch
+def choose_gpu(local_rank: int) -> None:
+    """Select this worker's GPU for PyTorch, if there is one, before anything uses a GPU."""
+    import torch
 
-        if torch.cuda.is_available():
-            torch.cuda.set_device(own_gpu(local_rank, torch.cuda.device_count()))
-        return
-    from rn50lib.tf import tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        tf.config.set_visible_devices([gpus[own_gpu(local_rank, len(gpus))]], "GPU")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(own_gpu(local_rank, torch.cuda.device_count()))
 
 
 def assert_same_across_ranks(facts: Mapping[str, Any], comm: Comm) -> None:
@@ -137,31 +130,3 @@ def max_difference(arrays: dict[str, np.ndarray], comm: Comm) -> float:
     mine[comm.rank] = max(float(np.abs(arrays[name] - first[name]).max()) for name in arrays)
     (table,) = comm.sum([mine])
     return float(table.max())
-
-
-def average(gradients: Sequence[np.ndarray], comm: Comm) -> list[np.ndarray]:
-    """Average every gradient over all ranks: sum, then divide by their number."""
-    if comm.size == 1:
-        return list(gradients)
-    return [total / comm.size for total in comm.sum(gradients)]
-
-
-def broadcast_start(arrays: dict[str, np.ndarray], comm: Comm) -> dict[str, np.ndarray]:
-    """Return rank 0's initial weights on every rank, so that all ranks start alike."""
-    return comm.broadcast(arrays) if comm.size > 1 else arrays
-
-
-def learners_average(
-    function: Callable[..., Any], gradients: list[np.ndarray], comm: Comm
-) -> list[np.ndarray]:
-    """Average gradients by a learner's `exchange_gradients`.
-
-    Raises UserError unless it returns an array of the same shape for each gradient.
-    """
-    made = list(function(gradients, comm))
-    if [np.shape(new) for new in made] != [old.shape for old in gradients]:
-        raise UserError(
-            "exchange_gradients must return an array of the same shape for each gradient, and"
-            f" returned {len(made)} arrays for {len(gradients)} gradients, or other shapes"
-        )
-    return [np.asarray(new, old.dtype) for new, old in zip(made, gradients, strict=True)]

@@ -31,7 +31,7 @@ class Ddp(Comm):
                 " torchrun or srun"
             )
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        choose_gpu("torch", self.local_rank)
+        choose_gpu(self.local_rank)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
             timeout=None if timeout is None else timedelta(seconds=timeout),

@@ -42,7 +42,8 @@ class Horovod(Comm):
         self.hvd.init()
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank = self.hvd.local_rank()
-        choose_gpu(backend, self.local_rank)
+        if backend == "torch":  # `tensorflow.train_step.configure` does it for TensorFlow
+            choose_gpu(self.local_rank)
 
     def sum_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
         return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)

@@ -5,6 +5,8 @@ The step is one graph, traced once per batch shape. Metrics are summed on the de
 
 from __future__ import annotations
 
+import functools
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm, own_gpu
@@ -21,11 +22,10 @@ from rn50lib.errors import UserError, first_line, memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.tensorflow import amp
-from rn50lib.tensorflow.gradient_sync import gradient_sync
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
-from rn50lib.tensorflow.optimizer import Optimizer
+from rn50lib.tensorflow.optimizer import LossScaler, Optimizer, set_precision
 
+MESSAGES = 4  # groups of gradients that are sent one after the other
 # what TensorFlow raises if XLA cannot compile an operation
 XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
@@ -34,23 +34,21 @@ class TensorflowStep:
     """A ResNet with its optimizer on one device; the public methods are those of `TrainStep`."""
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
-        if config.cuda_graphs:
-            raise UserError("--set cuda_graphs is for PyTorch only; TensorFlow has --compile")
         self.device = configure(config.threads, comm.local_rank)
-        amp.configure(self.device, config.dtype)
+        set_precision(self.device, config.dtype)
         self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
-        load_arrays(self.named, hooks.get("broadcast_start")(start, comm))
+        load_arrays(self.named, comm.broadcast(start))
         self.trained = list(net.parameters())
         self.update = Optimizer(config, self.named, self.trained)
         self.velocity = self.update.velocity
-        self.sync = gradient_sync(comm)
+        self.sync = functools.partial(average_gradients, comm=comm)
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
         self.measure = not config.no_metrics
-        self.scaler = amp.LossScaler(config.loss_scale) if config.loss_scale else None
+        self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
         self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
         self.accumulated: list[Any] = []  # the gradients of the batches before the last
         if self.grad_accum_steps > 1:
@@ -169,10 +167,8 @@ class TensorflowStep:
         except tf.errors.ResourceExhaustedError:
             raise memory_full(self.config.batch_size, training) from None
         except tf.errors.OpError as error:
-            for holder in (self.sync, self.scaler):
-                python = getattr(holder, "python", None)
-                if python and python.error:
-                    raise python.error from None
+            if self.scaler and self.scaler.python.error:
+                raise self.scaler.python.error from None
             if self.config.compile and isinstance(error, XLA_ERRORS):
                 raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise
@@ -214,6 +210,22 @@ class TensorflowStep:
             found["cuda"] = build.get("cuda_version", "")
             found["cudnn"] = build.get("cudnn_version", "")
         return found
+
+
+def average_gradients(gradients: list[Any], comm: Comm) -> list[Any]:
+    """Average gradients over all ranks, a few at a time, in the order of the backward pass.
+
+    Horovod's Keras integration and DistributedOptimizer average nothing under Keras 3.
+    """
+    hvd = getattr(comm, "hvd", None)
+    if comm.size == 1 or hvd is None:
+        return gradients
+    waiting, averaged = gradients[::-1], []
+    size = math.ceil(len(waiting) / MESSAGES)
+    for first in range(0, len(waiting), size):
+        group, name = waiting[first : first + size], f"gradients/{first}"
+        averaged += hvd.grouped_allreduce(group, op=hvd.Average, name=name)
+    return averaged[::-1]
 
 
 def as_tensor(values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Gradient synchronisation for PyTorch: one worker, Horovod, DDP, or a learner's own function.
+"""Gradient synchronisation for PyTorch: one worker, Horovod or DDP.
 
 Each gives every rank the average of all ranks' gradients. Horovod and DDP start sending during the
 backward pass, the last layer's gradients first.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from rn50lib import distributed as groups
-from rn50lib import hooks
+from rn50lib.distributed import Comm
 
 
 class GradientSync:
@@ -34,23 +32,6 @@ class GradientSync:
     def no_sync(self) -> AbstractContextManager[Any]:
         """Return a context in which backward passes add to the gradients and send nothing."""
         return contextlib.nullcontext()
-
-
-class OverriddenSync(GradientSync):
-    """Runs a learner's `exchange_gradients` on NumPy copies."""
-
-    def __init__(self, function: Callable[..., Any], comm: groups.Comm, model: nn.Module) -> None:
-        super().__init__(model)
-        self.function, self.comm = function, comm
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        """Replace the gradients by the learner's average."""
-        held = [p.grad for p in self.model.parameters() if p.grad is not None]
-        gradients = [grad.cpu().numpy() for grad in held]
-        averaged = groups.learners_average(self.function, gradients, self.comm)
-        for grad, array in zip(held, averaged, strict=True):
-            grad.copy_(torch.from_numpy(array))
 
 
 class HorovodSync(GradientSync):
@@ -108,11 +89,8 @@ def ddp_sync(model: nn.Module) -> GradientSync:
     return sync
 
 
-def gradient_sync(comm: groups.Comm, model: nn.Module, named: Mapping[str, Tensor]) -> GradientSync:
+def gradient_sync(comm: Comm, model: nn.Module, named: Mapping[str, Tensor]) -> GradientSync:
     """Return the synchronisation for a group of workers; `named` has the parameters by name."""
-    function = hooks.get("exchange_gradients")
-    if function is not groups.average:
-        return OverriddenSync(function, comm, model)
     if comm.size == 1:
         return GradientSync(model)
     if hasattr(comm, "hvd"):

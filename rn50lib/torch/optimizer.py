@@ -1,15 +1,96 @@
-"""The optimizers in PyTorch: the fused SGD, and LARS on top of it."""
+"""The update in PyTorch: the fused SGD, LARS on top of it, and mixed precision with its loss scale.
+
+Weights, batch-norm statistics, the last layer and the loss are always float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rn50lib import hooks, optim
 from rn50lib.config import TrainConfig
+from rn50lib.errors import UserError
 from rn50lib.optim import TRUST, weight_decays
+
+AUTOCAST = {
+    "float32": torch.float32,
+    "tf32": torch.float32,  # the tensors are float32: only the multipliers round
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def set_precision(device: str, dtype: str) -> torch.dtype:
+    """Return autocast's type, and allow TF32 on a GPU for --dtype tf32 only.
+
+    PyTorch's default is TF32 convolutions. Raises UserError if `dtype` needs a GPU that PyTorch
+    does not reach.
+    """
+    if device != "cuda":
+        if dtype == "tf32":
+            raise UserError("--dtype tf32: PyTorch reaches no GPU here; `rn50 doctor` says why")
+        return AUTOCAST[dtype]
+    torch.backends.cudnn.benchmark = True
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    # The old settings first: PyTorch refuses to read them (and torch.compile does) where they say
+    # otherwise than the new ones, as in NGC's containers. The last layer stays in float32.
+    cudnn.allow_tf32 = dtype == "tf32"
+    torch.set_float32_matmul_precision("highest")
+    if hasattr(cudnn, "conv"):  # from PyTorch 2.9 on
+        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
+        matmul.fp32_precision = "ieee"
+    return AUTOCAST[dtype]
+
+
+class LossScaler:
+    """The loss scale and its rule, on the device; only a learner's own rule makes a step wait."""
+
+    def __init__(self, text: str, device: str) -> None:
+        start, self.growth_steps = optim.parse_loss_scale(text)
+        self.scale = torch.tensor(start, device=device)
+        self.good_steps = torch.tensor(0, device=device)
+        self.skipped = torch.tensor(0, device=device)
+        self.not_finite = torch.tensor(0.0, device=device)  # 1.0: the update is skipped
+        self.rule: Callable = hooks.get("loss_scale_update")
+
+    def check(self, gradients: Sequence[Tensor]) -> None:
+        """Record whether all synchronised gradients are finite."""
+        norms = torch.stack(torch._foreach_norm(list(gradients)))  # one pass over all of them
+        self.not_finite.copy_(norms.isfinite().all().logical_not())
+
+    def advance(self) -> None:
+        """Set the scale of the next step: `optim.loss_scale_update`, for tensors."""
+        bad = self.not_finite.bool()
+        self.skipped += bad
+        if self.growth_steps is None:
+            return
+        if self.rule is not optim.loss_scale_update:
+            state = self.scale.item(), int(self.good_steps), not bad.item()
+            scale, good_steps = self.rule(*state, self.growth_steps)
+            self.scale.fill_(scale)
+            self.good_steps.fill_(good_steps)
+            return
+        self.good_steps.add_(1).masked_fill_(bad, 0)
+        grown = self.good_steps >= self.growth_steps
+        factor = torch.where(bad, optim.BACKOFF, torch.where(grown, optim.GROWTH, 1.0))
+        self.scale.mul_(factor).clamp_(optim.SMALLEST_SCALE, optim.LARGEST_SCALE)
+        self.good_steps.masked_fill_(grown, 0)
+
+    def state(self) -> dict[str, float]:
+        """Return the state that a checkpoint holds."""
+        names = ("scale", "good_steps", "skipped")
+        return {name: getattr(self, name).item() for name in names}
+
+    def load(self, state: dict[str, float]) -> None:
+        """Continue from `state()`; a static scale stays the configured one."""
+        self.skipped.fill_(int(state["skipped"]))
+        if self.growth_steps is not None:
+            self.scale.fill_(state["scale"])
+            self.good_steps.fill_(int(state["good_steps"]))
 
 
 def build_optimizer(
@@ -37,10 +118,12 @@ def build_optimizer(
 
 
 class Lars(torch.optim.SGD):
-    """`rn50lib.optim.lars`, on the device.
+    """LARS: Algorithm 1 of You, Gitman and Ginsburg 2017 (arXiv:1708.03888), as in MLPerf.
 
-    It turns each gradient into its layer's step. SGD's kernel, at a rate of 1 and without decay,
-    adds that to the velocity, and skips it if `found_inf` is set.
+    The rate of a layer is lr * TRUST |weight| / (|gradient| + decay |weight|), and plain lr if a
+    norm is zero or the tensor has one dimension (gamma, beta, bias). Each gradient is turned into
+    rate * (gradient + decay * weight). SGD's kernel, at a rate of 1 and without decay, adds that
+    to the velocity, and skips it if `found_inf` is set.
     """
 
     found_inf: Tensor | None = None

@@ -1,7 +1,7 @@
 """One training step in PyTorch: forward, backward, gradient synchronisation, update.
 
 Nothing here waits for the device: metrics are summed on it, and the loop reads them every
-`disp_batches` steps. What only makes a step faster is in `cuda_graphs` and `cpu`.
+`disp_batches` steps. What only makes a step faster is in `gpu` and `cpu`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import amp, cpu, cuda_graphs
+from rn50lib.torch import cpu, gpu
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.inference import Predictor
 from rn50lib.torch.model import ResNet, load_arrays, tensors
-from rn50lib.torch.optimizer import build_optimizer
+from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
 
 
 class TorchStep:
@@ -32,12 +31,12 @@ class TorchStep:
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.dtype = amp.configure(self.device, config.dtype)
+        self.dtype = set_precision(self.device, config.dtype)
         torch.set_num_threads(config.threads)
         self.config, self.net = config, net
         self.model = ResNet(net)
         start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
-        load_arrays(self.model, hooks.get("broadcast_start")(start, comm))
+        load_arrays(self.model, comm.broadcast(start))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
@@ -51,22 +50,17 @@ class TorchStep:
         self.optimizer = build_optimizer(config, named, self.names, self.lr)
         self.sync = gradient_sync(comm, fastest, named)
         self.trained = self.sync.model  # the model, or what wraps it to see its gradients
-        self.scaler: amp.LossScaler | None = None
-        if config.loss_scale:
-            self.scaler = amp.LossScaler(config.loss_scale, self.device)
+        self.scaler = LossScaler(config.loss_scale, self.device) if config.loss_scale else None
         self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
         self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
         self.predictor: Predictor | None = None  # a copy of the present weights
-        self.prefetcher = cuda_graphs.CudaPrefetcher() if self.device == "cuda" else None
-        self.queue = cuda_graphs.Queue(self.device)
-        self.graph: cuda_graphs.Recorded | None = None  # `compute` as a CUDA graph
+        self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
+        self.queue = gpu.Queue(self.device)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
-        if config.cuda_graphs:
-            cuda_graphs.check_graphs(self.device, config)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return normalised float32 images (NCHW in channels_last memory) and int64 labels."""
@@ -83,16 +77,11 @@ class TorchStep:
             return (model or self.model)(images_NCHW)
 
     def train_step(self, batch: Batch, lr: float) -> None:
-        with cuda_graphs.explain_errors(self.config, training=True):
+        with gpu.explain_errors(self.config, training=True):
             images, labels = self.inputs(batch)
             self.lr.fill_(lr)
             self.predictor = None
-            if self.config.cuda_graphs and self.graph is None:
-                changed = [*self.model.parameters(), *self.model.buffers(), self.sums]
-                changed += [state["momentum_buffer"] for state in self.optimizer.state.values()]
-                changed += self.scaler.tensors() if self.scaler else []
-                self.graph = cuda_graphs.record(self.compute, images, labels, changed)
-            (self.graph or self.compute)(images, labels)
+            self.compute(images, labels)
             self.queue.limit()
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
@@ -140,7 +129,7 @@ class TorchStep:
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of padding only: its mean loss would be NaN
             return
-        with cuda_graphs.explain_errors(self.config, training=False):
+        with gpu.explain_errors(self.config, training=False):
             images, labels = self.inputs(batch)
             logits = self.predicted(images)[: batch.valid]
             labels = labels[: batch.valid]

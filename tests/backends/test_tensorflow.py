@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rn50lib import hooks
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network, tiny
 from tests.backends.test_torch import batch
-from tests.support import TINY, Photos, full
+from tests.support import full
 
 
 def build(net: Network | None = None, **fields: Any) -> Any:
@@ -73,44 +71,4 @@ class TestStep:
             build(threads=3)
 
 
-@pytest.mark.slow
-@pytest.mark.needs("tensorflow")
-class TestSeams:
-    @pytest.fixture(autouse=True)
-    def undo(self) -> Any:
-        yield
-        hooks.install(())
-
-    def install(self, folder: Path, seam: str, code: str) -> None:
-        file = folder / "mine.py"
-        file.write_text(code)
-        hooks.install((f"{seam}={file}:{seam}",))
-
-    def test_learners_exchange_feeds_the_update(self, step: Any, tmp_path: Path) -> None:
-        code = "def exchange_gradients(gradients, comm):\n    return [2 * g for g in gradients]\n"
-        self.install(tmp_path, "exchange_gradients", code)
-        doubled = build(wd=0.0)
-        for each in (step, doubled):
-            each.train_step(batch(8), 0.0)
-        wanted, made = step.state(), doubled.state()
-        for name in tiny(6).parameters():
-            np.testing.assert_array_equal(made[f"velocity/{name}"], 2 * wanted[f"velocity/{name}"])
-        wrong = {
-            "name 'nothing' is not defined": lambda g, comm: nothing,  # noqa: F821
-            "made shape \\(\\) of a gradient of shape": lambda g, comm: [a.sum() for a in g],
-            "returned 52 arrays for 53 gradients": lambda g, comm: g[1:],
-        }
-        for said, function in wrong.items():  # each is reported as its own error, not TensorFlow's
-            doubled.sync.function = function
-            with pytest.raises((NameError, UserError), match=said):
-                doubled.train_step(batch(8), 0.0)
-
-
 # --- in separate processes ------------------------------------------------------------------------
-
-
-@pytest.mark.needs("tensorflow")
-def test_cuda_graphs_are_refused(rn50: Any, photos: Photos) -> None:
-    flags = ("--backend", "tensorflow", "--set", "cuda_graphs=true")
-    ended = rn50("train", "--data-root", photos.root, *TINY, *flags)
-    assert ended.status == 2 and "--set cuda_graphs" in ended.error and "PyTorch" in ended.error

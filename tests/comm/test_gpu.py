@@ -40,11 +40,8 @@ tf.config.get_visible_devices = lambda kind: gpus
 tf.config.set_visible_devices = lambda chosen, kind: print("GPU", *chosen)
 tf.config.experimental.set_memory_growth = lambda gpu, on: None
 from rn50lib.tensorflow.train_step import configure
-from rn50lib.distributed import choose_gpu
 
-rank = int(os.environ["LOCAL_RANK"])
-choose_gpu("tensorflow", rank)
-configure(1, rank)
+configure(1, int(os.environ["LOCAL_RANK"]))
 """
 
 LARGE = pytest.mark.acceptance

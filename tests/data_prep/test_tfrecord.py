@@ -63,7 +63,7 @@ def read(out, split):
     """The examples of a split, shard by shard."""
     found = []
     for shard in find_shards(out, split):
-        found.append([parse_example(d) for d in TFRecordReader(shard)])
+        found.append([parse_example(d) for _, d in TFRecordReader(shard).records()])
     return found
 
 

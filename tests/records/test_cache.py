@@ -1,4 +1,4 @@
-"""Labels of large record files: read once, by one rank, and again if the files change."""
+"""Labels of large record files: read once, and again if the files change."""
 
 from __future__ import annotations
 

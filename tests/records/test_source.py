@@ -8,8 +8,8 @@ import pytest
 from data_prep import im2rec
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
-from rn50lib.data.folder import read_class_names
-from rn50lib.data.source import open_source
+from rn50lib.data.decode import open_image
+from rn50lib.data.source import open_source, read_class_names
 from rn50lib.errors import UserError
 
 CLASSES = ("Zebra", "apple", "stop sign", "ähre")  # in the order of code points
@@ -112,9 +112,9 @@ def test_lfs_pointer_and_empty_image_in_a_record(root):
         writer.write(1, pack_header(0, 1, b""))
     source = open_source(root, "train", "recordio")
     with pytest.raises(UserError, match="record with key 0 at offset 0: this is a git-LFS pointer"):
-        source.read(0)
+        open_image(source.read(0), source.name(0))
     with pytest.raises(UserError, match="key 1 at offset 76: this image has no bytes"):
-        source.read(1)
+        open_image(source.read(1), source.name(1))
 
 
 def test_missing_record_file_says_how_to_make_it(root):

@@ -38,7 +38,7 @@ def test_known_bytes(tmp_path):
 def test_reading(shard):
     reader = TFRecordReader(shard)
     assert reader.offsets.tolist() == [0, 19, 35]
-    assert list(reader) == RECORDS
+    assert [data for _, data in reader.records()] == RECORDS
     assert pickle.loads(pickle.dumps(reader)).read(35) == RECORDS[2]
 
 
@@ -50,7 +50,7 @@ def test_every_changed_byte_is_detected(shard):
         found = 0 if at < 19 else 1 if at < 35 else 2
         got = []
         with pytest.raises(RecordError) as caught:
-            for record in TFRecordReader(shard):
+            for _, record in TFRecordReader(shard).records():
                 got.append(record)
         assert got == RECORDS[:found] and caught.value.offset == [0, 19, 35][found]
         reader = TFRecordReader(shard)
@@ -62,7 +62,7 @@ def test_every_changed_byte_is_detected(shard):
 def test_a_shard_compressed_with_gzip_is_named(shard):
     shard.write_bytes(gzip.compress(SHARD))
     with pytest.raises(RecordError, match="compressed with gzip.*gunzip"):
-        list(TFRecordReader(shard))
+        list(TFRecordReader(shard).records())
 
 
 # -- examples -------------------------------------------------------------------------------------

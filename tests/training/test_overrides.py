@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from data_prep import im2rec
 from rn50lib import checkpoint
 from rn50lib.resnet import tiny
-from tests.support import TINY, Photos, strict_json
+from tests.support import TINY, Photos
 
 Run = Callable[..., Any]
 
@@ -59,7 +58,7 @@ def test_framing_is_the_writer_s(photos: Photos, tmp_path: Path, capsys: Any) ->
     (tmp_path / "mine.py").write_text(code)
     prefix, images = str(tmp_path / "a"), str(photos.root / "train")
     im2rec.main(["--list", "--recursive", "--no-shuffle", prefix, images])
-    im2rec.main(["--override", f"record_framing={tmp_path}/mine.py:framing",
+    im2rec.main(["--framing", f"{tmp_path}/mine.py:framing",
                  "--pass-through", prefix, images])  # fmt: skip
     written = "".join(f"<{24 + file.stat().st_size}>" for file in photos.files("train"))
     assert (tmp_path / "a.rec").read_text() == written
@@ -94,32 +93,6 @@ def test_decay_groups(with_override: Callable[..., Path]) -> None:
     plain = weights(with_override("decay_groups", code.format("list(names)", "[]"), *flags[2:],
                                   "--wd", "0"))  # fmt: skip
     assert equal(none_decayed, plain) and not equal(none_decayed, all_decayed)
-
-
-@pytest.mark.needs("torch")
-def test_exchange_gradients(with_override: Callable[..., Path]) -> None:
-    code = "def exchange_gradients(gradients, comm):\n    return [0 * g for g in gradients]"
-    folder = with_override("exchange_gradients", code, "--wd", "0", "--warmup-epochs", "0")
-    assert equal(weights(folder), start())
-
-
-@pytest.mark.needs("torch")
-def test_broadcast_start(with_override: Callable[..., Path]) -> None:
-    code = "def broadcast_start(arrays, comm):\n    return {n: 0 * a for n, a in arrays.items()}"
-    folder = with_override("broadcast_start", code, "--lr", "0")
-    loss = strict_json(folder / "r.json")["metrics"]["train.loss"]
-    assert loss == [pytest.approx(math.log(6))]  # a network of zeros knows nothing
-
-
-@pytest.mark.needs("torch")
-def test_metric_sums(with_override: Callable[..., Path]) -> None:
-    code = (
-        "def metric_sums(sums, comm):\n"
-        "    return {'loss': 1.25, 'top1': float(sums[3]), 'top5': None}"
-    )
-    metrics = strict_json(with_override("metric_sums", code) / "r.json")["metrics"]
-    assert metrics["train.loss"] == [1.25] and metrics["train.top5"] == [None]
-    assert metrics["train.top1"] == [24.0] and metrics["val.top1"] == [19.0]  # the images seen
 
 
 AUGMENT = """
@@ -168,7 +141,6 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
         ("schedule=mine.py:math", "import math\n", "no function 'math'"),
         ("schedule=mine.py:schedule", "def schedule(progress):\n    return 0\n",
          "must take (progress, global_batch, recipe)"),
-        ("record_framing=mine.py:schedule", GOOD, "called by `python -m data_prep.im2rec`"),
         ("schedule=mine.py:schedule", "def schedule(:\n", "does not import"),
         ("schedule=mine.py:schedule", "import nothing_of_that_name\n", "nothing_of_that_name"),
         ("schedule=mine.py:schedule", "raise SystemExit(0)\n", "does not import"),

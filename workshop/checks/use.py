@@ -13,7 +13,7 @@ from typing import Any
 from rn50 import launch
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
-from rn50lib.hooks import REPLACEABLE, RUN
+from rn50lib.hooks import REPLACEABLE
 from workshop import runs, session
 from workshop.checks import alone, ask, engine, records
 from workshop.errors import show_user_errors_plainly
@@ -23,8 +23,9 @@ SMALL: dict[str, Any] = {
     "network": "tiny", "image_shape": 32, "dtype": "float32", "batch_size": 16, "threads": 1,
     "data_nthreads": 0, "num_epochs": 2, "num_examples": 640, "disp_batches": 10,
 }  # fmt: skip
-TWO_RANKS = ("shard", "broadcast_start", "metric_sums", "exchange_gradients")
+TWO_RANKS = ("shard",)
 FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
+SEAMS = (*REPLACEABLE, FRAMING)
 
 
 def use(**given: Any) -> runs.Run | None:
@@ -36,11 +37,11 @@ def use(**given: Any) -> runs.Run | None:
     fails with it. With RN50_CHECK=record an unfinished function is skipped.
     """
     show_user_errors_plainly()
-    functions = {name: value for name, value in given.items() if name in REPLACEABLE}
+    functions = {name: value for name, value in given.items() if name in SEAMS}
     if not functions:
-        raise UserError(f"use() needs a function for one of {', '.join(REPLACEABLE)}")
+        raise UserError(f"use() needs a function for one of {', '.join(SEAMS)}")
     if FRAMING in functions and len(functions) > 1:
-        others = ", ".join(name for name in REPLACEABLE if REPLACEABLE[name].program == RUN)
+        others = ", ".join(REPLACEABLE)
         raise UserError(f"use({FRAMING}=…) packs records: call use() again for {others}")
     for name, function in functions.items():
         if not callable(function):
@@ -109,8 +110,8 @@ def pack(function: str, data_root: Path) -> None:
         first = source.read(int((source.labels < label).sum()))
         (root / "train" / name / "first.jpg").write_bytes(first)
     program("data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root)
-    seam = ("--override", f"record_framing={function}")
-    program("data_prep.im2rec", "--pass-through", *seam, "records/train", "train", folder=root)
+    own = ("--framing", function)
+    program("data_prep.im2rec", "--pass-through", *own, "records/train", "train", folder=root)
     files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
     packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
     if wrong := [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]:

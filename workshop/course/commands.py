@@ -13,9 +13,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rn50lib.argparser import Parser
 from rn50lib.config import PROFILES
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from workshop import paths
 
 PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",

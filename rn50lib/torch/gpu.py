@@ -1,9 +1,9 @@
-"""Faster steps on a GPU with the same results, and the errors of a full memory."""
+"""Copies of batches to a GPU, the pace of the loop, and the errors of a full memory."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -12,8 +12,6 @@ from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.errors import UserError, first_line, memory_full
 
-WARM_UP = 3  # steps before the recording, in which cuDNN chooses its algorithms
-ON_HOST = ("exchange_gradients", "loss_scale_update")  # `--override`s that run on the host
 # Errors of a full memory: PyTorch's GPU allocator, cuDNN and NCCL; the host's allocator
 MEMORY_FULL = ("out of memory", "DefaultCPUAllocator")
 COMPILERS = ("torch._dynamo", "torch._inductor")  # modules of torch.compile's errors
@@ -65,69 +63,6 @@ class Queue:
         self.before.record()
         if before is not None:
             before.synchronize()
-
-
-def check_graphs(device: str, config: TrainConfig) -> None:
-    """Raise UserError if `cuda_graphs` is impossible for a run."""
-    own = [text for text in config.override if text.startswith(ON_HOST)]
-    why = None
-    if device != "cuda":
-        why = "there is no GPU here"
-    elif config.n > 1:
-        why = "the exchange between workers cannot be recorded"
-    elif config.grad_accum_steps > 1:
-        why = "the batches of one update are not all alike"
-    elif own:
-        why = f"--override {own[0]} runs on the host"
-    if why:
-        raise UserError(f"--set cuda_graphs=true: {why}: leave it out")
-
-
-def record(
-    body: Callable[..., None], images: Tensor, labels: Tensor, changed: Sequence[Tensor]
-) -> Recorded:
-    """Record a step as a CUDA graph. Raise UserError if it cannot be recorded."""
-    try:
-        return Recorded(body, images, labels, changed)
-    except RuntimeError as error:
-        raise UserError(f"--set cuda_graphs=true: {first_line(error)}: leave it out") from error
-
-
-class Recorded:
-    """A step as a CUDA graph: recorded once, then replayed.
-
-    `body(images, labels)` must not use the host. The steps before the recording leave `tensors`,
-    which are all that it changes, as they were.
-    """
-
-    def __init__(
-        self, body: Callable[..., None], images: Tensor, labels: Tensor, tensors: Sequence[Tensor]
-    ) -> None:
-        self.images, self.labels = images.clone(), labels.clone()  # what the graph reads
-        before = [tensor.clone() for tensor in tensors]
-        computing, other = torch.cuda.current_stream(), torch.cuda.Stream()
-        other.wait_stream(computing)
-        try:
-            with torch.cuda.stream(other):
-                for _ in range(WARM_UP):
-                    body(self.images, self.labels)
-            computing.wait_stream(other)
-            self.graph = torch.cuda.CUDAGraph()
-            # record this thread's calls only: the loaders' threads call CUDA meanwhile
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                body(self.images, self.labels)
-        finally:
-            torch.cuda.set_stream(computing)  # a recording that fails leaves its own
-            torch.cuda.synchronize()
-            with torch.no_grad():
-                for tensor, value in zip(tensors, before, strict=True):
-                    tensor.copy_(value)
-
-    def __call__(self, images: Tensor, labels: Tensor) -> None:
-        """Replay the step on a batch."""
-        self.images.copy_(images)
-        self.labels.copy_(labels)
-        self.graph.replay()
 
 
 @contextlib.contextmanager
