@@ -141,11 +141,11 @@ def test_logits_are_the_same_to_the_bit(rn50: Run, tmp_path: Path, depth: int, s
 def test_logits_match_torchvision_and_timm(
     rn50: Run, tmp_path: Path, library: str, depth: int
 ) -> None:
-    from benchmarks import peers
+    from benchmarks import measure
 
-    with peers.missing_operators_allowed():
-        import timm
-        import torchvision
+    torchvision = measure.import_torchvision()
+    import timm
+
     name = f"resnet{depth}"
     make = getattr(torchvision.models, name) if library == "torchvision" else timm.create_model
     suffix = ".pth" if library == "torchvision" else ".safetensors"
