@@ -97,7 +97,7 @@ def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
         if split not in plan.images or not count:
             continue
         if done[split] == count:
-            print(f"{split}: {count:,} images, as it should be")
+            print(f"{split}: {count:,} images, as expected")
         else:
             found = f"{split} has {done[split]:,} images, not {count:,}"
             print(f"warning: {found}; the source is incomplete", file=sys.stderr)

@@ -24,14 +24,14 @@ HELP = {
     "axes": {
         "backend": "framework (default: torch)",
         "data_root": "folder with train.rec, train.idx, val.rec, val.idx or train/CLASS/*.jpg and"
-        " val/CLASS/*.jpg (default: ImageNet where the reference mounts it, else the road"
-        " signs)",
+        " val/CLASS/*.jpg (default: ImageNet if it is where the reference mounts it, else"
+        " the road signs)",
         "data_format": "storage of the images (default: records if there are any, else files,"
         " else TFRecord shards)",
-        "loader": "input pipeline: native is PyTorch's or tf.data, synthetic makes random images"
+        "loader": "input pipeline: native is PyTorch's or tf.data; synthetic makes random images"
         " (default: native; dali for the reference's recipe on GPUs, if DALI is installed)",
-        "dtype": "precision (default: the fastest that the hardware has)",
-        "n": "workers, one per GPU; without GPUs, processes (default: 1)",
+        "dtype": "precision (default: the fastest that the hardware supports)",
+        "n": "workers: one per GPU, or processes on the CPU (default: 1)",
         "comm": "library that synchronises gradients (default: Horovod if it is built for this"
         " hardware, else DDP)",
         "batch_size": "images per worker and step",
@@ -39,7 +39,7 @@ HELP = {
         " several batches are accumulated and synchronised once (default: -b)",
     },
     "model": {
-        "network": "tiny runs the same code in a fraction of the time, for tests (default: resnet)",
+        "network": "tiny is a small network for tests; the code is the same (default: resnet)",
         "num_layers": "depth of the ResNet (default: 50)",
         "num_classes": "classes (default: the data set's)",
         "image_shape": "input size, 3,224,224 or 224 (default: the recipe's)",
@@ -56,18 +56,18 @@ HELP = {
         " its rates are far larger than SGD's, so pass --lr too (default: the recipe's)",
         "mom": "momentum (default: 0.9)",
         "wd": "weight decay (default: 1e-4)",
-        "label_smoothing": "share of the label that is spread over all classes, in the training"
+        "label_smoothing": "share of the label that is spread over all classes in the training"
         " loss only (default: the recipe's)",
         "seed": "seed of the initial weights, the order and the augmentation (default: 0)",
     },
     "run": {
         "model_prefix": "write PREFIX-symbol.json and PREFIX-NNNN.safetensors",
         "save_period": "epochs between checkpoints (default: 1)",
-        "checkpoint_steps": "write a checkpoint every N updates within an epoch too (default: at"
-        " the end of an epoch, and on SIGTERM)",
+        "checkpoint_steps": "also write a checkpoint every N updates (default: only at the end of"
+        " an epoch, and on SIGTERM)",
         "load_epoch": "start from the checkpoint of this epoch, or score it",
         "init_from": "start with the weights of a checkpoint (the newest of a PREFIX, or a"
-        " file), with a new last layer if the number of classes differs",
+        " file); the last layer is new if the number of classes differs",
         "resume": "continue from the newest checkpoint of --model-prefix that verifies",
         "report": "write a JSON report, after every epoch",
         "logger": "log to tensorboard (in the run's folder), or call"
@@ -78,8 +78,8 @@ HELP = {
         "benchmark_iters": "iterations per epoch (default: the whole data set)",
         "num_examples": "use only this many training images per epoch",
         "test_io": "time the input pipeline alone",
-        "override": "NAME=FILE:FUNCTION replaces a part of the run by your function; repeatable",
-        "disp_batches": "iterations between readings (default: 20)",
+        "override": "NAME=FILE:FUNCTION replaces a part of the run with your function; repeatable",
+        "disp_batches": "iterations between progress lines (default: 20)",
     },
     "many workers": {
         "launcher": "program that starts the workers (default: horovodrun for Horovod, torchrun"
@@ -94,28 +94,27 @@ HELP = {
         "data_nthreads": "loader workers per worker; 0 loads in the training process (default:"
         " the cores)",
         "compile": "compile the model with torch.compile or TensorFlow's XLA",
-        "profile": "ci caps the run to seconds and prints every cap (default: gpu or cpu)",
+        "profile": "ci limits the run to seconds and prints every limit (default: gpu or cpu)",
     },
 }
 RARE_HELP = {  # the fields without a flag of their own
     "loss_scale": "factor on the loss that keeps small gradients from vanishing: dynamic,"
     " dynamic:START:STEPS (doubles after STEPS good steps) or a number (default: dynamic"
     " for float16, none otherwise)",
-    "resnet_version": "v1 or v1.5: where a down-sampling bottleneck has its stride (default: v1.5)",
+    "resnet_version": "v1 or v1.5: which convolution of a bottleneck is strided (default: v1.5)",
     "bn_decay": "true: weight decay on batch norm's gamma and beta and on the bias too; false: on"
     " weights only (default: the recipe's)",
     "zero_gamma": "true: start the last batch norm of each block at 0, so that the block begins as"
     " its shortcut (default: the recipe's)",
     "val_resize": "shorter side of a validation image before the crop (default: size x 256 / 224)",
-    "resample": "how tf.data and DALI shrink a crop: fast leaves out the antialiasing (default:"
+    "resample": "how tf.data and DALI shrink a crop: fast skips antialiasing (default:"
     " antialias, as the other loaders do)",
     "rotate": "rotate each training image by up to this many degrees to either side (default: 0)",
     "flip_up_down": "true: flip half of the training images vertically, at random",
-    "keep": "number of epochs whose checkpoints are kept, the newest (default: all)",
-    "step": "images per second of a simulated device: the model is replaced by a wait that lasts as"
-    " long",
+    "keep": "keep the checkpoints of only this many newest epochs (default: all)",
+    "step": "images per second of a simulated device, which waits instead of running the model",
     "timeline": "write Horovod's timeline of the run to this file",
-    "bind": "core gives each worker its own cores (default: the system moves them)",
+    "bind": "core pins each worker to its own cores (default: no pinning)",
     "cuda_graphs": "true: record a training step once and replay it without launching its kernels"
     " one by one",
 }
@@ -130,22 +129,22 @@ SHORT = {"n": "-n", "batch_size": "-b", "num_epochs": "-e", "lr": "-l"}
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
 
-Train, with everything that you omit chosen for this machine.
+Train; anything you omit is chosen for this machine.
 
-  rn50 run                                    the built-in road signs: minutes on two cores
+  rn50 run                                    the built-in road signs; minutes on two cores
   rn50 run --data-root photos -e 20           photos/train/CLASS/*.jpg, photos/val/CLASS/*.jpg
-  rn50 run -n 2 --model-prefix signs          two workers; checkpoints of that name
+  rn50 run -n 2 --model-prefix signs          two workers; checkpoints with that name
   rn50 run --model-prefix signs --resume      continue after a crash or a Ctrl-C
   rn50 run --preset RN50_FP16_8GPU --dry-run  what a published run would do, and its learning rate
 
   --data-root FOLDER     images in a folder per class, record files or TFRecord shards
-  -n N                   workers, one a GPU; without GPUs, processes
+  -n N                   workers: one per GPU, or processes on the CPU
   -b, --batch-size N     images per worker and step
   -e, --num-epochs N     epochs
   -l, --lr RATE          learning rate at a global batch of 256, scaled to yours
   --dtype NAME           float32, tf32, bfloat16 or float16
   --model-prefix PREFIX  name of the checkpoints
-  --resume               continue from the newest of them
+  --resume               continue from the newest checkpoint
   --preset NAME          a published or built-in run (docs/recipes.md)
   --config FILE          flags from a YAML or JSON file; --print config writes one
 

@@ -1,6 +1,6 @@
 """`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
-rn50 predict PREFIX EPOCH a.jpg b.jpg            # the three likeliest classes of each
+rn50 predict PREFIX EPOCH a.jpg b.jpg            # the three most likely classes of each
 rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 """
 
@@ -102,7 +102,7 @@ def predict(prefix: str | Path, epoch: int, images: Any) -> tuple[np.ndarray, li
 
 
 def best(probabilities: np.ndarray, classes: Sequence[str]) -> str:
-    """Return the likeliest classes of one image: "stop 97.1 %, yield 1.2 %"."""
+    """Return the most likely classes of one image: "stop 97.1 %, yield 1.2 %"."""
     likeliest = np.argsort(-probabilities, kind="stable")[:SHOWN]
     return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f} %" for i in likeliest)
 

@@ -1,18 +1,18 @@
 """The verbs of `rn50`, and the modules of those that are a separate program."""
 
 VERBS = {
-    "run": "train, with everything that you omit chosen for this machine",
-    "train": "one worker of a run, in this process",
+    "run": "train; anything you omit is chosen for this machine",
+    "train": "run one worker in this process",
     "score": "validate a checkpoint: rn50 score PREFIX EPOCH",
-    "benchmark": "images per second over numbers of workers and batch sizes",
-    "predict": "class probabilities of images: rn50 predict PREFIX EPOCH a.jpg",
-    "import": "weights of torchvision or timm as a checkpoint: rn50 import torchvision FILE",
-    "export": "a checkpoint as an ONNX file or weights for torchvision and timm",
-    "plot": "loss and accuracy curves from report files",
+    "benchmark": "measure images per second by number of workers and batch size",
+    "predict": "predict class probabilities: rn50 predict PREFIX EPOCH a.jpg",
+    "import": "turn torchvision or timm weights into a checkpoint",
+    "export": "write a checkpoint as ONNX, or as weights for torchvision and timm",
+    "plot": "draw loss and accuracy curves from report files",
     "compare": "compare reports, benchmarks and published figures",
-    "scale": "what a training would do on other numbers of GPUs, what it takes and costs",
-    "diagnose": "where the time of a run goes, and which change would help most",
-    "doctor": "what this machine has, what is missing and what to do about it",
+    "scale": "predict speed, time and cost of training on more GPUs",
+    "diagnose": "find out where a run's time goes, and which change would help most",
+    "doctor": "report what this machine has, what is missing, and the remedies",
     "workshop": "build, check and run the notebooks",
 }
 TOOLS = {  # verbs that are a separate program: the module of rn50 that has its `main`

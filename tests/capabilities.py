@@ -102,9 +102,7 @@ def _avx512_bf16() -> bool:
 
 def _package_index() -> bool:
     asked = subprocess.run(
-        [sys.executable, "-m", "pip", "index", "versions", "tqdm"],
-        capture_output=True,
-        timeout=120,
+        [sys.executable, "-m", "pip", "index", "versions", "tqdm"], capture_output=True, timeout=120
     )
     return asked.returncode == 0
 
@@ -116,13 +114,6 @@ def _two_hosts() -> bool:
     tried = "mount -t tmpfs none /run && ip link add t0 type bridge && ip link add t1 type veth"
     new = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc"]
     return subprocess.run([*new, "sh", "-c", tried], capture_output=True).returncode == 0
-
-
-def _slow_link() -> bool:
-    if shutil.which("tc") is None:
-        return False
-    tried = "tc qdisc add dev lo root tbf rate 5mbit burst 32kbit latency 1s"
-    return subprocess.run(["unshare", "--net", *tried.split()], capture_output=True).returncode == 0
 
 
 def _bubblewrap() -> bool:
@@ -137,7 +128,6 @@ DETECTORS = {
         os.geteuid() == 0 and all(map(shutil.which, ("slurmctld", "slurmd", "sbatch")))
     ),
     "two_hosts": _two_hosts,
-    "slow_link": _slow_link,
     "debootstrap": lambda: os.geteuid() == 0 and shutil.which("debootstrap") is not None,
     "timm": lambda: _module("timm") and _module("torchvision"),
     "tensorflow": lambda: _module("tensorflow"),

@@ -12,8 +12,9 @@ import json
 import os
 import struct
 import sys
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,18 @@ def bound_by_permissions() -> list[str]:
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
+
+
+def until(
+    true: Callable[[], Any],
+    said: Callable[[], str] = lambda: "it did not happen",
+    seconds: float = 240,
+) -> None:
+    """Wait until `true()`, which takes a few seconds on an idle machine, or fail with `said()`."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, said()
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -15,11 +15,9 @@ import pytest
 import yaml
 
 from rn50 import cli
-from rn50.autoconfig import prepare
-from rn50.parser import FOREIGN_FLAGS, VERBS, config_parser, parse_given
+from rn50.parser import FOREIGN_FLAGS, VERBS, parse_given
 from rn50.run import run_parser
 from rn50lib import checkpoint
-from rn50lib.config import Resolved
 from rn50lib.report import load
 from rn50lib.resnet import resnet, tiny
 from tests.conftest import ROOT, clean_environment
@@ -155,33 +153,6 @@ def test_data_root_without_data_is_refused(rn50: Run, images: list[str] | None, 
         assert shown.status == 0
 
 
-@pytest.mark.slow
-@pytest.mark.needs("torch")
-def test_a_run_reports_its_images_without_other_files(rn50: Run, photos: Photos) -> None:
-    root = Path("set")
-    shutil.copytree(photos.root, root, ignore=shutil.ignore_patterns("records"))
-    one = root / "train" / photos.files("train")[0].parent.name
-    (one / "notes.txt").write_text("not an image")
-    (one / "a.jpg").symlink_to("gone.jpg")
-    for folder, text in ((root, "set/train (48 images, files)"),
-                         (photos.root, "records/train.rec (48 images, recordio)")):  # fmt: skip
-        told = rn50("train", "--data-root", folder, *TINY, "-e", "1", "--run-dir", "r").err
-        assert text in told
-
-
-@pytest.mark.slow
-@pytest.mark.needs("torch")
-def test_run_notes_what_it_could_not_do(run_cli: Run, photos: Photos) -> None:
-    flags = ("--data-root", photos.root, *TINY, "-e", "1", "--benchmark-iters", "1")
-    few = run_cli("run", *flags, "--num-examples", "100").stderr
-    assert "--num-examples 100: " in few and "has 48 images, all are used" in few
-    assert "no checkpoint" not in few
-    random = run_cli("run", *flags, "--only-inference").stderr
-    assert "no checkpoint: the weights are random" in random
-    timed = run_cli("run", *flags, "--only-inference", "--no-metrics", "--num-examples", "9").stderr
-    assert "no checkpoint" not in timed and "--num-examples" not in timed
-
-
 @pytest.mark.parametrize(
     ("backend", "file", "build"),
     [
@@ -215,29 +186,6 @@ def test_framework_without_gpu_support_is_reported(
     assert "not on this machine" not in hidden
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        ("truncate -s -900 train.rec", ("train.rec: damaged at offset", "data_prep.verify")),
-        ("cp val.idx train.idx", ("train.idx", "train.rec")),
-        ("rm train.idx", ("train.idx", "im2rec")),
-    ],
-)
-def test_damaged_record_files(rn50: Run, photos: Photos, damage: str, words: Any) -> None:
-    shutil.copytree(photos.records, "records")
-    subprocess.run(damage.split(), cwd="records", check=True)
-    line = rn50("train", "--data-root", "records", *TINY, "-e", "1").error
-    assert all(word in line for word in words)
-
-
-@pytest.mark.needs("torch")
-def test_text_file_named_jpeg_is_reported(rn50: Run, photos: Photos, tmp_path: Path) -> None:
-    shutil.copytree(photos.root, tmp_path / "set", ignore=shutil.ignore_patterns("records"))
-    (tmp_path / "set" / "train" / "drum" / "notes.JPEG").write_text("not a picture " * 100)
-    line = rn50("train", "--data-root", "set", *TINY, "-b", "7", "-e", "1").error
-    assert "set/train/drum/notes.JPEG" in line and "not an image" in line
-
-
 def test_missing_checkpoint_is_reported(rn50: Run, photos: Photos) -> None:
     line = rn50("score", "nothing", "3", "--data-root", photos.root).error
     assert "nothing-symbol.json" in line and "--model-prefix" in line
@@ -261,14 +209,6 @@ def test_checkpoint_of_a_different_network_is_refused(
     for start in (["--load-epoch", "1"], ["--resume"]):
         line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", *start, *flags).error
         assert problem in line and "resnet18 v1.5 with 6 classes" in line
-
-
-def test_checkpoint_with_fewer_classes_is_refused(rn50: Run, photos: Photos) -> None:
-    """--num-classes was not passed, so leaving it out is not a remedy."""
-    checkpoint.write_symbol("m", tiny(5))
-    line = rn50("run", "--data-root", photos.root, "--model-prefix", "m", "--resume").error
-    assert "has 6 classes, the checkpoint of --model-prefix m 5" in line
-    assert "--num-classes" not in line
 
 
 def test_unwritable_data_folder_is_reported(rn50: Run) -> None:
@@ -357,15 +297,6 @@ def test_worker_error_is_the_runs_error(run_cli: Run, photos: Photos, tmp_path: 
 # --- what is said before a run --------------------------------------------------------------------
 
 
-def test_a_dry_run_prints_the_command_and_the_arithmetic(rn50: Run, photos: Photos) -> None:
-    shown = rn50("run", "--dry-run", "--data-root", photos.root, *TINY, "--lr", "0.1")
-    assert shown.status == 0
-    command, arithmetic, *_ = shown.out.splitlines()
-    assert "rn50 train" in command and "--batch-size 8" in command
-    assert arithmetic == "global batch 1 x 8 = 8; learning rate 0.1 x 8 / 256 = 0.003125"
-    assert not Path("runs").exists()
-
-
 # --- runs from a file -----------------------------------------------------------------------------
 
 
@@ -405,24 +336,6 @@ def test_flag_overrides_file_and_preset(rn50: Run, photos: Photos) -> None:
     both = dry(rn50, "--data-root", photos.root, "--config", "a.json", "--preset",
                "RN50_FP32_1GPU")  # fmt: skip
     assert "--batch-size 96" in both[0] and "--disp-batches 5" in both[0]
-
-
-def test_repeated_flag_overrides_a_list_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.yaml").write_text("logger: [tensorboard]\noverride: ['schedule=a.py:f']\n")
-    argv = ["--config", "a.yaml", "--override", "shard=b.py:f", "--override", "b=b.py:g"]
-    asked, _ = parse_given(config_parser("run"), argv)
-    assert asked == {"logger": ("tensorboard",), "override": ("shard=b.py:f", "b=b.py:g")}
-
-
-def test_experiment_json_repeats_the_run(rn50: Run, photos: Photos) -> None:
-    given = ("--data-root", photos.root, *TINY, "--lr", "0.30000000000000004", "-e", "3")
-    first = dry(rn50, *given)
-    prepare(parse_given(config_parser("run"), list(map(str, given)))[0]).write(Path("run.json"))
-    assert dry(rn50, "--config", "run.json")[:2] == first[:2]
-    assert Resolved.read(Path("run.json")).experiment.num_classes == 6
 
 
 @pytest.mark.parametrize(

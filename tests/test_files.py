@@ -78,20 +78,6 @@ def test_a_checkpoint_is_a_regular_file(rn50: Run, trained: Path) -> None:
     assert "n-symbol.json" in rn50(*TRAIN, "-e", "1", "--model-prefix", "n").error
 
 
-def test_shards_behind_a_link_are_replaced_there(
-    run_cli: Run, photos: Photos, tmp_path: Path
-) -> None:
-    (tmp_path / "large").mkdir()
-    (tmp_path / "shards").symlink_to("large")
-    for seed in ("1", "2"):
-        made = run_cli(photos.root, tmp_path / "shards", "--seed", seed, "--train-shards", "1",
-                       "--val-shards", "1", "--jobs", "1", module="data_prep.tfrecord")  # fmt: skip
-        assert made.returncode == 0, made.stderr
-    assert (tmp_path / "shards").is_symlink()
-    assert (tmp_path / "large" / "train-00000-of-00001").stat().st_size > 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "shards"]
-
-
 # --- one prefix, one run --------------------------------------------------------------------------
 
 
@@ -150,16 +136,6 @@ def limited(size: int, *argv: object, **environment: str) -> subprocess.Complete
         env=clean_environment(**environment), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.slow
-def test_a_run_says_that_the_disk_is_full(tmp_path: Path) -> None:
-    ended = limited(100_000, "rn50", *TRAIN, "-e", "1", "--model-prefix", tmp_path / "m")
-    assert ended.returncode == 2, ended.stderr
-    last = ended.stderr.splitlines()[-1]
-    assert last.startswith(f"error: {tmp_path / 'm-0001.safetensors'} cannot be written")
-    assert "Traceback" not in ended.stderr
 
 
 def test_full_disk_for_shards_is_reported(photos: Photos, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ RUNGS = {
     "3_dali": "DALI",
     "4_amp": "mixed precision",
     "5_tuned": "tuned",
+}
+TECHNIQUES = {
+    "DDP": r"\bDistributedDataParallel\b",
+    "Horovod": r"\bimport horovod|from horovod",
+    "DALI": r"\bnvidia\.dali\b",
+    "autocast": r"\bautocast\(",
+    "a setting of rung 5": r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression)\b",
 }
 PARTS = {"compute": "#0072b2", "communication": "#d55e00", "input": "#e69f00"}
 PUBLISHED = {
@@ -41,7 +49,7 @@ def finished(rung: str) -> Path:
 
 
 def script(rung: str) -> Path:
-    """Return your train.py, or the finished script if you have not edited train.py for this rung.
+    """Return your train.py if it uses what this rung needs and no more, or the finished script.
 
     The first call copies the script of rung 1 to train.py; an existing file is never changed.
     """
@@ -49,12 +57,13 @@ def script(rung: str) -> Path:
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
-    names = {finished(name).read_text(): name for name in RUNGS}
-    name = names.get(own.read_text())
-    if name is None or name == rung:
+    yours, needed = (_used(path.read_text()) for path in (own, finished(rung)))
+    if yours == needed:
         print(f"Using your script {own}")
         return own
-    print(f"{own} is still {name}.py: using the finished {rung}.py instead")
+    lacks, has = (", ".join(sorted(names)) for names in (needed - yours, yours - needed))
+    why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
+    print(f"{own} {why}: using the finished {rung}.py instead")
     return finished(rung)
 
 
@@ -129,15 +138,15 @@ def picture(file: Path) -> dict[str, Any]:
             here.barh(row, width, left=left, color=PARTS[part], label="" if row else part)
             left += width
         if rung in record["predictions"] and row:
-            guess = record["predictions"][rung] * rates[row - 1]
+            guess = record["predictions"][rung] * rates[0 if rung[0] == "2" else row - 1]
             label = "your prediction"
             seen = here.get_legend_handles_labels()[1]
             here.plot(guess, row, "kD", label="" if label in seen else label)
     here.set_yticks(range(len(rungs)), [RUNGS[rung] for rung in rungs])
     here.set(title="This machine", xlabel="images/s; colours: share of the step's time")
-    here.invert_yaxis()
+    here.set_ylim(max(len(rungs), 4) - 0.5, -0.5)
     if rungs:
-        here.legend(fontsize="small")
+        here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
     values = {name: results[key].value for name, key in PUBLISHED.items()}
     there.barh(list(values), list(values.values()), color="#999999")
@@ -148,6 +157,12 @@ def picture(file: Path) -> dict[str, Any]:
     steps = ", ".join(f"{RUNGS[rung]} {rate:.3g}" for rung, rate in zip(rungs, rates, strict=True))
     alt = f"The ladder in images/s. This machine: {steps or 'nothing yet'}."
     return output.figure_bundle(fig, alt)
+
+
+def _used(text: str) -> set[str]:
+    """Return which of the techniques of the rungs a script uses."""
+    code = re.sub(r"#.*", "", text)
+    return {name for name, pattern in TECHNIQUES.items() if re.search(pattern, code)}
 
 
 def _session() -> session.Session:

@@ -45,10 +45,14 @@ def bundle(html: str, text: str) -> dict[str, Any]:
 
 
 def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
-    """Display HTML with its text; `extra` adds MIME types such as RESULT_MIME."""
+    """Display HTML in a notebook, and print the text elsewhere; `extra` adds MIME types."""
+    from IPython import get_ipython
     from IPython.display import display
 
-    display({**bundle(html, text), **(extra or {})}, raw=True)
+    if get_ipython() is None:
+        print(text)
+    else:
+        display({**bundle(html, text), **(extra or {})}, raw=True)
 
 
 class Slot:
@@ -179,41 +183,26 @@ def images(
     figure(fig, alt)
 
 
-def explore(draw: Callable[..., Any], alt: str | Callable[..., str], **controls: Any) -> None:
+def explore(draw: Callable[..., Any], alt: Callable[..., str], **controls: Any) -> None:
     """Show a figure with controls that is redrawn in place when a control moves.
 
-    `draw(**values)` returns a matplotlib figure, or a figure and a sentence that describes it.
-    Controls are given as for ipywidgets.interact: (low, high, step), a list, a bool, or a widget.
-    `alt` is a text or a function of the same values. Without a front end, the figure of the initial
-    values stays, so an executed notebook shows the same.
+    `draw(**values)` returns a matplotlib figure and a sentence that describes it, `alt(**values)`
+    its alt text. Controls are widgets. Without a front end, the figure of the initial values stays,
+    so an executed notebook shows the same.
     """
-    from inspect import Parameter
-
     import ipywidgets
     from IPython.display import display
 
-    width = f"{9 * max(map(len, controls), default=0) + 10}px"
-    widgets = {}
-    for name, control in controls.items():
-        widget = control
-        if not isinstance(control, ipywidgets.Widget):
-            widget = ipywidgets.interactive.widget_from_abbrev(control, default=Parameter.empty)
-        widget.description = widget.description or name.replace("_", " ")
-        widget.style = {"description_width": width}
-        if hasattr(widget, "continuous_update"):
-            widget.continuous_update = True
-        widgets[name] = widget
     plot, finding = Slot(), Slot()
 
     def redraw(_change: Any = None) -> None:
-        values = {name: widget.value for name, widget in widgets.items()}
-        drawn = draw(**values)
-        fig, sentence = drawn if isinstance(drawn, tuple) else (drawn, None)
-        plot.figure(fig, alt(**values) if callable(alt) else alt)
-        if sentence is not None:
-            finding.html(f"<p>{escape(sentence)}</p>", sentence)
+        values = {name: widget.value for name, widget in controls.items()}
+        fig, sentence = draw(**values)
+        plot.figure(fig, alt(**values))
+        finding.html(f"<p>{escape(sentence)}</p>", sentence)
 
-    display(ipywidgets.VBox(list(widgets.values())))
-    redraw()
-    for widget in widgets.values():
+    for name, widget in controls.items():
+        widget.description = name
         widget.observe(redraw, names="value")
+    display(ipywidgets.VBox(list(controls.values())))
+    redraw()

@@ -201,7 +201,7 @@ def ensure_data(root: Path, profile: str) -> None:
         UserError: That is not possible.
     """
     if not (root / ".complete").exists():
-        print(f"The road signs are being drawn into {root}; this happens once.", flush=True)
+        print(f"Generating the road signs in {root}; this happens only once.", flush=True)
     try:
         from data_prep import im2rec, roadsigns
     except ImportError as problem:

@@ -21,7 +21,7 @@ parser.add_argument("--image-size", type=int, default=224, help="height and widt
 parser.add_argument("--batch-size", type=int, default=32, help="images per GPU and step")
 parser.add_argument("--steps", type=int, default=50, help="timed training steps")
 parser.add_argument("--warm-up", type=int, default=3, help="training steps before those")
-parser.add_argument("--lr", type=float, default=0.0125, help="learning rate for one GPU")
+parser.add_argument("--lr", type=float, default=0.1, help="learning rate for a batch of 256")
 parser.add_argument("--workers", type=int, default=2, help="processes or threads that read images")
 parser.add_argument("--save", type=Path, help="write the weights to this file at the end")
 parser.add_argument("--report", type=Path, help="write the measurements to this JSON file")
@@ -72,7 +72,7 @@ def main():
     batches = endless(loader)
     classes = len([item for item in folder.iterdir() if item.is_dir()])
     model = ResNet(resnet.resnet(50, num_classes=classes)).to(device)
-    lr = args.lr * hvd.size()  # 3. a larger batch allows a larger learning rate
+    lr = args.lr * hvd.size() * args.batch_size / 256  # 3. scaled with the global batch
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 4. the same weights to begin with
     compression = hvd.Compression.fp16 if device.type == "cuda" else hvd.Compression.none

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex01 · Records
 #
-# In these exercises you write both record formats byte by byte, and a test that detects a leaking split.
+# In these exercises, you write both record formats byte by byte, and a test that detects a leaking split.
 #
 # **Time:** 42 minutes · **Needs:** notebook 01 · **On a CPU:** seconds
 
@@ -25,7 +25,7 @@ session = workshop.start("ex01", profile)
 #
 # | bytes | what |
 # |---|---|
-# | 4 | the magic number `0xced7230a`, which is `0a 23 d7 ce` in the file |
+# | 4 | the magic number `0xced7230a`, stored as `0a 23 d7 ce` |
 # | 4 | `cflag << 29 \| length`, the length of the part without padding |
 # | length | the part |
 # | 0 to 3 | zeros, up to a multiple of 4 |
@@ -62,7 +62,7 @@ def frame(payload: bytes) -> bytes:
 workshop.check("ex01.frame", frame)
 
 # %% [markdown]
-# Your reward: im2rec, the program that packed this course's data, now packs one image of each class with your function, and the reader used in every training run reads them back.
+# Your reward: `im2rec`, the program that packed this course's data, now packs one image of each class with your function, and the reader behind every training run reads them back.
 
 # %%
 workshop.use(record_framing=frame)
@@ -115,7 +115,7 @@ workshop.check("ex01.crc", tfrecord)
 #
 # *fill in · easy · 8 minutes*
 #
-# A shard is a sequence of records. DALI needs an index: a line `offset size` for each record, where the size includes the 16 bytes of framing. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
+# A shard is a sequence of records. DALI needs an index of it, with a line `offset size` for each record, where the size includes the 16 bytes of framing. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
 
 # %% tags=["answer", "ex01.index"]
 import struct
@@ -142,7 +142,7 @@ workshop.check("ex01.index", index)
 #
 # *write the test · medium · 12 minutes*
 #
-# A data set has several photos of each object. The file name contains the object: `017_b.jpg` is the second photo of object `017`. A function `split(names)` divides such a list of names into two, `(train, val)`.
+# A data set has several photos of each object. The file name starts with the object: `017_b.jpg` is the second photo of object `017`. A function `split(names)` divides a list of such names into two, `(train, val)`.
 #
 # If one photo of an object is used for training and a second one for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
 #

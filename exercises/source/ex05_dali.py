@@ -59,16 +59,22 @@ workshop.check("ex05.bottleneck", rates)
 # Now measure. `rn50 diagnose` times your machine's loader alone, a simulated device of that speed alone, and both together. Which of the two formulas is the third number closer to? The overlap is rarely perfect, because the loader's cores have other work too during a run.
 
 # %%
-from workshop.lessons import nb05
+import os
 
-scratch = session.runs / "ex05-diagnose"
-scratch.mkdir(parents=True, exist_ok=True)
-patient = dict(
-    data_root=str(session.data_root), data_format="files", recipe="reference", batch_size=32,
-    loader="native", step=1442.6, profile=session.profile, n=1,
-)  # fmt: skip
-found = nb05.diagnose(scratch, "own", patient, "--seconds", session.seconds)
-loader, device, both = (found["rates"][name] for name in ("loader", "compute", "both"))
+os.chdir(session.folder)
+os.environ |= {"DATA": str(session.data_root), "PROFILE": session.profile}
+os.environ["EACH"] = str(session.seconds)  # seconds of each measurement
+
+# %% language="bash" magic_args="-e"
+# rn50 diagnose --data-root "$DATA" --data-format files --recipe reference -b 32 --loader native \
+#   --set step=1442.6 -n 1 --profile $PROFILE --seconds $EACH --json diagnosis.json 2>&1
+
+# %%
+import json
+from pathlib import Path
+
+found = json.loads(Path("diagnosis.json").read_text())["rates"]
+loader, device, both = (found[name] for name in ("loader", "compute", "both"))
 print(f"In turn: {1 / (1 / loader + 1 / device):,.0f}. Overlapped: {min(loader, device):,.0f}.")
 print(f"Measured: {both:,.0f} images per second.")
 

@@ -44,18 +44,33 @@ megabytes = {
 workshop.check("ex06.memory", megabytes)
 
 # %% [markdown]
-# Now count: the library knows every layer. It keeps the fully-connected layer in float32, so its copy is a little smaller than yours, and it adds what pooling and batch norm store.
+# Now count what autograd keeps of an image, in float32 and under `autocast`. The cell uses bfloat16, which has the size of float16 and runs on every CPU, and small images: activations grow with the area. A few things do not shrink in 16 bits, such as the positions that max pooling keeps.
 
 # %%
-from rn50lib import resnet as network
-from workshop import memory
+import torch
 
-resnet50 = network.resnet(50)
-for dtype in ("float32", "float16"):
+from rn50lib import resnet as network
+from rn50lib.torch.model import ResNet
+
+
+def kept_bytes(images, dtype):
+    model, kept = ResNet(network.resnet(50)), {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            outputs = model(torch.randn(images, 3, 64, 64))
+    del outputs  # it kept all of them until here
+    return sum(kept.values())
+
+
+for dtype, each in ((torch.float32, 12), (torch.bfloat16, 14)):
+    per_image = (kept_bytes(2, dtype) - kept_bytes(1, dtype)) * (224 / 64) ** 2
     for batch in (1, 96):
-        m = memory.predict(resnet50, 224, batch, dtype)
-        counted = (m.weights + m.gradients + m.momentum + m.activations) / 1e6
-        print(f"{dtype}, batch {batch:2}: {counted:7,.0f} MB")
+        print(f"{dtype}, batch {batch:2}: {25.6 * each + per_image * batch / 1e6:7,.0f} MB")
 
 # %% [markdown]
 # ## ex06.scaler · A dynamic loss scale

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ex07 · Inference
 #
-# After these exercises you can compute latency percentiles, make a network faster without changing its predictions, and find out when a server's answers depend on the other requests in the batch.
+# After these exercises, you can compute latency percentiles, make a network faster without changing its predictions, and find out when a server's answers depend on the other requests in the batch.
 #
-# **Time:** 32 minutes · **Needs:** notebook 07, PyTorch for one of the cells · **On a CPU:** half a minute to run
+# **Time:** 32 minutes · **Needs:** notebook 07, and PyTorch for the last two exercises · **On a CPU:** half a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -21,7 +21,7 @@ session = workshop.start("ex07", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# A service guarantees its p99: the time within which 99 of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is a list of latencies in the order of measurement.
+# A service promises its p99: the time within which 99 of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is a list of latencies in the order of measurement.
 #
 # - The result is the **smallest measured value** that is at least as large as `per_cent` percent of all values (the *nearest rank*). Do not interpolate.
 # - p100 is the largest value, and p0 the smallest.
@@ -47,7 +47,7 @@ def percentile(seconds: list[float], per_cent: float) -> float:
 workshop.check("ex07.percentile", percentile)
 
 # %% [markdown]
-# Now use it. A server needs 10 ms per request and handles one at a time. Requests arrive at random; one that arrives while the server is busy waits in a queue. At 50 requests per second the server is busy half of the time, at 95 nearly all of it. Predict p50 and p99 before you run the cell.
+# Now use it. A server needs 10 ms per request and handles one at a time. Requests arrive at random; one that arrives while the server is busy waits in a queue. At 50 requests per second, the server is busy half of the time; at 95, nearly all of it. Predict p50 and p99 before you run the cell.
 
 # %%
 import numpy as np
@@ -65,7 +65,7 @@ if not engine.unanswered(percentile):
         print(f"{rate} requests a second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 # %% [markdown]
-# ## ex07.fold · One layer less
+# ## ex07.fold · One layer fewer
 #
 # *fill in · medium · 12 minutes*
 #
@@ -105,7 +105,7 @@ def fold(conv, bn):
 workshop.check("ex07.fold", fold)
 
 # %% [markdown]
-# Now compare on a layer that has seen a few batches: unfolded, folded by you, and folded by PyTorch's function.
+# Now compare a layer that has seen a few batches: unfolded, folded by you, and folded by PyTorch's function.
 
 # %%
 if engine.unanswered(fold):
@@ -138,7 +138,7 @@ import torch
 
 
 def broken(logits, k):
-    """Return the k likeliest classes of each image and their probabilities, with three bugs."""
+    """Return the k most likely classes of each image and their probabilities. It has three bugs."""
     power = torch.exp(logits)
     probabilities = power / power.sum(dim=0)
     classes = probabilities.argsort(dim=1)[:, -k:]
@@ -151,12 +151,12 @@ for batch in (image, torch.cat([image, others])):
     print(f"in a batch of {len(batch)}: classes {classes[0].tolist()}, {probabilities[0]}")
 
 # %% [markdown]
-# The correct answer in any batch is classes 1 and 3, with 0.644 and 0.237. Copy the function into the next cell as `likeliest` and fix it. There are three bugs. You have just seen two of them; the third one shows when a network is *very* confident, with a logit of 1000.
+# The correct answer in any batch is classes 1 and 3, with 0.644 and 0.237. Copy the function into the next cell as `likeliest` and fix it. There are three bugs. You have just seen two of them; the third appears when a network is *very* confident, with a logit of 1000.
 
 
 # %% tags=["answer", "ex07.likeliest"]
 def likeliest(logits, k: int):
-    """Return the k likeliest classes of each image, the likeliest first, and their probabilities.
+    """Return each image's k most likely classes, the most likely first, and their probabilities.
 
     Both are tensors of shape (images, k); `logits` has shape (images, classes).
     """
@@ -173,4 +173,4 @@ def likeliest(logits, k: int):
 workshop.check("ex07.likeliest", likeliest)
 
 # %% [markdown]
-# A test that sends one image at a time cannot find the first bug. So always test a server twice: with one image, and with a batch.
+# A test that sends one image at a time cannot find the first bug. So always test a server with one image and with a batch.

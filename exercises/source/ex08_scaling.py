@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex08 · Benchmark, scaling, and all of it
 #
-# After these exercises you can compute a trustworthy speed, calculate the cost of a gradient exchange and how much of it overlaps with compute, and turn a slow, wrong script into a correct one that is at least three times as fast.
+# After these exercises, you can compute a trustworthy speed, calculate the cost of a gradient exchange and how much of it overlaps with compute, and turn a slow, wrong script into a correct one that is at least three times as fast.
 #
 # **Time:** 90 minutes · **Needs:** notebook 08, PyTorch for the last exercise · **On a CPU:** half a minute to run, and one or two minutes for the last check
 
@@ -21,7 +21,7 @@ session = workshop.start("ex08", profile)
 #
 # *find the bug · easy · 8 minutes*
 #
-# A benchmark recorded the number of images and the seconds of each iteration. The first `warmup` iterations should not count. Run the cell: the function returns 83 images per second. Yet after the warm-up, 200 images took 3 seconds.
+# A benchmark recorded the images and the seconds of each iteration. The first `warmup` iterations should not count. Run the cell: the function returns 83 images per second, although 200 images took 3 seconds after the warm-up.
 
 
 # %%
@@ -54,7 +54,7 @@ workshop.check("ex08.rate", rate)
 #
 # *predict, then measure · medium · 10 minutes*
 #
-# In ex03 you counted what a worker sends in a ring all-reduce: `n − 1` messages until the sums are complete, and `n − 1` more until every worker has all of them, each with 1/n of the gradients. Now compute the time. A message takes the **latency** of the link, plus its bytes divided by the **bandwidth**; the next one starts when it has arrived. All workers send at the same time.
+# In ex03, you counted what a worker sends in a ring all-reduce: `n − 1` messages until the sums are complete, and `n − 1` more until every worker has all of them, each with 1/n of the gradients. Now compute the time. A message takes the **latency** of the link plus its bytes divided by the **bandwidth**; the next one starts when it has arrived. All workers send at the same time.
 #
 # | | |
 # |---|---|
@@ -62,7 +62,7 @@ workshop.check("ex08.rate", rate)
 # | bandwidth | 12.5 GB/s (12.5 · 10⁹ bytes per second) |
 # | latency of a message | 20 µs |
 #
-# How many **milliseconds** does an all-reduce take with 2, 8 and 512 workers? Guess first: with 512 instead of 2, does it take 2 times, 5 times or 256 times as long?
+# How many **milliseconds** does an all-reduce take with 2, 8 and 512 workers? Guess first: with 512 workers instead of 2, does it take 2, 5 or 256 times as long?
 
 # %% tags=["answer", "ex08.ring"]
 # {workers: milliseconds of one all-reduce}
@@ -82,7 +82,7 @@ from workshop.checks import ex08
 
 for n in (2, 8, 64, 512, 4096):
     total, latency = 1000 * ex08.ring_seconds(n), 2 * (n - 1) * 0.020
-    print(f"{n:5} workers: {total:6.1f} ms, {latency:6.1f} of them latency")
+    print(f"{n:5} workers: {total:6.1f} ms, of which {latency:6.1f} ms are latency")
 
 # %% [markdown]
 # ## ex08.overlap · Overlapping the exchange
@@ -102,7 +102,7 @@ for n in (2, 8, 64, 512, 4096):
 
 # %% tags=["answer", "ex08.overlap"]
 def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
-    """Return compute time divided by step time; the step waits for exchange that is not hidden."""
+    """Return compute time divided by step time, which includes any exchange that is not hidden."""
     ### BEGIN SOLUTION
     free = 0.0
     for at, seconds in zip(ready, takes, strict=True):
@@ -119,7 +119,7 @@ workshop.check("ex08.overlap", efficiency)
 #
 # *tune to a target · hard · 60 minutes*
 #
-# `exercises/capstone/train_slow.py` trains a small network on the road signs. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in six**. Fix it, and make it at least **3 times as fast** on this machine. First see how it performs:
+# `exercises/capstone/train_slow.py` trains a small network on the road signs. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in six**. Fix it, and make it at least **3 times as fast** on this machine. First see how it does:
 
 # %%
 ex08.look()
@@ -137,9 +137,9 @@ ex08.look()
 # | validation | after each epoch, all images of `data/val` once, in evaluation mode |
 # | `out/report.json` | `val_loss` and `val_top1` (percent), each a list with one number per epoch, over all validation images |
 #
-# The check runs your script and the slow one in turns, each in a separate process that starts from the JPEGs. It divides the number of training images by the seconds of the whole run. It ignores what you print: it records the images that go into the network and the logits that come out. No GPU is used, and float32 is enough.
+# The check runs your script and the slow one in turns, each in a separate process that starts from the JPEGs. The speed is the number of images trained on, over the seconds of the whole run. The check ignores what you print: it records the images that go into the network and the logits that come out. No GPU is used, and float32 is enough.
 #
-# To start, write `%load capstone/train_slow.py` as the only line in the next cell and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first, since a wrong script may be fast for the wrong reason; the check names them one at a time. Then make it faster.
+# To start, write `%load capstone/train_slow.py` as the only line in the next cell and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first, because a wrong script may be fast for the wrong reason; the check names them one at a time. Then make it faster.
 
 # %% tags=["answer", "ex08.capstone"]
 # This cell contains the whole script; the check calls train(data, out).

@@ -1,17 +1,17 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this notebook you train a first network and test it on images. You also learn why training needs so much computing power, and how the notebooks work.
+# In this notebook, you train your first network and test it on images. You also learn why training needs so much computing power and how the notebooks work.
 #
-# **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, and a minute more to draw the images the first time
+# **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute to draw the images the first time
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-epochs: int | None = None  # epochs of the training run
-seed: int = 0  # start of all randomness in that run
+epochs: int | None = None  # epochs to train
+seed: int = 0  # random seed of that run
 
 # %% [markdown]
-# Run the cells from top to bottom with Shift + Enter. The cell above holds the notebook's parameters: to change one, edit it and run everything from that cell on. The next cell is the first step of every notebook. It reports this machine's hardware, chooses a profile for it, and draws the course's images of road signs if they are missing.
+# Run the cells from top to bottom with Shift + Enter. The cell above contains the notebook's parameters: to change one, edit it and run everything from that cell on. Every notebook starts with a cell like the next one. It reports this machine's hardware, chooses a profile for it, and generates the course's images of road signs if they are missing.
 
 # %%
 import os
@@ -24,9 +24,9 @@ os.chdir(session.folder)  # everything below is written here
 os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": str(seed)}
 
 # %% [markdown]
-# ## A trained network, first
+# ## Train a network first
 #
-# The command below trains a network on images of twelve road signs. The network is `tiny`: it runs through the same code as ResNet-50, but takes seconds. A cell that starts with `%%bash -e` holds what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
+# The command below trains a network on images of twelve road signs. The network is called `tiny`: it uses the same code as ResNet-50, but trains in seconds. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
 #
 # **Predict** before you run it: guessing gets 1 in 12 right, or 8.3 %. How much better will the network be after such a short run?
 
@@ -68,11 +68,11 @@ for ax, file, answer, share in zip(axes.flat, chosen, answers, sure, strict=True
         xticks=[], yticks=[], title=f"{file.parent.name}", xlabel=f"{answer}, {100 * share:.0f} %"
     )
 right = sum(answers == truth)
-fig.suptitle(f"Eight signs (title) and the network's answer (below): {right} right")
+fig.suptitle(f"Eight signs: class above, the network's answer below; {right} right")
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The run's report has the accuracy over the whole validation set. It also records the machine, the software versions, and the reason for every setting.
+# The run's report contains the accuracy on the whole validation set. It also records the machine, the software versions, and the reason for every setting.
 
 # %%
 import json
@@ -85,7 +85,7 @@ print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(r
 # %% [markdown]
 # ## Why train so much?
 #
-# This course grew out of a talk on data sets for autonomous driving. A car that drives itself needs networks that recognise signs, people and lanes. The fleet that uses these networks also collects the data for the next ones, which makes a loop of five steps. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
+# This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, people and lanes. The cars that use these networks also collect the data for the next ones, so development is a loop of five steps. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
 
 # %%
 loop = ["collect data", "train models", "simulate", "re-simulate", "map"]
@@ -104,13 +104,13 @@ for i, name in enumerate(loop):
 ax.set(
     xlim=(-3, 3),
     ylim=(-1.2, 1.2),
-    title="The loop of autonomous driving: this course is about training",
+    title="The development loop of self-driving cars: this course covers training",
 )
 ax.axis("off")
 workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every turn of the loop adds data, and every network is trained again on all of it. How long does that take? You can estimate it. ImageNet, the data set of the published ResNet-50, has 1,281,167 training images, and the recipe shows each of them 90 times. The rates and hours below were published for one V100 GPU with 16 GB, in 32-bit (FP32) and 16-bit numbers (FP16). The hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, whose default is FP16.
+# Every pass through the loop adds data, and the networks are trained again on all of it. How long does that take? You can estimate it. ImageNet, the data set behind the published ResNet-50 results, has 1,281,167 training images, and the recipe shows each of them 90 times. The rates and hours below were published for one V100 GPU with 16 GB, in 32-bit (FP32) and 16-bit (FP16) precision. The hours come from `runner -n 1 -b 96 --dtype float32` and from `runner -n 1 -b 208`, which trains in FP16 by default.
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -123,7 +123,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. The other ways to go faster are several GPUs and an input pipeline that keeps up with them. Minibatching is also memory-bound: on the same 16 GB, the published FP32 run has 96 images in a batch and the FP16 run 208.
+# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. The other ways to go faster are several GPUs and an input pipeline that keeps up with them. Minibatching is also memory-bound: with the same 16 GB, the published FP32 run has 96 images in a batch, the FP16 run 208.
 #
 # ## Where the course goes
 #
@@ -139,16 +139,16 @@ workshop.course_map()
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a lesson computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs as long as reliable numbers need. `ci` is for tests: it is so short that its accuracy and speed mean nothing. If a lesson needs hardware that you don't have, you see a smaller variant, or a recorded result with its origin.
+# The profile decides how much a lesson computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: it is so short that its accuracy and speed mean nothing. If a lesson needs hardware that you don't have, you see a smaller variant, or a recorded result and its source.
 #
 # ## Your turn
 #
-# A fleet of 100 cars has 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. How many days of training do 90 epochs over the images of `days` days take, at `rate` images per second? Replace `...` with your formula.
+# A fleet of 100 cars has 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days do 90 epochs of training on all of them take, at `rate` images per second? Replace `...` with your formula.
 
 
 # %%
 def training_days(days, rate):
-    """Return the days of training for 90 epochs over the fleet's images."""
+    """Return how many days 90 epochs on the fleet's images take."""
     ...
 
 
@@ -162,7 +162,7 @@ if yours is None:
     print("Not attempted yet: write the function in the cell above and run both cells.")
 elif abs(factor - 1) < 0.01:
     print(f"Right: a year of data is {365 * kept / 1_281_167:.0f} times ImageNet.", end=" ")
-    print(f"It trains in {yours:.1f} days on one V100 in FP16 and in", end=" ")
+    print(f"90 epochs take {yours:.1f} days on one V100 in FP16 and", end=" ")
     print(f"{training_days(365, 10263.2):.1f} days on eight (10,263.2 images/s, published).")
 else:
     close = [text for size, text in hints.items() if abs(factor / size - 1) < 0.01]
@@ -175,9 +175,9 @@ session.note("first_run_s", report["total_duration"], "s", "duration of the firs
 # %% [markdown]
 # ## If something does not work
 #
-# - **An error in one line** names the wrong file, value or flag and says what to do.
+# - **A one-line error** names the wrong file, value or flag and says what to do.
 # - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and prints a remedy for each problem.
-# - **To get an original notebook back**, run `rn50 workshop reset 00`. It keeps a copy of your version.
+# - **To restore a notebook**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 # - **To stop a run**, interrupt the cell (■ in the toolbar).
 # - **Out of GPU memory?** Shut down the kernels of other notebooks. `nvidia-smi` lists the processes that hold memory.
 # - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu -p seed 1` writes the executed notebook and its web page to `runs/`.

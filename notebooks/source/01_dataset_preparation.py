@@ -7,9 +7,9 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-left_out: str = "deer"  # the class that is missing from val in the experiment with labels
-rounds: int | None = None  # rounds of the reading measurement
-seed: int = 0  # start of all randomness
+left_out: str = "deer"  # class to leave out of val in the experiment on labels
+rounds: int | None = None  # rounds of the read benchmark
+seed: int = 0  # random seed
 
 # %%
 import os
@@ -32,9 +32,9 @@ os.environ |= {
 # %% [markdown]
 # ## What is in the data set
 #
-# A model learns what is in the files, not what you believe is in them. Ten minutes of looking at them can save days of training.
+# A model learns what is in the files, not what you think is in them. Ten minutes of looking at them can save days of training.
 #
-# The layout is ImageNet's: one folder per split, with one folder per class, which holds the images. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
+# The layout is the usual one for ImageNet: one folder per split, and in it one folder of images per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
 
 # %%
 from collections import Counter
@@ -66,7 +66,7 @@ print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 10
 print("colour modes here:", dict(modes))
 
 # %% [markdown]
-# ImageNet's mean is the size of its archive divided by the number of images; the archive's own headers are less than 1 % of it. Next, look at the images, their shapes and their sizes.
+# ImageNet's mean is the size of its archive divided by the number of images; the headers inside the archive are less than 1 % of it. Next, look at the images, their shapes and their sizes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -85,7 +85,7 @@ workshop.figure(fig, alt=f"One image of each class: {', '.join(sorted(per_class)
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 common = Counter(shapes)
 left.scatter(*zip(*common, strict=True), s=[900 * n / len(train) for n in common.values()])
-left.set(title="Shapes, area by number of images", xlabel="width, pixels", ylabel="height, pixels")
+left.set(title="Image shapes (marker area: count)", xlabel="width, px", ylabel="height, px")
 right.hist(kilobytes, bins=40)
 lines = {"here": kilobytes.mean(), "ImageNet": ARCHIVE / IMAGENET / 1000}
 for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
@@ -93,7 +93,7 @@ for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
 right.set(title="File sizes", xlabel="kilobytes", ylabel="training images")
 right.legend()
 upright = 100 * np.mean(height > width)
-finding = f"{upright:.0f} % of the images are upright; the largest file is {kilobytes.max():.0f} KB"
+finding = f"{upright:.0f} % are in portrait format; the largest file has {kilobytes.max():.0f} KB"
 workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. {finding}.")
 print(finding)
 
@@ -102,9 +102,9 @@ print(finding)
 #
 # ## From folder to label
 #
-# A network knows its classes only by number, so a number must mean the same class in training, in validation and a year later. The rule is simple: **the label is the rank of the folder's name in sorted order**, counted from 0.
+# A network knows its classes only by number, so a number must mean the same class in training, in validation and a year later. The rule: **the label is the rank of the folder's name in sorted order**, counted from 0.
 #
-# The rule has a weakness. Suppose one folder is missing from val because a copy was interrupted. **Predict:** what accuracy is reported for a model that never errs?
+# The rule has a weakness. Suppose one folder is missing from val because a copy was interrupted. **Predict:** what accuracy is reported for a perfect model?
 
 # %%
 in_train = {name: label for label, name in enumerate(sorted(per_class))}
@@ -115,11 +115,11 @@ print("labels in train:", in_train)
 print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f} % top-1")
 
 # %% [markdown]
-# The missing folder shifts every label after it. Nothing crashes, and the training loss looks healthy. Only the validation accuracy is poor, and finding out why can take a week. So keep the list of classes next to the data, and look at some validation images with their labels.
+# The missing folder shifts every label after it. Nothing crashes, and the training loss looks healthy. Only the validation accuracy is poor, and finding out why can take days. So keep the list of classes next to the data, and look at some validation images with their labels.
 #
 # ## ImageNet's archives
 #
-# After you register at [image-net.org](https://image-net.org), you get three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. Here is a small copy in the same format. The WordNet ids are real, but the images are road signs.
+# After you register at [image-net.org](https://image-net.org), you can download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The next cell makes small ones in the same format. The WordNet ids are real, but the images are road signs.
 
 # %%
 from workshop.lessons import nb01
@@ -160,7 +160,7 @@ print(f"{right} of {number} labels are right if you subtract 1 from the number i
 #
 # ## Odd files
 #
-# Among a million files, some are not what their names say. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Copying by hand adds truncated files, empty files and git-LFS pointers. The next cell makes one of each kind. **Predict:** which of them will Pillow decode?
+# Among a million files, some are not what their names say. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each kind. **Predict:** which of them will Pillow decode?
 
 # %%
 original = firsts[0].read_bytes()
@@ -184,11 +184,11 @@ for file in sorted(odd.iterdir()):
         print(f"{file.name:12} refused: {str(error).split(' <')[0].split(' /')[0]}")
 
 # %% [markdown]
-# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey and continues. Packing does not decode at all; you will see below what gets through.
+# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Packing does not decode at all; you will see below what gets through.
 #
-# ## Pack: `im2rec`
+# ## Pack with `im2rec`
 #
-# RecordIO is MXNet's format, which DALI reads too. Two commands make it: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags are those of MXNet's `im2rec.py`, and so are the resulting files, byte for byte: this project's tests compare them.
+# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags are those of MXNet's `im2rec.py`. The format is MXNet's too: a test compares it, byte for byte, with a file that MXNet 1.9.1 wrote.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -202,10 +202,10 @@ for file in sorted(odd.iterdir()):
 #
 # The **index** (`.idx`) has one line per record: its number, and the byte at which it starts. `od` shows the start of the **records** (`.rec`). All numbers are little-endian, and a record consists of
 #
-# 1. a **magic** number, `0xced7230a`, which is `0a 23 d7 ce` in the file;
+# 1. a **magic** number, `0xced7230a`, stored as `0a 23 d7 ce`;
 # 2. a 32-bit word with the kind of record in its upper 3 bits and the **length** in the other 29;
 # 3. the content: 24 bytes of **header** with the label, then the JPEG, which starts with `ff d8`;
-# 4. zeros that fill it up to a multiple of 4 bytes.
+# 4. zeros that pad it to a multiple of 4 bytes.
 #
 # Find these parts in the output above, then read them in Python.
 
@@ -222,7 +222,7 @@ print(f"flag {flag} (one label), label {label:.0f}, number {number}, second numb
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# If you understand a format, you can write it. The next cell packs the whole list, and the result should equal the file above.
+# If you understand a format, you can write it. The next cell packs the whole list. The result should be identical to the file above.
 
 
 # %%
@@ -246,13 +246,13 @@ print(
 )
 
 # %% [markdown]
-# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a multiple of 4 bytes. If it does, the real writer splits the record there into parts (kinds 1, 2 and 3) and leaves the magic number out, and the reader puts it back.
+# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a multiple of 4 bytes. If it does, the real writer omits it and splits the record into parts there (kinds 1, 2 and 3); the reader puts it back.
 #
-# A reader or writer without this rule passes most small tests. The last line of the output estimates how often ImageNet needs it. The estimate assumes random bytes and is not a count, so such a program *probably* fails on ImageNet. You will write the rule in exercise `ex01.frame`.
+# A reader or writer without this rule passes most small tests. The last line of the output estimates, for random bytes, how often ImageNet needs it, so such a program *probably* fails there. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
-# The index lets you read any record with one seek. The class below is all you need to train from a record file. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
+# The index lets you read any record with one seek. The class below is all you need to train from a record file whose records have one part each. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
 
 # %%
 import io
@@ -302,9 +302,9 @@ if workshop.has("nvidia.dali"):
     print("yours:", [records[i][1] for i in range(16)])
 
 # %% [markdown]
-# ## What packing gains
+# ## What you gain by packing
 #
-# Training from the folder works, too. What does one large file gain? Read all images in three ways, in turns, without decoding: one file per image in random order, records in random order, and records from front to back. Each way is measured **warm**, with the bytes in memory, and **cold**, after asking the operating system to drop them.
+# Training from the folder works, too. So why make one large file? Read all images in three ways, in turns, without decoding: one file per image in random order, records in random order, and records from front to back. Each way is measured **warm**, with the bytes in memory, and **cold**, after asking the operating system to drop them.
 #
 # **Predict:** how many times faster is the last way than the first, warm and cold?
 
@@ -362,35 +362,36 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ends = [[m - min(v) for m, v in zip(mid, values, strict=True)],
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
     ax.barh(names, mid, xerr=ends, capsize=4)
-    ax.axvline(needed, color="black", ls="--", label="8 V100s train, FP16")
-    ax.set(title=f"Read {cache}", xlabel=f"images/s, median and range of {rounds} turns")
+    ax.axvline(needed, color="black", ls="--", label="training speed of 8 V100s, FP16")
+    ax.set(title=f"Reading speed, {cache}", xlabel=f"images/s, median and range of {rounds} turns")
+    ax.locator_params(axis="x", nbins=5)
 axes[0].invert_yaxis()
 axes[1].legend(fontsize=8)
 gain = {c: middle["records_in_order", c] / middle["files_at_random", c] for c in ("warm", "cold")}
 finding = (
-    f"records in order over files: {gain['warm']:.1f} times warm, {gain['cold']:.1f} times cold"
+    f"records in order: {gain['warm']:.1f} (warm), {gain['cold']:.1f} (cold) times as fast as files"
 )
-workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}")
-print(f"{finding}; the dashed line is {needed:,.0f} images/s (published)")
+workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}.")
+print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose that takes 1 ms. How long does it take for all of ImageNet? NVIDIA's runner has `--data-nthreads 40` by default, but those threads feed MXNet's own loader. The published runs read with DALI, which had 3 threads per GPU, or 24 for eight GPUs.
+# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose that takes 1 ms. How long does it take for all of ImageNet? The published runs used DALI: of its threads, three per GPU decode, and one per GPU reads, so eight GPUs have 8 readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
 
 # %%
 print(
     f"8 V100s train an epoch in {IMAGENET / needed / 60:.1f} minutes; opening ImageNet's files takes"
 )
-for readers in (1, 24, 40):
+for readers in (1, 8, 40):
     print(f"{IMAGENET * 0.001 / 60 / readers:6.1f} minutes with {readers} reader(s) at 1 ms each")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f} % larger than the first")
 
 # %% [markdown]
-# Packing has other advantages. The records were shuffled when they were packed, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. In return, you need a second copy on disk and have to pack again whenever the data changes.
+# The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. In return, you need a second copy on disk and have to pack again whenever the data changes.
 #
 # ## Resize? Which quality?
 #
-# Without `--pass-through`, `im2rec` decodes each image and encodes it again, after resizing it if you ask for that. A smaller file is read and decoded faster, but the lost detail is lost for every later run. **Predict:** by how much does re-encoding at quality 95, MXNet's default, shrink the files?
+# Without `--pass-through`, `im2rec` decodes each image and encodes it again, resizing it first if you ask for that. A smaller file is read and decoded faster, but the lost detail is lost for every later run. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
 
 # %% language="bash" magic_args="-e"
 # for choice in "--pass-through" "--quality 95" "--quality 75" "--resize 256 --quality 95"; do
@@ -420,7 +421,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Compare the sizes: re-encoding changes the pixels even at quality 95. Are the changes visible? Look at the centre of one image.
+# Quality 95 saves nothing here, because the originals already have a quality of 91 to 95, and it changes the pixels all the same. Can you see the difference?
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(10, 3), layout="constrained")
@@ -431,7 +432,7 @@ for ax, (name, few) in zip(axes, opened.items(), strict=True):
     ax.set(title=name, xticks=[], yticks=[], xlabel=f"{2 * half:.0f} pixels wide")
 fig.suptitle("The centre of one image after each choice")
 workshop.figure(
-    fig, alt="The centre of an image in four versions, with more artefacts at lower quality"
+    fig, alt="The centre of an image in four versions: noise at quality 75, coarse edges at 256 px"
 )
 
 # %% [markdown]
@@ -439,7 +440,7 @@ workshop.figure(
 #
 # ## One wrong bit
 #
-# Disks and copying sometimes change bits. **Predict:** what share of images with a single flipped bit still decodes without an error?
+# Disks and copies sometimes corrupt a bit. **Predict:** what share of images with a single flipped bit still decodes without an error?
 
 # %%
 exact = np.asarray(Image.open(io.BytesIO(original)).convert("RGB"), float)
@@ -461,11 +462,11 @@ for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.axis("off")
 fig.suptitle("One image, and the three worst results of flipping one bit")
 finding = f"{len(decoded)} of {session.flips} images with one flipped bit decode without an error"
-workshop.figure(fig, alt=f"An image, whole and with shifted or coloured parts. {finding}.")
+workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
 print(finding)
 
 # %% [markdown]
-# A decoder misses much of the damage, and RecordIO has no checksums. That is why our `im2rec` writes one more file, `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and let `verify` check everything before training reads it. It exits with status 1 if it finds damage.
+# A decoder misses much of the damage, and RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and let `verify` check everything before training reads it. It exits with status 1 if it finds damage.
 
 # %%
 shutil.copytree("records", "damaged")
@@ -496,9 +497,9 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. `verify` also compares the labels of train and val, so it would report the missing folder from above.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. Given a whole data set, `verify` also compares the classes of train and val, so it would report the missing folder from above.
 #
-# TensorFlow has its own format, TFRecord, which has a checksum for each record and counts labels from 1. Notebook [04](04_tfrecord.ipynb) is about it.
+# TensorFlow has its own format, TFRecord, with checksums in each record. Its usual ImageNet labels count from 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
 # ## Your numbers
 
@@ -512,7 +513,7 @@ session.note(
 )
 
 # %% [markdown]
-# ## What to keep
+# ## What to remember
 #
 # - Look at the data first: counts, a few images and a histogram take a minute.
 # - A label is the rank of the folder's name. Train and val need the same folders.

@@ -129,7 +129,7 @@ print(f"with model.eval():    {top1(small.eval()):.1f} % right")
 print(f"without model.eval(): {top1(small.train()):.1f} % right")
 
 # %% [markdown]
-# Both numbers look plausible, and no error was raised. Training has such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that nearly every batch holds a single class. **Predict** what the loss curve will look like.
+# In training mode the statistics come from a batch that holds little but one class, so the normalisation removes much of what tells this class from the others. Both numbers look plausible, and no error was raised. Training has such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that nearly every batch holds a single class. **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -293,7 +293,7 @@ workshop.figure(
 workshop.show("rn50lib.recipe:REFERENCE")
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step is twice as long, and the weights end up in much the same place. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others. Your script's `--lr` follows it too.
 #
 # The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by ten three times.
 #
@@ -400,7 +400,7 @@ print(
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report has the keys of the published program's report, in the same order. Each metric has one value per epoch; what was not measured is `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it.
+# The run's report has the keys of the published program's report, in the same order. Each metric has one value per epoch; what was not measured is `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it: `lr` is the rate for a batch of 256, from which the first lines of the log compute this run's peak, and `warmup_epochs` is the recipe's half of one epoch in nine, as a share of this run.
 
 # %%
 import json

@@ -9,7 +9,6 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers that train together; None: 2, on GPUs all, at most 8
 batch: int | None = None  # images per worker and step
-factor: float = 1.6  # your prediction: how many times as fast all workers are as one
 seed: int = 0  # start of all randomness
 
 # %%
@@ -124,17 +123,17 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` only serve the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest.
 #
-# **Your turn.** Type these changes into your `runs/train.py`. **Predict** the speed-up of all workers together over one (set `factor` in the first code cell), then run it. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. If you have not edited the file, the finished script is used.
+# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times as fast all workers together are as one: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. As long as your file does not use Horovod, the finished script is used.
 
 # %%
-workshop.ladder.predict(rung, factor)
+workshop.ladder.predict(rung, 1.6)  # your number
 found = workshop.ladder.climb(
     rung, ranks=workers, image_size=session.image_size, batch_size=batch, steps=session.steps
 )
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU the workers share the cores that one had before, so do not expect twice the speed. A CPU run can still show whether the script is *right*. The next cell shows the evidence for each change. ○ means the run could not decide: augmented pixels differ even without the share, and equal seeds look like a broadcast.
+# On a CPU the workers share the cores that one had before, so do not expect twice the speed. A CPU run can still show whether the script is *right*. The next cell shows the evidence for each change. ○ means the run could not decide.
 
 # %%
 script = workshop.ladder.script(rung)

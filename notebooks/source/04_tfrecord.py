@@ -103,11 +103,11 @@ print(
     f"open, read, close: {1e6 * read_s:.0f} µs per file, {read_s / loop_s:.1%} of the loop's time"
 )
 for storage, delay in {
-    "SSD, 0.1 ms": 1e-4,
-    "network, 1 ms": 1e-3,
-    "hard disk, 10 ms": 1e-2,
+    "an SSD, 0.1 ms": 1e-4,
+    "a network, 1 ms": 1e-3,
+    "a hard disk, 10 ms": 1e-2,
 }.items():
-    print(f"With a delay per file of a {storage}: at most {1 / (read_s + delay):6,.0f} files/s")
+    print(f"With the delay of {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s")
 
 # %% [markdown]
 # If your files are in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round: the delays in the list are assumed typical values, and the rates follow from them. Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.

@@ -358,7 +358,7 @@ for dtype in (torch.float32, reduced):
     peaks[str(dtype)[6:]] = 2 * side**3 / seconds("a @ a", a=a)
 array, copy = torch.zeros(2, 2**24, device=device)
 bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
-print({name: f"{peak / 1e9:,.0f} GFLOP/s" for name, peak in peaks.items()})
+print({name: f"{peak / 1e9:,.1f} GFLOP/s" for name, peak in peaks.items()})
 print(f"memory: {bandwidth / 1e9:.1f} GB/s")
 
 # %% [markdown]

@@ -8,9 +8,9 @@
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the training run
-rounds: int | None = None  # rounds in which the versions of the network take turns
-requests: int | None = None  # single requests that are timed
-seed: int = 0  # start of all randomness
+rounds: int | None = None  # rounds in which the versions take turns
+requests: int | None = None  # number of single requests to time
+seed: int = 0  # random seed
 
 # %%
 import os
@@ -33,13 +33,13 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# In training, the speed that mattered was images per second, the **throughput**. No single image was urgent. A user of a trained network waits for a single answer, so a second number matters: **latency**, the time from request to answer.
+# In training, only images per second mattered, the **throughput**. A user of a trained network waits for a single answer, so a second number matters: **latency**, the time from request to answer.
 #
-# The batch size trades one for the other. This notebook first checks that the answers are right, then makes the network faster, and then measures single requests and large batches.
+# The batch size trades one for the other. This notebook first checks that the answers are right, then makes the network faster, and finally measures single requests and large batches.
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command trains ResNet-50 on the road signs for a short time. The variables in capitals were set in the cell above.
+# You need a checkpoint. This command trains ResNet-50 on the road signs briefly. The variables in capitals were set in the cell above.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $EPOCHS epochs of $IMAGES images"
@@ -48,7 +48,7 @@ os.environ |= {
 #   --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
 
 # %% [markdown]
-# A checkpoint is a description of the network and a file of arrays. Load it, and prepare the images as validation does: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
+# A checkpoint is a description of the network and a file of arrays. Load it, and prepare the images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
 # %%
 import json
@@ -105,11 +105,11 @@ trained, scored = (
 print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
 
 # %% [markdown]
-# With the same weights, images and crops and no randomness, the numbers should be equal to the last digit. If they differ, one of these four is not what you believe, and everything you build on the checkpoint inherits the error.
+# With the same weights, images and crops and no randomness, the numbers should be equal to the last digit. If they differ, one of these is not what you think, and everything you build on the checkpoint inherits the error.
 #
 # ## Images that are not in the data set
 #
-# The validation images come from the same generator and the same seed as the training images. The next cell draws four signs with a new seed, a road without a sign, and pure noise. **Predict:** which class will the network choose for the road, and with what probability?
+# The validation images come from the same generator and the same seed as the training images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. **Predict:** which class will the network choose for the road, and with what probability?
 
 # %%
 from workshop.lessons import nb07
@@ -135,8 +135,8 @@ for ax, file in zip(axes.flat, new, strict=True):
     ax.set_xlabel("\n".join(lines))
     ax.set(xticks=[], yticks=[])
     told.append(f"{file.stem}: {lines[0]}")
-fig.suptitle("Six new images and the three most likely classes of each (probability in %)")
-workshop.figure(fig, alt=f"New images with their likeliest class. {'; '.join(told)}.")
+fig.suptitle("Six new images, and the three most likely classes of each")
+workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(told)}.")
 print(f"{told[-2]}; the 12 probabilities of noise add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
@@ -162,13 +162,14 @@ ax.bar_label(ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="
 names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f} %" for g in there]
 ax.set_xticks(x, [f"{name}\n{n} images" for name, n in zip(names, size, strict=True)])
 ax.set(title="Claimed probability and share of right answers", ylabel="%", ylim=(0, 110))
+ax.set_xlabel("probability of the chosen class")
 ax.legend(loc="upper left")
 finding = f"{names[-1]}: {size[-1]} images, {share[-1]:.0f} % right, {mean[-1]:.0f} % claimed."
-workshop.figure(fig, alt=f"Bars by group of probability. {finding}")
+workshop.figure(fig, alt=f"Two bars for each range of probability. {finding}")
 print(finding)
 
 # %% [markdown]
-# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, the network is overconfident. A threshold such as "act above 90 %" is valid for one checkpoint only, so count again for the next one.
+# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, the network is overconfident there. A threshold such as "act above 90 %" is valid for one checkpoint only, so count again for the next.
 #
 # ## A benchmark with six mistakes
 #
@@ -189,8 +190,8 @@ print(f"A batch of 4 takes {1000 * (time.perf_counter() - begin) / 4:.1f} ms!")
 # 2. Autograd **keeps all activations** for a backward pass that never comes.
 # 3. The time includes **decoding**. That can be right, but then the report must say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
-# 5. On a GPU the clock **does not wait**: the call returns as soon as the work is queued.
-# 6. It reports **one mean**, without batch, image size, precision, threads or spread.
+# 5. On a GPU, the clock **does not wait**: the call returns as soon as the work is queued.
+# 6. It reports **one mean**, without its spread, image size, precision or threads.
 #
 # Here is the corrected version:
 
@@ -245,16 +246,16 @@ folding = (again - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
 
 # %% [markdown]
-# The change is only rounding. Folding saves hardly any arithmetic, but it saves **memory traffic**: a separate layer reads its input from memory and writes its output back. After folding, the same kernel can also apply the ReLU and add the shortcut while the result is still in registers.
+# The difference is only rounding. Folding saves hardly any arithmetic, but it saves **memory traffic**: a separate layer reads its input from memory and writes its output back. After folding, the same kernel can also apply the ReLU and add the shortcut while the result is still in registers.
 
 # %%
 (flops, separate), (_, fused) = (nb07.traffic(16, "float32", fused) for fused in (False, True))
 print(f"ResNet-50, 224 px, batch 16, float32: {flops / 1e9:.1f} GFLOP per image in both versions")
 print(f"separate layers: {separate / 1e6:.0f} MB of traffic per image")
-print(f"one kernel each: {fused / 1e6:.0f} MB, {separate / fused:.1f} times less")
+print(f"fused kernels:   {fused / 1e6:.0f} MB, {separate / fused:.1f} times less")
 
 # %% [markdown]
-# ## Export it
+# ## Export the network
 #
 # The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this, with operations and weights in one file. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
 #
@@ -269,7 +270,8 @@ import onnxruntime
 
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = torch.get_num_threads()
-options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others run in between
+# no spinning: other versions run in between
+options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 serving = onnxruntime.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
 pixels = (images.cpu() * STD + MEAN).round().permute(0, 2, 3, 1).numpy().astype(np.uint8)
 (theirs,) = serving.run(["logits"], {"images": pixels})
@@ -278,11 +280,11 @@ print(f"ONNX Runtime and PyTorch: logits differ by up to {exported:.1e},", end="
 print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f} % of the answers agree")
 
 # %% [markdown]
-# The best test of an export is that an independent program gives the same answers.
+# The best test of an export is whether an independent program gives the same answers.
 #
 # ## Which version is fastest?
 #
-# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also fuses ReLU and addition if the processor has a kernel for that. The versions take turns, so a slow moment of this machine affects all of them. **Predict** the order, and whether folding gains as much as the traffic suggests.
+# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also fuses ReLU and addition if PyTorch has a kernel for that on your processor. The versions take turns, so a slow moment of this machine affects all of them. **Predict** the order, and whether folding gains as much as the traffic suggests.
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -322,18 +324,18 @@ fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
 names = [f"{name}\n{m:.1f} ms" for name, m in zip(ms, middle, strict=True)]
 ax.barh(names, middle, xerr=ends, capsize=4)
 ax.invert_yaxis()
-ax.set(title=f"Time of {len(batch)} images of 64 px in six versions ({device})")
+ax.set(title=f"Time for a batch of {len(batch)} images, 64 px, in six versions ({device})")
 ax.set(xlabel=f"milliseconds: median and range of {rounds} turns")
 plain = ms["inference_mode"]
 gain = {name: float(np.median(plain / values)) for name, values in ms.items()}
 finding = "; ".join(f"{name} {value:.2f}" for name, value in gain.items())
-workshop.figure(fig, alt=f"Time of a batch by version. Speed over inference_mode: {finding}.")
-print(f"Speed as a multiple of inference_mode, median of {rounds} rounds: {finding}")
+workshop.figure(fig, alt=f"Time per batch by version. Speed relative to inference_mode: {finding}.")
+print(f"Speed relative to inference_mode, median of {rounds} rounds: {finding}")
 
 # %% [markdown]
-# Folding can save only the time spent on memory traffic; the arithmetic of the convolutions remains. Sixteen bits are fast only if the hardware has instructions for them. A CPU that has to emulate bfloat16 is usually slower with it.
+# Folding can save only the time spent on memory traffic; the arithmetic of the convolutions remains. 16 bits are fast only if the hardware has instructions for them. A CPU that has to emulate bfloat16 is usually slower with it.
 #
-# Training in 16 bits needed a loss scale and master weights. Inference has no gradients, so one question is left: do the answers change?
+# Training in float16 needed a loss scale and master weights. Inference has no gradients, so one question is left: do the answers change?
 
 # %%
 with torch.inference_mode():
@@ -345,7 +347,7 @@ print(f"{same:.1f} % of {len(images)} answers stay the same")
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file. It has to be decoded, resized and cropped before the network sees it. Time both parts, one request after another. The **p99** is the time within which 99 % of the requests are answered, and the p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file. It has to be decoded, resized and cropped before the network sees it. Time both parts, one request after another. The **p99** is the time within which 99 % of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
 
 # %%
 decoding, answering = [], []
@@ -371,22 +373,22 @@ for name, value, share in (("p50", p50, 0.5), ("p90", p90, 0.9), ("p99", p99, 0.
     ax.annotate(
         f"{name} {value:.1f} ms", (value, share), xytext=(6, -12), textcoords="offset points"
     )
-ax.set(title="Requests answered within a time", xlabel="milliseconds", ylabel="share of requests")
+ax.set(title="Latency of single requests", xlabel="milliseconds", ylabel="share of requests")
 ax.set(xlim=(0, 1.3 * p99))
 ax.legend(loc="center right")
 finding = (
     f"Half of {len(latency)} requests take at most {p50:.1f} ms and 99 % at most {p99:.1f} ms;"
     f" decoding and cropping take {100 * decoding.sum() / latency.sum():.0f} % of the time."
 )
-workshop.figure(fig, alt=f"Cumulative share of requests over latency. {finding}")
+workshop.figure(fig, alt=f"Cumulative distribution of the latency. {finding}")
 print(finding)
 
 # %% [markdown]
-# Services promise a p99 because a mean hides the slow requests. A page that needs ten answers waits for the slowest. If 1 % of the answers are slow, 1 − 0.99¹⁰ ≈ 10 % of such pages are slow. With n requests, percentiles above 100 − 100/n are just the slowest request.
+# Services promise a p99 because a mean hides the slow requests. A page that needs ten answers waits for the slowest. If 1 % of the answers are slow, 1 − 0.99¹⁰ ≈ 10 % of such pages are slow. With n requests, any percentile above 100 − 100/n is just the slowest request.
 #
 # ## One at a time, or many
 #
-# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command below replaces the images with random numbers, so it shows the network alone.
+# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
 #
 # **Predict** for this machine: how many times as fast is the largest batch as a batch of 1, and how much faster are synthetic images than real ones?
 
@@ -396,7 +398,7 @@ print(finding)
 # rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 
 # %% [markdown]
-# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's container 18.12, with the command below (for FP32, up to batch 96). `rn50 benchmark` has the same flags. [docs/recipes.md](../docs/recipes.md) says what else is known about these runs.
+# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12, with the command below (for FP32, up to batch 96). `rn50 benchmark` has the same flags. [docs/recipes.md](../docs/recipes.md) says what else is known about these runs.
 #
 # ```bash
 # python benchmark.py -n 1 -b 1,2,4,8,16,32,64,96,128,192,208 --dtype float16 \
@@ -423,7 +425,7 @@ for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
     ax.legend()
 rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
-workshop.figure(fig, alt=f"Total IPS over the batch. Largest over smallest batch: {finding}.")
+workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
 print(f"Largest batch over batch 1: {finding} times the images per second")
 
 # %%
@@ -440,18 +442,18 @@ print(f"V100, FP16, batch 1: measured {1000 / v100['FP16'][1]:.1f} ms per image,
 print(f"network needs {1000 * max(moved / bandwidth, flops / peak):.2f} ms by the data sheet")
 
 # %% [markdown]
-# Why is a batch of 1 so slow on the V100? Memory traffic and arithmetic explain about a tenth of a millisecond, so nearly all of the time goes elsewhere. Total IPS includes three likely causes:
+# Why is a batch of 1 so slow on the V100? Memory traffic and arithmetic account for about a tenth of a millisecond, so nearly all of the time goes elsewhere. Total IPS includes three likely causes:
 #
-# - **Decoding.** A batch of 1 holds one JPEG, so only one of the ten DALI threads can work on it.
-# - **Starting kernels.** A forward pass starts many kernels one after another, each at a fixed cost.
+# - **Decoding.** A batch of 1 holds one JPEG, so only one of its ten DALI threads has work.
+# - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost.
 # - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
 #
-# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two columns is the input, and the rise in the synthetic column is the network. On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
+# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two columns comes from the input, the rise in the synthetic column from the network. On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
 
 # %% [markdown]
 # ## Your numbers
 #
-# Your measurements next to recorded ones, with their hardware and date.
+# Your measurements next to recorded ones:
 
 # %% tags=["results"]
 over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))
@@ -462,7 +464,7 @@ session.expect({
     "inference.decoding": 100 * decoding.sum() / latency.sum(),
 })  # fmt: skip
 session.note("score_equal", "yes" if trained == scored else "no", "", "score equals training")
-session.note("folded_apart", folding, "", "largest change of a logit by folding")
+session.note("folded_apart", folding, "", "largest change of a logit due to folding")
 session.note("folded_faster", gain["Predictor"], "times", "Predictor over inference_mode")
 session.note("over_onnx", over_onnx, "times", "Predictor over ONNX Runtime")
 session.note("half_same", same, "%", f"same answer in {str(reduced).removeprefix('torch.')}")
@@ -473,12 +475,12 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # %% [markdown]
 # ## Where is the time going now?
 #
-# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive latency from throughput or the reverse, so publish both, with batch, image size, precision and threads.
+# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive latency from throughput or vice versa, so publish both, with batch, image size, precision and threads.
 #
 # ## What to remember
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
-# - A probability says which of the known classes is likeliest, never whether the image shows one of them. Count to see how far you can trust it.
+# - A probability says which of the known classes is most likely, never whether the image shows one of them. Count to see how far you can trust it.
 # - Folding and fusing give the same answers with less memory traffic.
 # - For a correct timing you need evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Promise a p99, not a mean.

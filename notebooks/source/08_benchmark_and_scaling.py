@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end you run every script of the course and see the whole ladder.
+# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every script of the course and see the whole ladder.
 #
 # **Time:** 30 minutes · **Needs:** the scripts of notebooks 02 to 06 · **On a CPU:** about 4 minutes to run
 
@@ -9,9 +9,9 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers to compare with one; None: all GPUs up to 8, else 2
 iterations: int | None = None  # iterations per epoch of the sweeps
-ips: float = 1442.6  # for the predictions: images/s of one GPU; published, V100, FP16
-gpu_batch: int = 208  # and its batch
-price: float = 2.0  # of one GPU for one hour
+ips: float = 1442.6  # images/s of one GPU, for the predictions: published, V100, FP16
+gpu_batch: int = 208  # its batch
+price: float = 2.0  # of one GPU per hour
 
 # %%
 import os
@@ -46,7 +46,7 @@ os.environ |= {
 # %% [markdown]
 # ## A benchmark in ten lines
 #
-# This notebook is about measuring itself. Here is a typical first benchmark: a model, a batch, a training step and a clock.
+# Here is a typical first benchmark: a model, a batch, a training step and a clock.
 
 # %%
 import time
@@ -103,7 +103,7 @@ import os
 import time
 
 import torch
-import torch.distributed.nn  # imported after a group exists, it would keep the group alive
+import torch.distributed.nn  # if a group exists before this import, it is never released
 from torch.nn.functional import cross_entropy
 
 from rn50lib import resnet
@@ -191,11 +191,11 @@ print(finding)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. Average rates over equal work with the **harmonic mean**, which equals all images over all seconds. Compare the means of your own steps:
+# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. Average rates over equal work with the **harmonic mean**, which equals total images over total seconds. Compare the means of your own steps:
 
 # %%
 rates = small / took
-print(f"all images over all seconds {small * len(took) / took.sum():8.1f} img/s")
+print(f"total images over seconds   {small * len(took) / took.sum():8.1f} img/s")
 print(f"harmonic mean of the rates  {1 / np.mean(1 / rates):8.1f}")
 print(f"arithmetic mean             {rates.mean():8.1f}")
 print(f"median                      {np.median(rates):8.1f}")
@@ -205,7 +205,7 @@ print(f"median                      {np.median(rates):8.1f}")
 #
 # ### 3. The best of n
 #
-# "We report the best of five runs." The more runs you make, the higher the best rate, on the same machine. Draw at random from your own warm steps:
+# "We report the best of five runs." The more runs you make, the higher the best rate, even on the same machine. Draw at random from your own warm steps:
 
 # %%
 rng = np.random.default_rng(0)
@@ -218,7 +218,7 @@ for n in (1, 5, 30):
 #
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does the precision gain?" (*equal batch*). Say which one you publish.
 #
-# To compare two things on a machine that is also doing other work, let them **take turns**, and report the **median and the range** of the ratio within a turn. A slow moment then affects both.
+# To compare two things on a machine that is also doing other work, let them **take turns**, and report the **median and range** of the ratio within a turn. A slow moment then affects both.
 
 # %%
 reduced = torch.float16 if gpus else torch.bfloat16
@@ -246,9 +246,9 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 #
 # ## The same, hardened
 #
-# `rn50 benchmark` warms up, synchronises, averages harmonically and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Over the epochs it takes the harmonic mean.
+# `rn50 benchmark` warms up, synchronises, takes harmonic means and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Over epochs, it takes the harmonic mean.
 #
-# The published tables are Total IPS on *real* records. So measure real images, and show synthetic ones, which need no input pipeline, as a second column. Each worker gets the same number of cores. The last batch of the first sweep is impossible on purpose. **Predict:** how much faster is synthetic than real, and what should the report say about the impossible batch?
+# The published tables show Total IPS on *real* records. So measure real images, and show synthetic ones, which need no input pipeline, in a second column. Each worker gets the same number of cores. The last batch of the first sweep is too large on purpose. **Predict:** how much faster is synthetic than real, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -282,7 +282,7 @@ print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthet
 # %% [markdown]
 # If real images are much slower, you measured your input pipeline, and a faster GPU or a different precision would change little.
 #
-# The published training table, from a DGX-1 with V100s in NVIDIA's container 18.12:
+# The published training table, from a DGX-1 with V100s in NVIDIA's MXNet container 18.12:
 #
 # | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling | speed-up |
 # |---:|---:|---:|---:|---:|---:|
@@ -301,14 +301,14 @@ print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthet
 #
 # ### 5. A failed cell that counts
 #
-# Your report has `null` for the impossible batch and the reason next to it. The exit status was 1, so a script notices the failure. NVIDIA's program writes `NaN`, which is not valid JSON. A zero would distort the mean:
+# For the batch that is too large, your report has `null` and the reason. The exit status was 1, so a script notices the failure. NVIDIA's program writes `NaN`, which is not valid JSON. A zero would distort the mean:
 
 # %%
 rates = [rate for (n, _), rate in real.items() if n == 1]
 measured = [rate for rate in rates if rate is not None]
 print(sweeps["real"]["env"]["cells"]["1"]["100000"]["reason"])
 print(f"harmonic mean of what was measured: {1 / np.mean([1 / r for r in measured]):8.1f} img/s")
-print(f"arithmetic mean with 0 for the gap: {sum(measured) / len(rates):8.1f} img/s")
+print(f"arithmetic mean with 0 for failure: {sum(measured) / len(rates):8.1f} img/s")
 
 # %% [markdown]
 # ### 6. A stale report
@@ -326,7 +326,7 @@ print(f"arithmetic mean with 0 for the gap: {sum(measured) / len(rates):8.1f} im
 #
 # ### 7. A loader that restarts inside the timed iterations
 #
-# In the published commands, `--num-examples 25600` sets the length of the DALI iterator. How many of the 100 timed iterations does that cover?
+# In the published commands, `--num-examples 25600` sets the length of the DALI iterator. How many of an epoch's 100 iterations does that cover?
 
 # %%
 for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
@@ -334,9 +334,9 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
     print(precision, *(f"{n} GPUs: {it:5.1f} iterations;" for n, it in lasts.items()))
 
 # %% [markdown]
-# With one GPU the data outlasts the 100 iterations. With eight GPUs, in FP16, it ends after 15.4, so the program resets the loader about six times between timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
+# With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times between timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
 #
-# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first with images for 10 batches, then with enough. (This is a different loader, so it shows the effect, not its size on a DGX-1.)
+# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This is a different loader, so it shows the effect, not its size on a DGX-1.)
 
 # %%
 from PIL import Image
@@ -381,7 +381,7 @@ print(f"the restarts cost {lost:.0f} % (median of 3 turns)")
 #
 # ## Weak and strong scaling
 #
-# There are two ways to use more workers. In **weak scaling** each worker keeps its batch, so the global batch grows. In **strong scaling** the workers share a fixed batch, so each computes less per step but exchanges just as many gradients. If you read "scales to 512 GPUs", ask which one is meant. **Predict both** for your workers:
+# In **weak scaling**, each worker keeps its batch, so the global batch grows. In **strong scaling**, the workers share a fixed batch, so each computes less per step but exchanges just as many gradients. If you read "scales to 512 GPUs", ask which one is meant. **Predict both** for your workers:
 
 # %% language="bash" magic_args="-e"
 # export OMP_NUM_THREADS=$CORES
@@ -405,10 +405,10 @@ if workers > gpus > 0:
 #
 # To predict the speed of GPUs that you do not have, you need a model. There are two classics:
 #
-# - **Amdahl's law**: a share *s* of the work cannot be divided. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
-# - **Alpha-beta**: a message takes a latency *α* plus its bytes over a bandwidth *β*. A ring all-reduce sends 2 (*n* − 1) messages of 1/*n* of the gradients each, so the step is *compute* + 2 (*n* − 1) (*α* + *S* / (*n β*)).
+# - **Amdahl's law**: a share *s* of the work cannot be split. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
+# - **Alpha-beta**: a message takes a latency *α* plus its bytes over a bandwidth *β*. In a ring all-reduce, each worker sends 2 (*n* − 1) messages of 1/*n* of the *S* bytes of gradients, so a step takes *compute* + 2 (*n* − 1) (*α* + *S* / (*n β*)).
 #
-# Fit *α* and *β* to the all-reduce that you timed alone, add its time to the step of one worker, and compare with the measured step. Nothing is fitted to the measured step itself.
+# Fit *α* and *β* to the all-reduces that you timed alone, add the predicted time to the step of one worker, and compare with the measured step. Nothing is fitted to that step.
 
 # %%
 size, seconds = np.array(report["all_reduce"]).T
@@ -428,7 +428,7 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f} %
 # %% [markdown]
 # On a CPU, expect the prediction to be too fast: the workers share memory and caches, so each computes more slowly than alone. The model does not include that.
 #
-# ### Against published rows
+# ### Compared with published rows
 #
 # Now predict published rows. Amdahl's *s* is solved from the DGX-1 row for 4 GPUs. "Wires only" is alpha-beta with NCCL's constants for the links, overlapped with the backward pass. Two more models add one cause each, fitted to the rows with few GPUs: **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows rows that were not fitted. **Predict:** which model is closest, and how large is its error?
 
@@ -449,9 +449,9 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
     print(f"{name:13} {mean:4.1f} % off on average, {worst:4.1f} % at most")
 
 # %% [markdown]
-# The wires alone explain almost none of the loss. Both fitted models come within a few per cent on average, although they contradict each other. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
+# The wires alone explain almost none of the loss. The last two models come within a few per cent on average, although they contradict each other. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
 #
-# ## What would my training do?
+# ## How long would training take?
 #
 # **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like the one in the first code cell. `rn50 scale` uses the straggler model.
 
@@ -466,19 +466,19 @@ fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 for cause, style in causes.items():
     weak_n = [100 * nb08.efficiency(n, cause, gpu_batch, ips) for n in many]
     strong_n = [100 * nb08.efficiency(n, cause, 8 * gpu_batch // n, ips) for n in many[3:]]
-    axes[0].plot(many, weak_n, style, label=f"if all loss is {cause}: {weak_n[-1]:.0f} %")
-    axes[1].plot(many[3:], strong_n, style, label=f"if all loss is {cause}: {strong_n[-1]:.0f} %")
+    axes[0].plot(many, weak_n, style, label=f"{cause}: {weak_n[-1]:.0f} %")
+    axes[1].plot(many[3:], strong_n, style, label=f"{cause}: {strong_n[-1]:.0f} %")
 axes[0].set_title(f"Weak scaling: {gpu_batch} images per GPU")
 axes[1].set_title(f"Strong scaling: {8 * gpu_batch:,} images in all")
-for ax, place in zip(axes, ("lower left", "upper right"), strict=True):
+for ax in axes:
     ax.set(xlabel="GPUs", ylabel="% of perfect speed", xscale="log", ylim=(0, 105))
     ax.set_xticks(many[::3], many[::3])
     ax.minorticks_off()
-    ax.legend(loc=place, title="at 512 GPUs")
+    ax.legend(loc="lower left", title="512 GPUs, if all loss is")
 finding = ", ".join(
     f"{100 * nb08.efficiency(512, cause, gpu_batch, ips):.0f} % by {cause}" for cause in causes
 )
-workshop.figure(fig, alt=f"Predicted efficiency. Weak scaling to 512 GPUs: {finding}.")
+workshop.figure(fig, alt=f"Predicted efficiency by number of GPUs. Weak scaling to 512: {finding}.")
 print(f"Weak scaling to 512 GPUs, the same published rows, two causes: {finding}")
 
 # %% [markdown]
@@ -498,7 +498,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f} %")
 
 # %% [markdown]
-# Nearly; the published hours also include validation. But weak scaling changes the training: 512 GPUs × 208 images are 106,496 per step. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. trained each point five times:
+# Nearly; the published hours also include validation. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step has 106,496. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. trained each point five times:
 
 # %%
 goyal = {
@@ -512,20 +512,20 @@ fig, ax = plt.subplots(figsize=(10, 3), layout="constrained")
 ax.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 ax.set_xscale("log", base=2)
 ax.set_xticks(batches, [f"{b:,}" for b in batches], rotation=30)
-ax.set(title="ResNet-50 on ImageNet, 90 epochs: published, mean and deviation of 5 runs")
+ax.set(title="ResNet-50 on ImageNet, 90 epochs: mean and standard deviation of 5 runs, published")
 ax.set(xlabel="global batch", ylabel="top-1, %")
-finding = f"{goyal[8192][0]:.2f} % at 8,192, {goyal[65536][0]:.2f} % at 65,536"
-workshop.figure(fig, alt=f"Top-1 over the global batch. {finding}.")
+finding = f"{goyal[8192][0]:.2f} % at batch 8,192, {goyal[65536][0]:.2f} % at 65,536"
+workshop.figure(fig, alt=f"Top-1 accuracy by global batch. {finding}.")
 ffcv = session.results["published.minutes.ffcv.8"]
 print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6 % with another recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images the plain recipe loses almost nothing. With more GPUs than that allows, each gets a smaller batch, which is strong scaling. Another way is a different recipe: the FFCV run above trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
+# Up to about 8,192 images, the plain recipe loses almost nothing. If you have more GPUs than that allows, each gets a smaller batch, which is strong scaling. Another way is a different recipe: the FFCV run above trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
 #
 # ## The ladder
 #
-# Now return to your own script. The last rung, `5_tuned.py`, trains the same network. It changes the threads per process, the memory layout, the choice of kernels, the queue of prepared batches and, on a GPU, sends the gradients as 16-bit numbers.
+# The last rung of your script, `5_tuned.py`, trains the same network. It changes the threads per process, the memory layout, the choice of kernels and the queue of prepared batches. On a GPU, it also sends the gradients as 16-bit numbers.
 
 # %%
 from workshop import ladder
@@ -533,7 +533,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. The last rung is your `train.py` if you have edited it; the others are the finished scripts.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. The last rung is your `train.py` if it has some of them; the others are the finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -554,9 +554,9 @@ for rung, found in rungs.items():
 ladder.figure()
 
 # %% [markdown]
-# Black diamonds are your predictions. How many were within a fifth? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
+# Black diamonds are your predictions. How many were within 20 %? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
-# Do not compare a CPU's bars with the published ones one by one, because its workers share the cores and the memory.
+# Don't compare a CPU's bars with the published ones one by one, because its workers share the cores and the memory.
 #
 # ## Your numbers
 
@@ -571,12 +571,12 @@ session.note("own_error", own_error, "%", "error of the alpha-beta model on this
 # ## What to remember
 #
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
-# - Warm up, synchronise, average rates harmonically, take turns, and show the median and the range.
+# - Warm up, synchronise, take harmonic means of rates, take turns, and show the median and range.
 # - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
 # - A fitted model can predict the total to a few per cent. It does not tell you why time is lost.
 # - The goal is time to accuracy, not images per second.
 #
-# To try: set your own GPU's speed and batch in the first code cell and run "What would my training do?" again. So far you have passed:
+# To try: set your own GPU's speed and batch in the first code cell and run "How long would training take?" again. So far you have passed:
 
 # %%
 workshop.summary()

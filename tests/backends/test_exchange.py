@@ -99,38 +99,9 @@ def test_two_workers_match_the_gradients_of_one(backend: str, carrier: str, tmp_
     assert distance(alone, both) < 5e-4
 
 
+@pytest.mark.acceptance
 @pytest.mark.needs("horovod")
 def test_frozen_batch_norm_and_different_images(tmp_path: Path) -> None:
     """Frozen statistics give the same gradients for any eight images on both."""
     alone = gradients(tmp_path, "torch", "local", "frozen")
     assert distance(alone, gradients(tmp_path, "torch", "horovod", "frozen")) < 1e-5
-
-
-ON_GPUS = """
-from rn50lib.distributed import horovod
-from rn50lib.errors import UserError
-
-group = horovod.Horovod("torch")
-try:
-    group.check_gpu_exchange()
-except UserError as error:
-    print(error)
-print(group.hvd.cuda_built())
-"""
-
-
-@pytest.mark.needs("horovod")
-def test_horovod_without_cuda_exchanges_no_tensors_of_gpus() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ON_GPUS],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    *refused, with_cuda = done.stdout.splitlines()
-    if with_cuda == "True":
-        assert not refused
-    else:
-        assert "built without CUDA" in refused[0] and "use --comm ddp" in refused[0]

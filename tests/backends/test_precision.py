@@ -51,11 +51,6 @@ def trained(step: Any) -> dict[str, np.ndarray]:
     return {name: array for name, array in step.state().items() if ".running_" not in name}
 
 
-def velocities(step: Any) -> dict[str, np.ndarray]:
-    """Return the gradients, by one step at learning rate 0 without decay."""
-    return {name: array for name, array in step.state().items() if name.startswith("velocity/")}
-
-
 # --- the rule -------------------------------------------------------------------------------------
 
 
@@ -99,18 +94,6 @@ def test_loss_scale_rule_on_the_device(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", LARGE)
-def test_power_of_two_scale_is_bit_exact(backend: str) -> None:
-    """Compare in float32, in which nothing overflows or vanishes."""
-    plain, scaled = build(backend, wd=0.01), build(backend, wd=0.01, loss_scale="1024")
-    for i, lr in enumerate((0.05, 0.1, 0.02)):
-        for step in (plain, scaled):
-            step.train_step(batch(8, seed=i), lr)
-    assert equal(trained(plain), trained(scaled))
-    assert plain.loss_scale_state() == {}
-    assert scaled.loss_scale_state() == {"scale": 1024.0, "good_steps": 0, "skipped": 0}
-
-
-@pytest.mark.parametrize("backend", LARGE)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
     step = build(backend, loss_scale="dynamic:1024:2", wd=0.01)
@@ -145,27 +128,6 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
         from rn50lib.tensorflow.gradient_sync import OverriddenSync as TfOverridden
 
         step.sync = TfOverridden(corrupt, Comm())
-
-
-@pytest.mark.parametrize("backend", LARGE)
-def test_small_gradients_vanish_in_float16_and_come_back(backend: str) -> None:
-    """A network that is almost certain has gradients of a few billionths of the usual ones.
-
-    float16 has no numbers below 6e-8.
-    """
-    arrays, labels = busy_arrays(tiny(6)), np.zeros(8, np.int32)
-    arrays["fc.bias"] = np.array([20, 0, 0, 0, 0, 0], np.float32)
-    given = Batch(batch(8).images, labels, 8)
-    found = {}
-    for dtype, scale in (("float32", None), ("float16", "1"), ("float16", "16777216")):
-        step = build(backend, dtype=dtype, loss_scale=scale)
-        step.load(arrays)
-        step.train_step(given, 0.0)
-        found[dtype, scale] = velocities(step)["velocity/layer4.0.conv2.weight"]
-    wanted, lost, kept = found.values()
-    assert 0 < np.abs(wanted).max() < 1e-6
-    assert not lost.any()
-    assert np.linalg.norm(kept - wanted) < 0.05 * np.linalg.norm(wanted)
 
 
 # --- accumulation ---------------------------------------------------------------------------------
@@ -239,12 +201,6 @@ def test_epoch_drops_an_incomplete_update(rn50: Run, photos: Photos, tmp_path: P
         assert {size for _, size in asked} == {str(macro)}
 
 
-def test_update_larger_than_an_epoch_is_refused(rn50: Run, photos: Photos) -> None:
-    error = rn50("train", "--data-root", photos.root, *TINY, "-b", "8", "--macrobatch-size", "64",
-                 "-e", "1").error  # fmt: skip
-    assert "--macrobatch-size 64" in error and "an epoch has 48" in error
-
-
 # --- the command line -----------------------------------------------------------------------------
 
 CORRUPTED = """
@@ -275,7 +231,7 @@ def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, An
     return go
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LARGE)
 def test_overflow_is_counted_reported_and_recovered_from(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network, tiny
 from tests.backends.test_torch import batch
-from tests.conftest import ROOT, clean_environment
 from tests.support import TINY, Photos, full
 
 
@@ -109,46 +107,6 @@ class TestSeams:
 
 
 # --- in separate processes ------------------------------------------------------------------------
-
-THREE_STEPS = """
-import sys
-import numpy as np
-from tests.backends.test_tensorflow import batch, build
-step = build(wd=0.0)
-for i in range(3):
-    step.train_step(batch(8, seed=i), 0.01)
-np.savez(sys.argv[1], keras=step.versions()["keras"], sums=step.pop_metrics(), **step.state())
-"""
-
-
-def three_steps(result: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = clean_environment(**environment)
-    return subprocess.run(
-        [sys.executable, "-c", THREE_STEPS, str(result)], env=env, cwd=ROOT,
-        capture_output=True, text=True,
-    )  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.needs("tensorflow", "tf_keras")
-def test_keras_2_computes_the_same_numbers(step: Any, tmp_path: Path) -> None:
-    done = three_steps(tmp_path / "keras2.npz", TF_USE_LEGACY_KERAS="1")
-    assert done.returncode == 0, done.stderr
-    assert "oneDNN" not in done.stderr  # TensorFlow's start-up notes are not shown
-    for i in range(3):
-        step.train_step(batch(8, seed=i), 0.01)
-    wanted = step.state() | {"sums": step.pop_metrics()}
-    with np.load(tmp_path / "keras2.npz") as held:
-        assert str(held["keras"]).startswith("2.")
-        for name, array in wanted.items():
-            np.testing.assert_allclose(held[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("tensorflow")
-def test_keras_on_another_framework_is_refused(tmp_path: Path) -> None:
-    done = three_steps(tmp_path / "none.npz", KERAS_BACKEND="torch")
-    assert "UserError: --backend tensorflow: Keras is set to torch here: unset" in done.stderr
 
 
 @pytest.mark.needs("tensorflow")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,15 +47,17 @@ choose_gpu("tensorflow", rank)
 configure(1, rank)
 """
 
+LARGE = pytest.mark.acceptance
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "gpus", "expected"),
     [
-        pytest.param(TORCH, 1, {"GPU 0"}, marks=pytest.mark.needs("torch")),
+        pytest.param(TORCH, 1, {"GPU 0"}, marks=[pytest.mark.needs("torch"), LARGE]),
         pytest.param(TORCH, 4, {"GPU 1"}, marks=pytest.mark.needs("torch")),
-        pytest.param(TENSORFLOW, 1, {"GPU gpu0"}, marks=pytest.mark.needs("tensorflow")),
-        pytest.param(TENSORFLOW, 4, {"GPU gpu1"}, marks=pytest.mark.needs("tensorflow")),
+        pytest.param(TENSORFLOW, 1, {"GPU gpu0"}, marks=[pytest.mark.needs("tensorflow"), LARGE]),
+        pytest.param(TENSORFLOW, 4, {"GPU gpu1"}, marks=[pytest.mark.needs("tensorflow"), LARGE]),
     ],
 )
 def test_second_worker_of_a_host(program: str, gpus: int, expected: set[str]) -> None:
@@ -71,37 +71,6 @@ def test_second_worker_of_a_host(program: str, gpus: int, expected: set[str]) ->
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) == expected
-
-
-@pytest.mark.slow
-def test_a_run_on_a_mig_slice_takes_profile_gpu(tmp_path: Path) -> None:
-    slice_ = "MIG-7c3e4d5f-0000-1111-2222-333344445555"
-    gpus = fake.environment([fake.A100 | fake.slices(("3g.40gb", 40, slice_))])
-    words = "run --loader synthetic --backend torch --dtype float16 --dry-run".split()
-    done = subprocess.run(
-        [sys.executable, "-m", "rn50", *words],
-        env=clean_environment(**gpus, CUDA_VISIBLE_DEVICES=slice_),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "--profile gpu" in done.stdout
-    asked = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import json; from rn50lib.hardware import machine;"
-            "print(json.dumps(machine().to_dict()['gpus']))",
-        ],
-        env=os.environ | gpus | {"CUDA_VISIBLE_DEVICES": slice_},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (gpu,) = json.loads(asked.stdout)
-    assert gpu["uuid"] == slice_ and gpu["memory"] == 40 * 2**30
 
 
 @pytest.mark.slow

@@ -64,18 +64,6 @@ def test_list_is_numbered_walking_and_shuffled_with_seed_100(tree, tmp_path):
     assert (tmp_path / "a.lst").read_text().splitlines(keepends=True) == expected
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ([], "0\t0.000000\t1 ß.png\n1\t0.000000\tx.jpg\n2\t0.000000\ty.JPEG\n3\t0.000000\tz.Jpg\n"),
-        (["--exts", ".TXT", "--"], "0\t0.000000\tno.txt\n"),
-    ],
-)
-def test_list_of_one_folder(tree, tmp_path, flags, expected):
-    im2rec.main(["--list", "--no-shuffle", *flags, str(tmp_path / "a"), str(tree)])
-    assert (tmp_path / "a.lst").read_text() == expected
-
-
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_records_index_and_checksums_match_the_files(tree, tmp_path, threads, monkeypatch):
     monkeypatch.setattr(recordwriter, "RUN_BYTES", 500)  # so that the threads take turns
@@ -109,20 +97,6 @@ def test_several_labels_and_reencoded_images_have_checksums(tmp_path):
     assert (labels.tolist(), packed) == ([1.5, 2, 3], image)
     im2rec.main(["--pass-through", str(tmp_path / "a"), str(tmp_path)])
     assert Reader(tmp_path / "a.rec")[0] == (1.5, image)
-
-
-def test_own_framing_has_no_checksums(tree, tmp_path):
-    """Checksums of an earlier file are removed, and no new ones are written."""
-    prefix = str(tmp_path / "a")
-    im2rec.main(["--list", "--recursive", prefix, str(tree)])
-    im2rec.main(["--pass-through", prefix, str(tree)])
-    (tmp_path / "mine.py").write_text(
-        "from data_prep.encoding import frame as mine\n"
-        "def frame(payload):\n    return mine(payload)\n"
-    )
-    override = f"record_framing={tmp_path / 'mine.py'}:frame"
-    im2rec.main(["--pass-through", "--override", override, prefix, str(tree)])
-    assert not Path(f"{prefix}.crc").exists()
 
 
 def checksums(prefix):
@@ -271,24 +245,6 @@ def test_free_space_is_checked_first(tmp_path, monkeypatch):
         im2rec.main(["--pass-through", prefix, root])
 
 
-def test_disk_full_in_the_middle(tmp_path):
-    prefix, root = make_set(tmp_path, x=b"y" * 5000, z=b"w")
-    run("--pass-through", prefix, root)
-    before = (tmp_path / "a.rec").read_bytes()
-    (tmp_path / "images" / "z.jpg").write_bytes(b"z" * 300_000)
-    limited = f"ulimit -f 200; {sys.executable} -m data_prep.im2rec --num-thread 2 --pass-through"
-    done = subprocess.run(
-        ["bash", "-c", f"{limited} {prefix} {root}"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-    )
-    assert done.returncode == 2
-    assert "the disk is full, so a.rec was not written" in done.stderr
-    assert (tmp_path / "a.rec").read_bytes() == before
-    assert not list(tmp_path.glob(".*"))
-
-
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
@@ -371,29 +327,6 @@ def test_ensure_records_works_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_ensure_records_by_several_processes_at_once(tmp_path):
-    small_set(tmp_path)
-    code = (
-        "import sys; from data_prep import im2rec\n"
-        "from rn50lib.data.source import open_source\n"
-        "im2rec.ensure_records(sys.argv[1])\n"
-        "assert len(open_source(sys.argv[1], 'train', 'recordio')) == 6"
-    )
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path)],
-            env=clean_environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    outputs = [child.communicate(timeout=60)[0] for child in children]
-    assert [child.returncode for child in children] == [0] * 4
-    assert sum("train.rec" in output for output in outputs) == 1  # one of them did the work
-
-
-@pytest.mark.slow
 def test_sigterm_removes_drafts(tmp_path):
     image = image_bytes((1000, 700))
     prefix, root = make_set(tmp_path, **{f"x{i}": image for i in range(100)})
@@ -405,23 +338,6 @@ def test_sigterm_removes_drafts(tmp_path):
     child.send_signal(signal.SIGTERM)
     assert child.wait(timeout=30) == 143
     assert sorted(os.listdir(tmp_path)) == ["a.lst", "images"]
-
-
-@pytest.mark.parametrize("made", ["RuntimeError", "UserError"])
-def test_sigterm_during_an_import_is_reported_as_such(tmp_path, made):
-    """Python before 3.12 makes a RuntimeError of what a class's __set_name__ raises."""
-    code = (
-        "import os, signal\n"
-        "from data_prep.common import run_program\n"
-        "from rn50lib.errors import UserError\n"
-        "def main():\n"
-        "    try:\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        f"    except SystemExit: raise {made}('a damaged image') from None\n"
-        "run_program(main)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), cwd=tmp_path)
-    assert done.returncode == 143
 
 
 @pytest.mark.acceptance

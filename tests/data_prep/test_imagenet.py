@@ -161,14 +161,6 @@ def test_every_form_gives_the_same(tmp_path, make, capsys):
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
-def test_files_are_linked(tmp_path):
-    source = make_extracted(tmp_path / "source", flat_val=True)
-    run(source, tmp_path / "out")
-    relative = f"{WNIDS[0]}/{WNIDS[0]}_0.JPEG"
-    inode = (source / "train-jpeg" / relative).stat().st_ino
-    assert (tmp_path / "out" / "train" / relative).stat().st_ino == inode
-
-
 # -- bad sources ---------------------------------------------------------------------------------
 
 
@@ -176,9 +168,6 @@ def member(name, size=1, kind=tarfile.REGTYPE):
     info = tarfile.TarInfo(name)
     info.size, info.type, info.linkname = size, kind, "/etc/passwd"
     return info
-
-
-SPECIAL = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)
 
 
 @pytest.mark.parametrize("inner", [False, True])
@@ -316,14 +305,3 @@ def test_interrupted_run_continues(tmp_path, capsys):
     assert contents(out) == expected()
     for path, inode in before.items():
         assert (out / path.relative_to(tmp_path / "out.part")).stat().st_ino == inode
-
-
-def test_incomplete_class_is_written_again(tmp_path):
-    source = make_archives(tmp_path / "source")
-    run(source, tmp_path / "out")
-    (tmp_path / "out" / ".complete").unlink()
-    (tmp_path / "out").rename(tmp_path / "out.part")
-    (tmp_path / "out.part" / "train" / WNIDS[0] / f"{WNIDS[0]}_0.JPEG").write_bytes(b"")
-    (tmp_path / "out.part" / "val" / WNIDS[1] / "stray.JPEG").write_bytes(b"")
-    assert run(source, tmp_path / "out") == 0
-    assert contents(tmp_path / "out") == expected()

@@ -77,23 +77,3 @@ def test_workers_end_when_the_caller_stops_early():
     pid = next(answers)[1][2]
     answers.close()
     assert not os.path.exists(f"/proc/{pid}")
-
-
-def test_a_script_needs_no_main_guard(tmp_path):
-    """Neither does a script from standard input, as in a shell's here-document."""
-    code = (
-        "from data_prep import processes\n"
-        "from tests.data_prep.process_tasks import prepare\n"
-        "print([answer[:2] for _, answer in processes.run(prepare, {'name': 'n'}, ['a'], 1)])\n"
-    )
-    (tmp_path / "script.py").write_text(code)
-    for command, text in (("-", code), (str(tmp_path / "script.py"), "")):
-        done = subprocess.run(
-            [sys.executable, command],
-            input=text,
-            capture_output=True,
-            text=True,
-            env=clean_environment(),
-            timeout=60,
-        )
-        assert done.stdout == "[['n', 'a']]\n", done.stderr

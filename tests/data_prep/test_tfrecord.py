@@ -1,12 +1,8 @@
 """TFRecord shards through the command line, read back by us, by TensorFlow and by DALI."""
 
 import io
-import json
 import os
 import shutil
-import subprocess
-import sys
-import zlib
 
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ from PIL import Image
 from data_prep import im2rec, tfrecord
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, parse_example
 from rn50lib.errors import UserError
-from tests.conftest import clean_environment
+from tests.data_prep.test_imagenet import contents
 from tests.support import png
 
 WORDS = {"n1": "first, a thing", "n2": "second", "ä": "third"}
@@ -110,14 +106,6 @@ def test_shards_have_equal_size_and_all_classes(shards):
     assert set(os.listdir(shards)) == names
 
 
-def contents(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in (".complete", ".made-from")
-    }
-
-
 def test_bytes_depend_on_the_seed_and_not_on_the_number_of_processes(root, shards, tmp_path):
     flags = ["--train-shards", "4", "--val-shards", "2", "--quiet"]
     tfrecord.main([str(root), str(tmp_path / "a"), *flags, "--jobs", "1"])
@@ -183,75 +171,6 @@ def test_second_call_does_nothing_unless_settings_differ(tmp_path, capsys):
     assert len(find_shards(root / "tfrecord", "train")) == 2
     (note,) = [line for line in capsys.readouterr().out.splitlines() if "note: " in line]
     assert f"{root} has no val" in note and "--no-val" in note
-
-
-@pytest.mark.slow
-@pytest.mark.needs("tensorflow")
-def test_tensorflows_reader_reads_every_example(root, shards):
-    code = """
-import sys, zlib, json
-import tensorflow as tf
-spec = {
-    "image/encoded": tf.io.FixedLenFeature([], tf.string),
-    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-    "image/height": tf.io.FixedLenFeature([], tf.int64),
-    "image/width": tf.io.FixedLenFeature([], tf.int64),
-}
-found = []
-for data in tf.data.TFRecordDataset(tf.io.gfile.glob(sys.argv[1] + "/train-*")):
-    e = tf.io.parse_single_example(data, spec)
-    image = tf.io.decode_jpeg(e["image/encoded"], channels=3)
-    assert image.shape == (e["image/height"], e["image/width"], 3), image.shape
-    found.append([zlib.crc32(e["image/encoded"].numpy()), int(e["image/class/label"])])
-print(json.dumps(found))
-"""
-    assert read_by(code, shards) == checksums(shards)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("dali")
-def test_dalis_reader_reads_every_example(root, shards):
-    code = """
-import sys, zlib, json, glob, os
-import nvidia.dali.fn as fn, nvidia.dali.tfrecord as tfrec
-from nvidia.dali import pipeline_def
-paths = sorted(glob.glob(sys.argv[1] + "/train-*"))
-indexes = [os.path.join(sys.argv[1], "index", os.path.basename(p) + ".idx") for p in paths]
-@pipeline_def(batch_size=1, num_threads=1, device_id=None)
-def pipeline():
-    read = fn.readers.tfrecord(path=paths, index_path=indexes, name="reader", features={
-        "image/encoded": tfrec.FixedLenFeature((), tfrec.string, ""),
-        "image/class/label": tfrec.FixedLenFeature([1], tfrec.int64, -1),
-    })
-    return read["image/encoded"], read["image/class/label"]
-p = pipeline()
-p.build()
-found = []
-for _ in range(p.epoch_size("reader")):
-    image, label = p.run()
-    found.append([zlib.crc32(bytes(image.at(0))), int(label.at(0)[0])])
-print(json.dumps(found))
-"""
-    assert read_by(code, shards) == checksums(shards)
-
-
-def read_by(code, shards):
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(shards)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=clean_environment(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES=""),
-    )
-    assert done.returncode == 0, done.stderr
-    return sorted(json.loads(done.stdout.splitlines()[-1]))
-
-
-def checksums(shards):
-    examples = [e for shard in read(shards, "train") for e in shard]
-    found = [[zlib.crc32(e["image/encoded"][0]), e["image/class/label"][0]] for e in examples]
-    assert len(found) == 30
-    return sorted(found)
 
 
 # -- bad input, kills ----------------------------------------------------------------------------

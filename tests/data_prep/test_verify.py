@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -26,7 +25,6 @@ from tests.conftest import clean_environment
 from tests.support import png
 
 CLASSES = ("apple", "pear", "plum")
-SPLITS = ("train", "val")
 CORRUPT_EXIF = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12"
 
 
@@ -307,17 +305,6 @@ def test_bad_labels_and_images_in_records(tmp_path, label):
     assert ("damage", str(path), offsets[2]) in problems
 
 
-def test_class_maps_of_two_record_files(tmp_path):
-    for split, names in (("train", ("a", "b")), ("val", ("a", "c"))):
-        for seed, name in enumerate(names):
-            (tmp_path / split / name).mkdir(parents=True)
-            (tmp_path / split / name / "x.jpg").write_bytes(make_image(seed + 10 * len(split)))
-    im2rec.ensure_records(tmp_path)
-    _, report = found(tmp_path / "records")
-    (text,) = {p.text for p in report.problems if p.kind == "class-maps"}
-    assert text == "2 classes in train, 2 in val; 'b' is only in train"
-
-
 # -- shards --------------------------------------------------------------------------------------
 
 
@@ -389,29 +376,6 @@ def test_examples_that_training_cannot_use(tmp_path, example, kind):
 
 
 # -- robust --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_verify_finishes_on_any_damage(root):
-    """Random damage to every file of a set: always a report."""
-    rng = random.Random(0)
-    paths = sorted(p for p in root.rglob("*") if p.is_file())
-    for _ in range(12):
-        for path in rng.sample(paths, 12):
-            data = bytearray(path.read_bytes() or b"x")
-            kind = rng.randrange(4)
-            at = rng.randrange(len(data))
-            if kind == 0:
-                data[at] ^= 1 << rng.randrange(8)
-            elif kind == 1:
-                del data[at:]
-            elif kind == 2:
-                data[at : at + 9] = rng.randbytes(9)
-            else:
-                data[at:at] = struct.pack("<I", 0xCED7230A) * rng.randrange(3)
-            path.write_bytes(data)
-        _, report = found(root)
-        json.dumps(report.as_json())
 
 
 # -- the command ---------------------------------------------------------------------------------

@@ -88,11 +88,6 @@ class Host:
         """Pull its cable."""
         command(*self.inside(["ip", "link", "set", "eth0", "down"]))
 
-    def slow_down(self, rate: str) -> None:
-        """Limit the rate at which it sends, such as 5mbit."""
-        limit = ["tbf", "rate", rate, "burst", "32kbit", "latency", "1s"]
-        command(*self.inside(["tc", "qdisc", "add", "dev", "eth0", "root", *limit]))
-
     def end(self) -> None:
         """End all processes on it; the kernel closes its connections."""
         if self.process.poll() is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE = 240.0
@@ -58,10 +56,3 @@ def ask(env: dict[str, str], *command: str) -> str:
     """Return the output of a Slurm program."""
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     return done.stdout + done.stderr
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.2)

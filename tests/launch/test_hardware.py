@@ -71,12 +71,6 @@ def test_this_machine_agrees_with_nproc_and_meminfo() -> None:
     assert hardware.total_memory() == pytest.approx(total, rel=0.01)
 
 
-def test_processor(tmp_path: Path) -> None:
-    text = "processor\t: 0\nmodel name\t: A Fast One\nflags\t\t: fpu amx_bf16\n\nprocessor\t: 1\n"
-    found = hardware.processor(lay_out(tmp_path, {"proc/cpuinfo": text}))
-    assert found == ("A Fast One", {"fpu", "amx_bf16"})
-
-
 def test_gpus_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = {"name": "NVIDIA GB10", "mib": 0, "capability": (12, 1)}  # memory is not reported
     fake.install(monkeypatch, [fake.H100, shared], "580.65.06", "13.0")

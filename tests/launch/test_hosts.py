@@ -6,27 +6,26 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rn50 import launch
 from tests.conftest import clean_environment
+from tests.launch import test_workers
 from tests.launch.hosts import ADDRESSES, Host, two_hosts
-from tests.launch.slurm import ask, configure, until
-from tests.support import TINY, Photos, strict_json
+from tests.launch.slurm import ask, configure
+from tests.support import TINY, Photos, strict_json, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("two_hosts")]
 PATIENCE = 120.0  # seconds for things that take a few when the machine is idle
 # batch norm over more than a few values: else rounding, which differs between the ways to add up
 # over a network, decides the sign of what comes out of it
-SAME = ("-n", "4", "-b", "4", "--image-shape", "64", "-e", "1", "--seed", "3", "--lr", "0.01",
+SAME = ("-n", "2", "-b", "8", "--image-shape", "64", "-e", "1", "--seed", "3", "--lr", "0.01",
         "--warmup-epochs", "0")  # fmt: skip
-ENDLESS = ("-n", "4", "--hosts", "h1:2,h2:2", "-b", "2", "-e", "100000", "--disp-batches", "1",
-           "--no-val", "--run-dir", "run")  # fmt: skip
+ENDLESS = ("-n", "2", "--hosts", "h1:1,h2:1", "-b", "4", "-e", "100000", "--disp-batches", "1",
+           "--no-val")  # fmt: skip
 HOROVOD = ("--comm", "horovod", "--launcher")
 LARGE = pytest.mark.acceptance
 WAYS = [
@@ -72,14 +71,14 @@ def losses(report: Path) -> list[float]:
 def test_two_hosts_train_like_one(
     launcher: str, hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    for where in ("localhost:4", "h1:2,h2:2"):
+    for where in ("localhost:2", "h1:1,h2:1"):
         name = f"{where[:2]}.json"
         argv = argv_of(photos, *SAME, *HOROVOD, launcher, "--hosts", where, "--report", name)
         done = finish(hosts["h1"].inside(argv, tmp_path), tmp_path)
         assert done.returncode == 0, done.stderr
     assert losses(tmp_path / "h1.json") == pytest.approx(losses(tmp_path / "lo.json"), rel=1e-3)
     assert strict_json(tmp_path / "h1.json")["env"]["weights_apart"] == 0.0
-    assert hosts["h2"].received() > 4 * 10**5  # two of the four were there
+    assert hosts["h2"].received() > 4 * 10**5  # one of the two was there
 
 
 @LARGE
@@ -89,9 +88,9 @@ def test_torchrun_uses_the_given_rendezvous(
 ) -> None:
     """Run on each host the command that `rn50 run` printed for it."""
     argv = argv_of(photos, *SAME, "--comm", "ddp", "--report")
-    one = finish([*argv, "one.json", "--hosts", "localhost:4"], tmp_path)
+    one = finish([*argv, "one.json", "--hosts", "localhost:2"], tmp_path)
     assert one.returncode == 0, one.stderr
-    told = finish([*argv, "two.json", "--hosts", "h1:2,h2:2"], tmp_path)
+    told = finish([*argv, "two.json", "--hosts", "h1:1,h2:1"], tmp_path)
     (line,) = re.findall("on h1 and h2 `(.*?)`", told.stderr)
     running = [
         subprocess.Popen(host.inside(["bash", "-c", line], tmp_path), env=environment(), text=True,
@@ -104,31 +103,17 @@ def test_torchrun_uses_the_given_rendezvous(
     assert hosts["h2"].received() > 4 * 10**5
 
 
-class Run:
-    """A `rn50 run` with two workers each on h1 and h2, which continues until it is ended."""
+class Run(test_workers.Run):
+    """A `rn50 run` with a worker each on h1 and h2, which continues until it is ended."""
 
     def __init__(self, host: Host, photos: Photos, folder: Path, *flags: str) -> None:
-        self.output, self.progress = folder / "output", folder / "run" / "progress.jsonl"
         (folder / "slow.py").write_text(SLOW)
         argv = argv_of(photos, *ENDLESS, "--override", "schedule=slow.py:schedule", *flags)
-        with open(self.output, "wb") as output:
-            self.process = subprocess.Popen(
-                host.inside(argv, folder), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output,
-            )  # fmt: skip
+        super().__init__(host.inside(argv, folder), folder, environment())
         self.wait_for(lambda: self.epochs() >= 2)
 
     def epochs(self) -> int:
-        return self.progress.read_text().count('"epoch", ') if self.progress.exists() else 0
-
-    def text(self) -> str:
-        return self.output.read_text()
-
-    def wait_for(self, what: Callable[[], Any]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not what():
-            assert time.monotonic() < end and self.process.poll() is None, self.text()
-            time.sleep(0.1)
+        return self.progress.read_text().count('"epoch", ')
 
 
 @pytest.mark.needs("horovod")
@@ -144,19 +129,6 @@ def test_lost_host_fails_the_run(
     if how is Host.unplug:
         assert "did not answer within --comm-timeout" in run.text().splitlines()[-1]
     assert not [p for p in hosts["h1"].processes() if p.cmdline()[1:4] == launch.WORKER]
-
-
-@LARGE
-@pytest.mark.needs("horovod", "slow_link")
-def test_slow_link_only_slows_the_run(
-    hosts: dict[str, Host], photos: Photos, tmp_path: Path
-) -> None:
-    run = Run(hosts["h1"], photos, tmp_path, *HOROVOD, "horovodrun")
-    hosts["h2"].slow_down("40mbit")
-    earlier, received = run.epochs(), hosts["h1"].received()
-    run.wait_for(lambda: run.epochs() > earlier + 1)
-    assert hosts["h1"].received() > received
-    assert "error" not in run.text()
 
 
 @pytest.fixture
@@ -192,9 +164,9 @@ def test_slurm_job_on_two_nodes_trains_like_one_host(
 ) -> None:
     """Pass `rn50 run --print slurm` to sbatch: rank and size come from srun."""
     argv = argv_of(photos, *SAME, "--comm", "ddp")
-    one = finish([*argv, "--report", "one.json", "--hosts", "localhost:4"], tmp_path)
+    one = finish([*argv, "--report", "one.json", "--hosts", "localhost:2"], tmp_path)
     assert one.returncode == 0, one.stderr
-    flags = ("--hosts", "h1:2,h2:2", "--run-dir", str(tmp_path / "run"), "--print", "slurm")
+    flags = ("--hosts", "h1:1,h2:1", "--run-dir", str(tmp_path / "run"), "--print", "slurm")
     script = tmp_path / "job.sh"
     script.write_text(finish([*argv, *flags], tmp_path).stdout)
     log = tmp_path / "job.log"
@@ -203,5 +175,5 @@ def test_slurm_job_on_two_nodes_trains_like_one_host(
     report = tmp_path / "run" / "report.json"
     assert report.exists(), log.read_text()
     assert losses(report) == losses(tmp_path / "one.json")
-    assert strict_json(report)["ngpus"] == 4
+    assert strict_json(report)["ngpus"] == 2
     assert hosts["h2"].received() > 4 * 10**5

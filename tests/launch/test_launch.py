@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +17,7 @@ import pytest
 from rn50 import background, launch
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
-from tests.support import TINY, Photos, full
+from tests.support import TINY, Photos, full, until
 
 PATIENCE = 60.0  # seconds for things that take one when the machine is idle
 # a run that goes on until it is ended: its model is a wait, its loader has workers
@@ -70,20 +68,7 @@ def test_a_folder_that_cannot_be_made_names_the_variable(
         launch.new_run("run")
 
 
-def test_an_impossible_experiment_starts_no_process(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--resume needs --model-prefix"):
-        background.start({"resume": True}, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- life and death -------------------------------------------------------------------------------
-
-
-def wait_for(what: Callable[[], Any], otherwise: Callable[[], str]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, otherwise()
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -111,7 +96,7 @@ def test_ctrl_c_during_loading_prints_no_traceback(tmp_path: Path, seconds: floa
         return bool(loading)
 
     try:
-        wait_for(worker_is_there, output.read_text)
+        until(worker_is_there, output.read_text)
         time.sleep(seconds)
         os.killpg(run.pid, signal.SIGINT)
         assert run.wait(PATIENCE) == 130
@@ -135,8 +120,8 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
     job = background.start(asked, tmp_path / "run", log=tmp_path / "log")
     try:
         progress = tmp_path / "run" / "progress.jsonl"
-        wait_for(lambda: progress.exists() and progress.read_text().count("\n") > 2,
-                 (tmp_path / "log").read_text)  # fmt: skip
+        until(lambda: progress.exists() and progress.read_text().count("\n") > 2,
+              (tmp_path / "log").read_text)  # fmt: skip
         assert job.poll() is None
         below = psutil.Process(job.pid).children(recursive=True)
         assert job.stop() != 0 and job.poll() is not None

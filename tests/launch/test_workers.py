@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,40 +191,6 @@ def test_the_tasks_of_a_step_meet_at_one_port() -> None:
     assert {env["MASTER_ADDR"] for env in told} == {"gpu03"}
 
 
-@pytest.mark.slow
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("starter", [pytest.param("torchrun", marks=LARGE), "srun"])
-def test_world_size_comes_from_the_launcher(starter: str, photos: Photos, tmp_path: Path) -> None:
-    """The learning rate is that of two workers: 0.4 x 2 x 8 / 256 after the warm-up."""
-    flags = ("--data-root", str(photos.root), *TINY, "-e", "2", "--warmup-epochs", "1", "--lr",
-             "0.4", "--no-val", "--disp-batches", "1", "--run-dir", "run")  # fmt: skip
-    worker = [*launch.program("train"), *flags]
-    if starter == "torchrun":
-        starts = [[sys.executable, "-m", "torch.distributed.run", "--standalone",
-                   "--nproc-per-node", "2", "--no-python", *worker]]  # fmt: skip
-        envs: list[dict[str, str]] = [{}]
-    else:
-        starts = [worker, worker]
-        envs = [
-            {"SLURM_PROCID": str(r), "SLURM_LOCALID": str(r), "SLURM_NTASKS": "2",
-             "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost",
-             "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
-            for r in range(2)
-        ]  # fmt: skip
-    running = [
-        subprocess.Popen(argv, cwd=tmp_path, env=clean_environment(**env), text=True,
-                         stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        for argv, env in zip(starts, envs, strict=True)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=300)[1] for process in running]
-    assert [process.returncode for process in running] == [0] * len(running), said
-    report = strict_json(tmp_path / "run" / "report.json")
-    assert report["ngpus"] == 2 and report["env"]["weights_apart"] == 0.0
-    lines = (tmp_path / "run" / "progress.jsonl").read_text().splitlines()
-    rates = [json.loads(line).get("lr") for line in lines]
-    assert rates[-2] == pytest.approx(0.4 * 16 / 256)
-
-
 @pytest.mark.parametrize(
     ("env", "flags", "words"),
     [
@@ -280,8 +247,13 @@ def test_two_workers_train_and_one_scores_the_same(
     are averaged.
     """
     flags = ("-e", "2", "--report", "r.json", "--model-prefix", "m", "--lr", "0.4")
-    done = finish(argv_of(photos, launcher, *flags), tmp_path)
+    timeline = ("--set", f"timeline={tmp_path}/t.json") if launcher == "horovodrun" else ()
+    done = finish(argv_of(photos, launcher, *flags, *timeline), tmp_path)
     assert done.returncode == 0, done.stderr
+    if timeline:  # the 53 parameters of the tiny network in each of 12 steps
+        events = json.loads((tmp_path / "t.json").read_text())
+        reduced = Counter(event["pid"] for event in events if event.get("name") == "ALLREDUCE")
+        assert list(reduced.values()).count(12) == 53
     report = strict_json(tmp_path / "r.json")
     assert report["ngpus"] == 2 and len(report["metrics"]["val.top1"]) == 2
     assert report["env"]["weights_apart"] == 0.0  # the same weights on both, bit for bit
@@ -299,14 +271,14 @@ def test_two_workers_train_and_one_scores_the_same(
 class Run:
     """A `rn50 run` with two workers that trains until it is ended."""
 
-    def __init__(self, argv: list[str], folder: Path) -> None:
+    def __init__(self, argv: list[str], folder: Path, env: dict[str, str] | None = None) -> None:
         self.folder, self.output = folder, folder / "output"
         self.progress = folder / "run" / "progress.jsonl"
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(
                 [*argv, "--run-dir", str(folder / "run")], cwd=folder, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env=clean_environment(RN50_RUNS=str(folder)),
+                env=env or clean_environment(RN50_RUNS=str(folder)),
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
         self.wait_for(lambda: self.progress.exists() and '"epoch"' in self.progress.read_text())
@@ -353,8 +325,8 @@ def start(photos: Photos, tmp_path: Path) -> Iterator[Callable[..., Run]]:
         run.process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", [ALONE, *once("horovodrun")])
+@LARGE  # test_failed_run_restarts... is the form in `make test`
+@pytest.mark.parametrize("launcher", [ALONE, *LAUNCHERS])
 def test_a_killed_worker_ends_the_run(launcher: str, start: Callable[..., Run]) -> None:
     last = 0 if launcher == "alone" else 1
     run = start(launcher, *ENDLESS, *("--set", "bind=core") * last)
@@ -368,7 +340,8 @@ def test_a_killed_worker_ends_the_run(launcher: str, start: Callable[..., Run]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("torchrun"))
+@LARGE
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_traceback_of_the_failing_rank_comes_last(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
@@ -388,6 +361,7 @@ def test_the_traceback_of_the_failing_rank_comes_last(
     assert last[begin + 1].startswith("Traceback") and "rank one cannot count" in last[-1]
 
 
+ENDINGS = ((signal.SIGINT, "torchrun"), (signal.SIGKILL, "alone"))
 GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
 
 
@@ -422,9 +396,17 @@ def test_the_cause_is_named_whichever_rank_ends_first(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [ALONE, *once("torchrun")])
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LARGE), signal.SIGKILL]
+    ("number", "launcher"),
+    [  # SIGINT with torchrun and SIGKILL of one process in `make test`
+        pytest.param(
+            number,
+            *p.values,
+            marks=[*p.marks, *([] if (number, *p.values) in ENDINGS else [LARGE])],
+        )
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+        for p in (ALONE, *LAUNCHERS)
+    ],
 )
 def test_no_worker_outlives_the_run(number: int, launcher: str, start: Callable[..., Run]) -> None:
     run = start(launcher, *ENDLESS)
@@ -460,7 +442,7 @@ def test_a_rank_that_hangs_fails_the_run(launcher: str, start: Callable[..., Run
     assert run.text().splitlines()[-1].startswith("error: rank 1 did not answer within")
 
 
-@pytest.mark.slow
+@LARGE
 @pytest.mark.needs("horovod")
 def test_unequal_steps_are_refused_before_training(
     photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -487,7 +469,7 @@ def started_by_torchrun(folder: Path, flags: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@LARGE
 @pytest.mark.needs("torch")
 def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -> None:
     """The ranks have equal steps, but on rank 1 one image has a different class."""
@@ -501,22 +483,12 @@ def test_ranks_with_different_data_are_refused(photos: Photos, tmp_path: Path) -
     assert "error: the ranks disagree on the data: rank 0 has 48 images, labels" in done.stderr
 
 
-@pytest.mark.slow
+@LARGE
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--no-val -e $((1 + RANK))", "--num-epochs: rank 0 has 1, rank 1 has 2"),
-        pytest.param("--image-shape $((32 + 32 * RANK))",
-                     "--image-shape: rank 0 has 32, rank 1 has 64", marks=LARGE),
-    ],
-)  # fmt: skip
-def test_ranks_with_different_flags_are_refused(
-    photos: Photos, tmp_path: Path, flags: str, words: str
-) -> None:
-    done = started_by_torchrun(tmp_path, f"--data-root {photos.root} {flags}")
+def test_ranks_with_different_flags_are_refused(photos: Photos, tmp_path: Path) -> None:
+    done = started_by_torchrun(tmp_path, f"--data-root {photos.root} --no-val -e $((1 + RANK))")
     assert done.returncode != 0
-    assert f"error: the ranks disagree on {words}: give every host the same" in done.stderr
+    assert "error: the ranks disagree on --num-epochs: rank 0 has 1, rank 1 has 2" in done.stderr
 
 
 # --- restarts -------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from workshop.course import catalogue
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
 NAMES = [item.name for item in catalogue.existing(ROOT)]
-LARGE = ("04_tfrecord", "08_benchmark_and_scaling")  # minutes: for `make acceptance`
+# the others start many processes: for `make acceptance`
+SMALL = ("00_start_here", "01_dataset_preparation", "02_single_gpu", "05_dali")
 PARAMETERS = [
-    pytest.param(name, marks=pytest.mark.acceptance if name in LARGE else ()) for name in NAMES
+    pytest.param(name, marks=() if name in SMALL else pytest.mark.acceptance) for name in NAMES
 ]
 
 

@@ -278,7 +278,7 @@ def test_score_reads_the_model_of_a_run(
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("told", lines("benchmark", quick=0))
+@pytest.mark.parametrize("told", lines("benchmark", quick=99))
 def test_benchmark_writes_its_file(
     run_cli: Callable, data: dict, roadsigns_small: SmallDataset, tmp_path: Path, told: dict
 ) -> None:

@@ -106,7 +106,7 @@ def test_other_augmentation_follows_the_recipe(textured: Path) -> None:
 # --- order ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("split", ["train", pytest.param("val", marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_consecutive_epochs_match_single_epochs(
     textured: Path, data_format: str, split: str

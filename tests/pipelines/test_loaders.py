@@ -41,8 +41,19 @@ MARKS = {
     name: [pytest.mark.needs(name), *([pytest.mark.slow] if name != "torch" else [])]
     for name in LOADERS
 }
+LARGE = pytest.mark.acceptance
 every_loader = pytest.mark.parametrize(
     "loader", [pytest.param(name, marks=MARKS[name]) for name in LOADERS]
+)
+# TensorFlow's and DALI's in `make test` on one source only
+on_each = pytest.mark.parametrize(
+    ("loader", "data_format"),
+    [
+        pytest.param(name, form, marks=[*MARKS[name], *([LARGE] if large else [])])
+        for name in LOADERS
+        for form in FORMATS
+        for large in [name != "torch" and form != "tfrecord"]
+    ],
 )
 every_format = pytest.mark.parametrize("data_format", FORMATS)
 every_ordered = pytest.mark.parametrize(
@@ -132,8 +143,7 @@ def test_an_epoch_continues_from_any_step(textured: Path, loader: str, data_form
     assert not np.array_equal(pixels(whole), pixels(read(loader, source, epoch=2)))
 
 
-@every_loader
-@every_format
+@on_each
 def test_num_examples_shortens_the_epoch(packed: Path, loader: str, data_format: str) -> None:
     source = open_source(packed, "train", data_format)
     parts = [read(loader, source, epoch=e, num_examples=24) for e in (0, 1)]
@@ -195,8 +205,7 @@ def test_seed_and_epoch_give_the_same_batches_in_any_process(
 # -- odd and damaged files -------------------------------------------------------------------------
 
 
-@every_loader
-@every_format
+@on_each
 def test_odd_images_pass(odd: Path, loader: str, data_format: str) -> None:
     for split in ("train", "val"):
         source = open_source(odd, split, data_format)
@@ -229,8 +238,7 @@ def store(root: Path, data_format: str, images: list[bytes]) -> list[str]:
     return [f"{path}: record {i} at offset {offset:,} " for i, (offset, _) in enumerate(entries)]
 
 
-@every_loader
-@every_format
+@on_each
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [("cut", "is damaged and does not decode"), ("text", "is not an image"), ("empty", "no bytes")],

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,6 @@ from data_prep.tfrecordwriter import format_index, serialize_example, write_reco
 from rn50lib.data import recordio, source
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import index_path, shard_name
-from tests.conftest import clean_environment
 
 SHARDS = 3
 
@@ -89,59 +84,3 @@ def test_read_only_folder_uses_the_cache_folder(tmp_path: Path, form: str) -> No
     for _ in range(2):
         assert sorted(contents(root, form)) == [(1, b"1"), (2, b"2"), (3, b"3")]
     assert len(list((tmp_path / "cache").rglob("kept/*"))) == 1
-
-
-RANK = """
-import sys
-from pathlib import Path
-import numpy as np
-from rn50lib.data.recordfile import disk_cache
-
-def compute():
-    with open(sys.argv[2], "a") as file:
-        file.write("computed\\n")
-    return {"a": np.arange(3)}
-
-print(disk_cache(Path(sys.argv[1] + ".note"), [Path(sys.argv[1])], compute)["a"].tolist())
-"""
-
-
-def test_one_rank_computes_the_cache_for_all(tmp_path: Path) -> None:
-    file, log = tmp_path / "file", tmp_path / "log"
-    file.write_bytes(b"x")
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(file), str(log)],
-                         env=clean_environment(), stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]  # fmt: skip
-    assert {rank.communicate()[0] for rank in ranks} == {"[0, 1, 2]\n"}
-    assert log.read_text() == "computed\n"
-
-
-def from_disk() -> int:
-    """Return the bytes that the kernel has read from a disk for this process."""
-    return int(Path("/proc/self/io").read_text().split("read_bytes: ")[1].split()[0])
-
-
-def test_reading_at_random_reads_little_more_than_the_records(tmp_path: Path) -> None:
-    """The kernel counts the bytes of a file not in memory; readahead would take four times that."""
-    root = tmp_path / "set"
-    (root / "records").mkdir(parents=True)
-    image = os.urandom(100_000)
-    with Writer(root / "records" / "train") as writer:
-        for key in range(400):
-            writer.write(key, pack_header(0, key, image))
-    os.sync()
-    with open(root / "records" / "train.rec", "rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        before = from_disk()
-        os.pread(file.fileno(), 4096, 20_000_000)
-        on_a_disk = from_disk() > before  # a file system in memory has nothing to fetch
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    opened = open_source(root, "train", "recordio")
-    before = from_disk()
-    wanted = sum(len(opened.read(i)) for i in random.Random(0).sample(range(400), 20))
-    read = from_disk() - before
-    assert read < 1.6 * wanted
-    assert read > 0.5 * wanted or not on_a_disk

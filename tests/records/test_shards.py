@@ -1,6 +1,5 @@
 """TFRecord shards as a source: the images and labels of the files, and errors in one line."""
 
-import json
 import os
 import shutil
 
@@ -12,7 +11,7 @@ from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.recordfile import RecordError
 from rn50lib.data.source import classes_of, open_source
 from rn50lib.errors import UserError
-from tests.support import CLASSES, TINY, Photos
+from tests.support import CLASSES, Photos
 
 
 @pytest.fixture(scope="module")
@@ -152,25 +151,3 @@ def test_other_writers_order_their_features_differently(tmp_path):
 
 
 # -- through the front door ----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.needs("torch")
-def test_the_built_in_data_trains_from_shards(roadsigns_small, tmp_path, rn50, monkeypatch):
-    """The shards are only made on request."""
-    shutil.copytree(roadsigns_small.folder, tmp_path / "data" / "roadsigns")
-    monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
-    folder = tmp_path / "data" / "roadsigns" / "tfrecord"
-    flags = ("train", *TINY, "-e", "1", "--benchmark-iters", "2", "--report", "r.json")
-    assert rn50(*flags).status == 0 and not folder.exists()
-    assert rn50(*flags, "--data-format", "tfrecord").status == 0
-    assert len(list(folder.glob("train-*"))) == 4
-    data = json.loads((tmp_path / "r.json").read_text())["env"]["data"]
-    assert data["train"] == f"{folder} (48 images, tfrecord)"
-
-
-def test_the_command_line_names_a_damaged_record(shards, rn50):
-    path = shards / "validation-00000-of-00002"
-    path.write_bytes(path.read_bytes()[:-1])
-    error = rn50("train", *TINY, "--data-root", shards).error
-    assert f"{path}: damaged at offset" in error and f"`python -m data_prep.verify {path}`" in error

@@ -85,17 +85,6 @@ def test_published_figures_come_with_their_source(rn50: Rn50, files: Path) -> No
     assert line(inference, "1", "208") == ["1", "208", "3,832.0", "-", "-"]
 
 
-def test_zero_rate_counts_as_not_measured(rn50: Rn50, files: Path) -> None:
-    """Programs that did not measure write 0.0, which must not be a divisor."""
-    told = json.loads((files / "a.json").read_text())
-    told["metrics"]["train.total_ips"] = [0.0, 0.0, 0.0]
-    (files / "zero.json").write_text(json.dumps(told))
-    benchmark(files / "none.json", {"1": {"64": {"train.total_ips": 0.0}}})
-    shown = rn50("compare", "zero.json", "b.json", "none.json")
-    assert shown.status == 0, shown.err
-    assert line(shown.out, "2", "32")[2:5] == ["-", "96.00", "-"]
-
-
 @pytest.mark.parametrize(
     "args, words",
     [

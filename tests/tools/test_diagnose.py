@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from rn50.diagnose import model
@@ -21,7 +15,6 @@ from rn50.diagnose.command import candidates
 from rn50.diagnose.measure import steady_rate
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, SLOWER, SUM, Rates
 from rn50lib.hardware import Gpu, Machine
-from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Ended, Photos, full, strict_json
 
 WORKSTATION = Machine("a processor", 8, 2**35, "", (Gpu(0, "V100", 2**34, (7, 0), "535", "u"),))
@@ -165,43 +158,3 @@ def test_bottleneck_of_resnet50(
     data = ("--data-root", roadsigns_small.records, "-b", "8")
     held = diagnosed(run_cli, tmp_path, *data, *flags.split())
     assert held["bound"]["part"] == part and lesson in held["lesson"]
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_diagnosis_leaves_no_process(
-    tmp_path: Path, photos: Photos, number: signal.Signals
-) -> None:
-    env = clean_environment(RN50_RUNS=str(tmp_path / "runs"))
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rn50", "diagnose", *TINY, "--seconds", "60"),
-            *("--data-root", str(photos.records)),
-        ],
-        env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-        # a job in the background of a shell is given Ctrl-C as a signal to ignore
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    assert process.stderr
-    for line in process.stderr:
-        if "the step alone" in line:
-            break
-    time.sleep(5)
-    process.send_signal(number)
-    status = process.wait(60)
-    assert status == (130 if number == signal.SIGINT else -number)
-    deadline = time.monotonic() + 30
-    while left := processes_of(str(tmp_path)):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
-
-
-def processes_of(folder: str) -> list[list[str]]:
-    """Return the command lines of the processes whose runs go into a folder."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if folder in process.environ().get("RN50_RUNS", ""):
-                found.append(process.cmdline())
-    return found

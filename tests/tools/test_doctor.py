@@ -41,7 +41,7 @@ def test_quick_on_this_machine(run_cli) -> None:
 
 
 @pytest.mark.needs("torch", "tensorflow", "dali")
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_everything_on_this_machine(run_cli) -> None:
     done = run_cli("doctor")
     assert done.returncode == 0 and "Traceback" not in done.stderr

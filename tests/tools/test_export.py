@@ -50,14 +50,6 @@ def test_onnx_runtime_gives_the_same_logits(
     np.testing.assert_allclose(one, logits[:1], atol=1e-4)
 
 
-def test_an_unknown_format_is_refused(trained: Path, tmp_path: Path, capsys) -> None:
-    (tmp_path / "mine.txt").write_text("keep")
-    for output in (tmp_path, tmp_path / "mine.txt"):
-        assert cli.main(["export", str(trained / "m"), "2", "-o", str(output)]) == 2
-        assert "name a file that ends in .onnx" in capsys.readouterr().err
-    assert (tmp_path / "mine.txt").read_text() == "keep"
-
-
 def test_a_checkpoint_is_not_exported_over_itself(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     net, identity = resnet(18, 6), {"model": "resnet18 v1.5", "num_classes": 6}

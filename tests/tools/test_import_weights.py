@@ -12,65 +12,30 @@ import pytest
 from PIL import Image
 
 from rn50lib import checkpoint
+from rn50lib.resnet import resnet
+from tests.backends.test_torch import busy_arrays, by_the_paper
 from tests.support import Ended
 
 pytestmark = pytest.mark.needs("torch")
 
 Run = Callable[..., Ended]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of torchvision's transforms
-BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
 
-def theirs(depth: int, classes: int) -> Any:
-    """Return a ResNet with torchvision's names and random weights, written from its documentation.
-
-    No array of a batch norm is without effect.
-    """
+def theirs(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return a state dict with the names of torchvision and timm."""
     import torch
-    from torch import nn
 
-    torch.manual_seed(1)
-    wide = 4 if depth >= 50 else 1
-
-    class Block(nn.Module):
-        def __init__(self, channels: int, width: int, stride: int) -> None:
-            super().__init__()
-            shapes = [(channels, width, 3, stride), (width, width, 3, 1)]
-            if wide == 4:
-                last = (width, 4 * width, 1, 1)
-                shapes = [(channels, width, 1, 1), (width, width, 3, stride), last]
-            for i, (n, out, kernel, step) in enumerate(shapes, 1):
-                conv = nn.Conv2d(n, out, kernel, step, kernel // 2, bias=False)
-                self.add_module(f"conv{i}", conv)
-                self.add_module(f"bn{i}", nn.BatchNorm2d(out))
-            self.count, self.downsample = len(shapes), None
-            if stride > 1 or channels != wide * width:
-                projection = nn.Conv2d(channels, wide * width, 1, stride, bias=False)
-                self.downsample = nn.Sequential(projection, nn.BatchNorm2d(wide * width))
-
-        def forward(self, x: Any) -> Any:
-            y = x
-            for i in range(1, self.count + 1):
-                y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(y))
-                y = y.relu() if i < self.count else y
-            return (y + (x if self.downsample is None else self.downsample(x))).relu()
-
-    model = nn.Sequential()
-    model.add_module("conv1", nn.Conv2d(3, 64, 7, 2, 3, bias=False))
-    model.add_module("bn1", nn.BatchNorm2d(64))
-    model.add_module("relu", nn.ReLU())
-    model.add_module("maxpool", nn.MaxPool2d(3, 2, 1))
-    channels = 64
-    for s, count in enumerate(BLOCKS[depth]):
-        stage = nn.Sequential()
-        for i in range(count):
-            stage.append(Block(channels, 64 * 2**s, 2 if s and not i else 1))
-            channels = 64 * 2**s * wide
-        model.add_module(f"layer{s + 1}", stage)
-    model.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("fc", nn.Linear(channels, classes))
-    return busy(model)
+    found = {}
+    for name, array in arrays.items():
+        owner, _, part = name.rpartition(".")
+        owner = owner.replace("downsample_bn", "downsample.1")
+        owner += ".0" * owner.endswith("downsample")
+        part = {"gamma": "weight", "beta": "bias"}.get(part, part)
+        found[f"{owner}.{part}"] = torch.from_numpy(array)
+        if part == "running_var":
+            found[f"{owner}.num_batches_tracked"] = torch.tensor(7)
+    return found
 
 
 def busy(model: Any) -> Any:
@@ -86,15 +51,6 @@ def busy(model: Any) -> Any:
     return model.eval()
 
 
-def logits(model: Any, images: Any = None, pixels: int = 64) -> Any:
-    import torch
-
-    if images is None:
-        images = torch.randn(2, 3, pixels, pixels, generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        return model(images)
-
-
 def ours(prefix: Path) -> Any:
     from rn50lib.torch.model import ResNet, load_arrays
 
@@ -103,35 +59,39 @@ def ours(prefix: Path) -> Any:
     return model.eval()
 
 
-def there_and_back(rn50: Run, folder: Path, library: str, suffix: str, model: Any) -> None:
-    """Import a model's weights and export them again, with bit-identical logits both times."""
+def there_and_back(
+    rn50: Run, folder: Path, library: str, suffix: str, weights: dict[str, Any]
+) -> None:
+    """Import weights to folder/new/p and export them again: all are bit for bit the same."""
     import torch
     from safetensors.torch import load_file, save_file
 
     file, back = folder / f"given{suffix}", folder / f"back{suffix}"
     if suffix == ".pth":  # as torchvision's reference and timm's train.py leave it
-        weights = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
-        torch.save({"model": weights, "args": argparse.Namespace(lr=0.1), "epoch": 3}, file)
+        wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
+        torch.save({"model": wrapped, "args": argparse.Namespace(lr=0.1), "epoch": 3}, file)
     else:
-        save_file(model.state_dict(), file)
-    expected = logits(model)
+        save_file(weights, file)
     ended = rn50("import", library, file, "-o", folder / "new" / "p")
     assert ended.status == 0, ended.err
     assert "new/p-0000.safetensors" in ended.out
-    assert torch.equal(logits(ours(folder / "new" / "p")), expected)
     assert rn50("export", folder / "new" / "p", "--out", back).out.strip() == str(back)
-    weights = torch.load(back, weights_only=True) if suffix == ".pth" else load_file(back)
-    for tensor in model.state_dict().values():
-        tensor.zero_()
-    model.load_state_dict(weights, strict=True)
-    assert torch.equal(logits(model), expected)
+    found = torch.load(back, weights_only=True) if suffix == ".pth" else load_file(back)
+    assert found.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(found[name], tensor) or name.endswith("num_batches_tracked"), name
 
 
 @pytest.mark.parametrize(("depth", "suffix"), [(18, ".pth"), (50, ".safetensors")])
-def test_logits_are_the_same_to_the_bit(rn50: Run, tmp_path: Path, depth: int, suffix: str) -> None:
-    there_and_back(rn50, tmp_path, "torchvision", suffix, theirs(depth, 7))
+def test_weights_are_the_same_to_the_bit(
+    rn50: Run, tmp_path: Path, depth: int, suffix: str
+) -> None:
+    arrays = busy_arrays(resnet(depth, 7))
+    there_and_back(rn50, tmp_path, "torchvision", suffix, theirs(arrays))
     net = checkpoint.read_network(tmp_path / "new" / "p")
     assert (net.name, net.version, net.num_classes) == (f"resnet{depth}", "v1.5", 7)
+    held = checkpoint.load(tmp_path / "new" / "p", 0).arrays
+    assert all(np.array_equal(held[name], array) for name, array in arrays.items())
 
 
 @pytest.mark.acceptance
@@ -141,6 +101,8 @@ def test_logits_are_the_same_to_the_bit(rn50: Run, tmp_path: Path, depth: int, s
 def test_logits_match_torchvision_and_timm(
     rn50: Run, tmp_path: Path, library: str, depth: int
 ) -> None:
+    import torch
+
     from benchmarks import measure
 
     torchvision = measure.import_torchvision()
@@ -148,10 +110,12 @@ def test_logits_match_torchvision_and_timm(
 
     name = f"resnet{depth}"
     make = getattr(torchvision.models, name) if library == "torchvision" else timm.create_model
+    model = busy(make() if library == "torchvision" else make(name))
     suffix = ".pth" if library == "torchvision" else ".safetensors"
-    there_and_back(
-        rn50, tmp_path, library, suffix, busy(make() if suffix == ".pth" else make(name))
-    )
+    there_and_back(rn50, tmp_path, library, suffix, model.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(ours(tmp_path / "new" / "p")(images), model(images))
 
 
 def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
@@ -167,13 +131,17 @@ def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
         files.append(file)  # Resize(256), CenterCrop(224), ToTensor(), Normalize(MEAN, STD):
         pixels = torch.tensor(np.array(Image.open(file))[16:240, 16:240]) / 255
         tensors.append(((pixels - torch.tensor(MEAN)) / torch.tensor(STD)).permute(2, 0, 1))
-    images, model = torch.stack(tensors), theirs(18, 3)
-    spread = 2 / logits(model, images).std(0)  # so that a wrong mean changes the answers
-    model.fc.weight.data *= spread[:, None]
-    model.fc.bias.data -= logits(model, images).mean(0)
-    expected = logits(model, images).softmax(1).numpy()
+    arrays = busy_arrays(resnet(18, 3))
+
+    def logits() -> Any:
+        weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return by_the_paper(weights, torch.stack(tensors), (2, 2, 2, 2), "v1.5")
+
+    arrays["fc.weight"] *= 2 / logits().std(0).numpy()[:, None]  # a wrong mean changes the answers
+    arrays["fc.bias"] -= logits().mean(0).numpy()
+    expected = logits().softmax(1).numpy()
     assert len(set(expected.argmax(1))) > 1
-    torch.save(model.state_dict(), "m.pth")
+    torch.save(theirs(arrays), "m.pth")
     assert rn50("import", "torchvision", "m.pth", "-o", "m").status == 0
     assert rn50("predict", "m", "0", *files, "-o", "p.npz").status == 0
     with np.load("p.npz") as out:
@@ -208,7 +176,7 @@ def shorten(weights: dict[str, Any]) -> None:
 def test_different_network_is_refused(rn50: Run, tmp_path: Path, change: Any, words: Any) -> None:
     import torch
 
-    weights = theirs(18, 4).state_dict()
+    weights = theirs(busy_arrays(resnet(18, 4)))
     change(weights)
     torch.save(weights, "m.pth")
     error = rn50("import", "torchvision", "m.pth", "-o", "m").error
@@ -224,8 +192,6 @@ def test_existing_files_are_not_overwritten(rn50: Run, trained: Path) -> None:
 
 
 def test_unsupported_networks_are_not_exported(rn50: Run, trained: Path, tmp_path: Path) -> None:
-    from rn50lib.resnet import resnet
-
     assert "no resnet-tiny" in rn50("export", trained / "m", "2", "-o", "t.pth").error
     net = resnet(50, 2, "v1")
     checkpoint.write_symbol("v1", net)

@@ -76,19 +76,3 @@ def test_bad_images_do_not_affect_other_results(
     output.unlink()
     assert predict.main([str(trained / "m"), "2", str(broken), "-o", str(output)]) == 2
     assert not output.exists()
-
-
-def test_an_output_replaces_only_an_earlier_output(
-    trained: Path, photos: Photos, tmp_path: Path
-) -> None:
-    file = tmp_path / "a.npz"
-    image = photos.files("val")[0].read_bytes()
-    file.write_bytes(image)
-    argv = [str(trained / "m"), "2", str(file), "-o", str(file)]  # its own input
-    with pytest.raises(UserError, match=f"--output {file}.*name another file"):
-        predict.main(argv)
-    assert file.read_bytes() == image
-    argv[2] = str(photos.files("val")[0])
-    file.unlink()
-    for _ in range(2):
-        assert predict.main(argv) == 0

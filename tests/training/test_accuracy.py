@@ -66,31 +66,3 @@ def test_bfloat16_learns_as_well_as_float32(whole_set, run_cli, tmp_path) -> Non
     means = [sum(values) / len(values) for values in top1.values()]
     assert min(top1["float32"] + top1["bfloat16"]) > 80, top1
     assert abs(means[0] - means[1]) < 2.5, top1
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("horovod_mpi")
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("backend", "comm", "launcher"),
-    [
-        ("torch", "horovod", "horovodrun"),
-        ("torch", "horovod", "mpirun"),
-        ("torch", "ddp", "torchrun"),
-        ("tensorflow", "horovod", "horovodrun"),
-        ("tensorflow", "horovod", "mpirun"),
-    ],
-)
-def test_two_workers_reach_the_accuracy_of_one(
-    whole_set, run_cli, tmp_path, backend, comm, launcher, seed
-) -> None:
-    """The same recipe and the same global batch of 32, as 2 x 16."""
-    done = run_cli(
-        "run", "--data-root", str(whole_set), "--preset", "roadsigns", "-n", "2", "-b", "16",
-        "--backend", backend, "--comm", comm, "--launcher", launcher, "--seed", str(seed),
-        "--report", "r.json", timeout=3600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "r.json").read_text())
-    assert report["ngpus"] == 2
-    assert report["metrics"]["val.top1"][-1] > 80

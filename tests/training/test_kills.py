@@ -23,6 +23,7 @@ from tests.support import TIMES, TINY, Photos, strict_json, timeless
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.slow]
 
 Run = Callable[..., Any]
+LARGE = pytest.mark.acceptance
 FLAGS = (*TINY, "-e", "4", "--warmup-epochs", "1", "--lr-step-epochs", "2", "--lr", "0.4")
 FILES = ("--model-prefix", "m", "--report", "r.json", "--run-dir", "run")
 
@@ -91,7 +92,10 @@ def assert_same_end(folder: Path, undisturbed: Path, timed: bool = True) -> None
     assert left == []  # nothing half-written stays
 
 
-@pytest.mark.parametrize("point", KILLS)
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(p, marks=LARGE if p.startswith(("train", "epoch")) else ()) for p in KILLS],
+)
 def test_run_killed_at_a_chosen_point_resumes(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, point: str
 ) -> None:
@@ -103,7 +107,12 @@ def test_run_killed_at_a_chosen_point_resumes(
 
 
 @pytest.mark.parametrize(
-    ("point", "images"), [("train 1 2", 16), ("train 1 6", 48), ("val 1 2", 48)]
+    ("point", "images"),
+    [
+        ("train 1 2", 16),
+        pytest.param("train 1 6", 48, marks=LARGE),
+        pytest.param("val 1 2", 48, marks=LARGE),
+    ],
 )
 def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, point: str, images: int
@@ -138,9 +147,8 @@ def test_checkpoints_within_epochs_are_due_at_the_same_updates_after_a_resume(
     assert restarts["images_in_tails"] == 0
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(s, marks=pytest.mark.acceptance) for s in range(100, 107))]
-)
+@LARGE
+@pytest.mark.parametrize("seed", range(100, 107))
 def test_workers_killed_at_random_resume(
     photos: Photos, undisturbed: Path, tmp_path: Path, seed: int
 ) -> None:
@@ -163,7 +171,7 @@ def test_workers_killed_at_random_resume(
     assert_same_end(tmp_path, undisturbed, timed=False)
 
 
-@pytest.mark.acceptance
+@LARGE
 def test_bfloat16_resumes_to_the_last_bit_as_well(rn50: Run, photos: Photos) -> None:
     flags = ("train", "--data-root", photos.root, *FLAGS, "--dtype", "bfloat16")
     assert rn50(*flags, "--model-prefix", "a").status == 0

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from rn50lib import recipe as recipes
 from rn50lib.recipe import REFERENCE, ROADSIGNS, Augmentation, learning_rate
 
-SIZES = st.integers(1, 3000)
-SEEDS = st.integers(0, 2**63 - 1)
-
 
 def test_the_reference_is_the_published_recipe() -> None:
     r = REFERENCE

@@ -263,14 +263,6 @@ def full_disk(room: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_under_the_run_folder_is_named(rn50: Run, photos: Photos) -> None:
-    with full_disk(0):
-        ended = rn50("train", "--data-root", photos.root, *RUN, "--run-dir", "here")
-    line = [x for x in ended.err.splitlines() if "error: " in x]
-    assert ended.status == 2 and len(line) == 1, ended.err
-    assert line[0].startswith("error: here/progress.jsonl cannot be written")
-
-
 def test_without_room_for_a_checkpoint_the_earlier_one_survives(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
@@ -360,15 +352,6 @@ def test_a_paced_step_measures_speed_and_writes_no_weights(
     assert report["env"]["versions"]["device"] == "paced at 5000 img/s"
     assert "model_flops" not in report["env"]  # the speed is not the machine's
     assert not list(tmp_path.rglob("*.safetensors"))
-
-
-def test_timing_the_input_alone(rn50: Run, photos: Photos, tmp_path: Path) -> None:
-    ended = rn50("train", "--data-root", photos.root, *RUN, "-e", "2", "--test-io", "--run-dir",
-                 str(tmp_path))  # fmt: skip
-    assert ended.status == 0, ended.err
-    told = ended.out.splitlines()
-    assert len(told) == 2 and all("img/s, 6 batches of 8" in line for line in told)
-    assert "torch.nn" not in told and not list(tmp_path.rglob("report.json"))
 
 
 @pytest.mark.slow

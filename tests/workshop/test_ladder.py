@@ -26,7 +26,6 @@ BEFORE = {
     "recipes/train_tfrecord": "recipes/train_horovod",
 }
 HOROVOD = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable]
-LARGE = pytest.mark.acceptance
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -45,15 +44,15 @@ def test_each_step_adds_at_most_30_lines(script: str, before: str) -> None:
     assert len([line for line in diff if line.startswith("+ ")]) <= 30
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("rung", "launcher"),
-    [  # the notebooks run the others
-        pytest.param("1_single", [sys.executable], marks=LARGE),
-        pytest.param("2_ddp", TORCHRUN, marks=LARGE),
-        pytest.param("2_horovod", HOROVOD, marks=[LARGE, pytest.mark.needs("horovod")]),
-        pytest.param("3_dali", HOROVOD, marks=[LARGE, pytest.mark.needs("horovod", "dali")]),
+    [
+        ("1_single", [sys.executable]),
+        ("2_ddp", TORCHRUN),
+        pytest.param("2_horovod", HOROVOD, marks=pytest.mark.needs("horovod")),
+        pytest.param("3_dali", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
         pytest.param("5_tuned", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
     ],
 )
@@ -82,12 +81,17 @@ def test_script_trains_and_reports(
     assert state["fc.weight"].shape == (6, 2048)
 
 
-def test_own_script_is_used_once_it_is_edited(
+def test_own_script_is_used_for_the_rung_that_it_is_written_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ladder, "_session", lambda: type("S", (), {"runs": tmp_path}))
     assert ladder.script("1_single") == tmp_path / "train.py"
     assert ladder.script("2_ddp") == LADDER / "2_ddp.py"  # not edited yet
-    (tmp_path / "train.py").write_text("print('mine')\n")
-    assert ladder.script("2_ddp") == ladder.script("3_dali") == tmp_path / "train.py"
-    assert (tmp_path / "train.py").read_text() == "print('mine')\n"
+    for rung in ladder.RUNGS:  # with a change of the learner's own
+        text = (LADDER / f"{rung}.py").read_text() + "# TODO: import horovod\nprint('mine')\n"
+        (tmp_path / "train.py").write_text(text)
+        for asked in ladder.RUNGS:
+            path = tmp_path / "train.py" if asked == rung else LADDER / f"{asked}.py"
+            assert ladder.script(asked) == path
+            assert ("your script" in capsys.readouterr().out) == (asked == rung)
+        assert (tmp_path / "train.py").read_text() == text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -44,7 +43,7 @@ def check(name: str, answer: Any) -> None:
     first, then = result.lines
     kind = "box" if result.passed else "box warn"
     html = f'<div class="{kind}"><b>{escape(first)}</b><br>{escape(then.strip())}</div>'
-    show(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **result.record}})
+    output.show(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **result.record}})
 
 
 def hint(name: str) -> None:
@@ -56,7 +55,7 @@ def hint(name: str) -> None:
     after = f'workshop.hint("{name}")' if number < 3 else f'workshop.solution("{name}")'
     text = f"Hint {number} of 3: {exercise.hints[number - 1]}"
     html = f'<div class="box">{escape(text)}<br><span class="dim">After this: {after}</span></div>'
-    show(html, f"{text}\nAfter this: {after}")
+    output.show(html, f"{text}\nAfter this: {after}")
 
 
 def solution(name: str, now: bool = False) -> None:
@@ -69,13 +68,13 @@ def solution(name: str, now: bool = False) -> None:
             f'You have seen {seen} of 3 hints: workshop.hint("{name}") shows the next one.\n'
             f'If you would rather have the solution: workshop.solution("{name}", now=True)'
         )
-        show(f'<div class="box">{escape(text).replace(chr(10), "<br>")}</div>', text)
+        output.show(f'<div class="box">{escape(text).replace(chr(10), "<br>")}</div>', text)
         return
     code = solution_source(exercise)
     records.update(name, solution=True)
     head = f"A solution of {name} (yours may look different and be right):"
     html = f'<div class="box">{escape(head)}<pre>{escape(code)}</pre></div>'
-    show(html, f"{head}\n\n{code}")
+    output.show(html, f"{head}\n\n{code}")
 
 
 def solution_source(exercise: table.Exercise) -> str:
@@ -106,18 +105,4 @@ def show_exercises(notebook: str) -> None:
         if entry["notebook"] == notebook
     ]  # fmt: skip
     columns = ["", "exercise", "kind", "difficulty", "time", "goal"]
-    show(output.table_html(rows, columns), output.table_text(rows, columns))
-
-
-def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
-    """Show HTML in a notebook, and print the text elsewhere."""
-    try:
-        from IPython import get_ipython
-
-        shell = get_ipython()
-    except ImportError:
-        shell = None
-    if shell is None:
-        print(text)
-    else:
-        output.show(html, text, extra)
+    output.show(output.table_html(rows, columns), output.table_text(rows, columns))

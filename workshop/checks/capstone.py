@@ -163,7 +163,7 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
     """
     if (out / "failed.txt").exists():
         found = recipes.script_error((out / "failed.txt").read_text(), script)
-        place = found["place"] or "Run a cell with the line train(…) to see more of it."
+        place = found["place"] or "Call train(…) in a cell to see the whole error."
         wrong(f"the script stopped with {found['error']}.", place)
     seen: dict[str, Any] = json.loads((out / "seen.json").read_text())
     with np.load(out / "seen.npz", allow_pickle=False) as arrays:

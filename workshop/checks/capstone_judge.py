@@ -30,7 +30,7 @@ def problems(seen: Seen, case: Case) -> list[Problem]:
 
 def _network(seen: Seen) -> Iterator[Problem]:
     if not seen.passes or not seen.trained.any():
-        remedy = "`train(data, out)` should do all of it, with `net(x)` and `loss.backward()`."
+        remedy = "`train(data, out)` should do everything, with `net(x)` and `loss.backward()`."
         yield "no image was trained on.", remedy
         return
     if not np.isfinite(seen.logits).all():
@@ -38,13 +38,13 @@ def _network(seen: Seen) -> Iterator[Problem]:
         yield "the logits are not finite: the training has diverged.", remedy
     for parameters in sorted({entry["parameters"] for entry in seen.passes} - {PARAMETERS})[:1]:
         yield (
-            f"the network has {parameters:,} parameters, that of the script {PARAMETERS:,}.",
-            "Leave Net as it is: a smaller network is a different training.",
+            f"the network has {parameters:,} parameters instead of {PARAMETERS:,}.",
+            "Don't change Net: a different network is a different task.",
         )
     for high, wide in sorted({tuple(entry["size"]) for entry in seen.passes} - {(SIZE, SIZE)})[:1]:
         yield (
             f"images of {high} × {wide} pixels go into the network.",
-            f"The table says {SIZE} × {SIZE}: smaller ones are faster, and a different training.",
+            f"The table requires {SIZE} × {SIZE}: smaller images are a different task.",
         )
 
 
@@ -58,10 +58,13 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Problem]:
     )
     raw = case.pixels * std + mean
     mistakes = {
-        "red and blue are exchanged.": (raw[:, ::-1] - mean) / std,
+        "red and blue are swapped.": (raw[:, ::-1] - mean) / std,
         "the pixels are not normalised.": raw,
-        "the pixels go from 0 to 1.": raw / 255,
-        "MEAN and STD are for 0 to 255, and the pixels go to 1.": (raw / 255 - mean) / std,
+        "the pixels range from 0 to 1.": raw / 255,
+        "MEAN and STD are for pixels from 0 to 255, but yours range from 0 to 1.": (
+            raw / 255 - mean
+        )
+        / std,
     }
     rows, remedy = seen.prints[strange], "What goes into the network is (x − MEAN) / STD of RGB"
     for text, pixels in mistakes.items():
@@ -77,7 +80,7 @@ def _leak(seen: Seen, case: Case) -> Iterator[Problem]:
     if len(leaked):
         yield (
             f"{len(leaked)} of {case.val} validation images were trained on.",
-            "Look at the list of files: only those of DATA/train may be in it.",
+            "Look at the list of files: it may contain only those in DATA/train.",
         )
 
 
@@ -87,23 +90,21 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Problem]:
     epochs = np.array_split(order, EPOCHS)
     if len(order) != EPOCHS * case.train:
         left = case.train - len(set(order.tolist()))
-        never = f", {left} of them never" if left else ""
+        never = f"; {left} were never used" if left else ""
         yield (
-            f"{len(order):,} times a training image was trained on, not {EPOCHS} times"
-            f" {case.train}{never}.",
-            "Each once in every epoch, also those of a last, smaller step.",
+            f"training used {len(order):,} images in all, not {EPOCHS} times {case.train}{never}.",
+            "Use each once per epoch, including those of a smaller last step.",
         )
     elif twice := max(len(epoch) - len(set(epoch.tolist())) for epoch in epochs):
         yield (
-            f"in one epoch {twice} of {case.train} images come a second time, and others not"
-            " at all.",
-            "Shuffle, and then go through: do not draw again for every batch.",
+            f"in one epoch, {twice} of {case.train} images are repeated and others are missing.",
+            "Shuffle once per epoch, then take the images in order.",
         )
     largest = max(Counter(seen.column("step")[seen.trained].tolist()).values())
     if largest > BATCH:
         yield (
             f"a step trains on {largest} images.",
-            f"The table says {BATCH}: a larger batch is faster, and a different training.",
+            f"The table requires {BATCH}: a larger batch is a different task.",
         )
     if all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:]):
         remedy = "Shuffle the training images again for each epoch."
@@ -120,13 +121,13 @@ def _rate(seen: Seen) -> Iterator[Problem]:
     if len(off) and len(first) > 1 and np.ptp(first) == 0:
         yield (
             f"the learning rate is {first[0]:.3g} in the whole first epoch.",
-            "It changes with every step: progress counts steps as parts of an epoch.",
+            "It must change with every step: progress includes the fraction of the epoch.",
         )
     elif len(off):
         i = int(off[0])
         yield (
-            f"the learning rate of step {i} is {rates[i]:.3g}, and should be {asked[i][0]:.3g}.",
-            "learning_rate(progress) of the script is right: look at its argument.",
+            f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}.",
+            "The function learning_rate is correct: look at its argument.",
         )
 
 
@@ -139,14 +140,14 @@ def _mode(seen: Seen, case: Case) -> Iterator[Problem]:
     evaluating = seen.column("evaluating").astype(bool)
     if evaluating[seen.trained].any():
         yield (
-            "the network is trained in evaluation mode: batch norm does not learn then.",
-            "net.train() after each validation, net.eval() before it.",
+            "the network is trained in evaluation mode, so batch norm does not learn.",
+            "Call net.eval() before each validation and net.train() after it.",
         )
     elif not evaluating[~seen.trained & (seen.number >= case.train)].all():
         yield (
-            "the network validates in training mode: batch norm takes the mean of the batch, and"
-            " learns from validation images.",
-            "net.eval() before the validation, net.train() after it.",
+            "the network validates in training mode, so batch norm uses the statistics of the"
+            " batch and learns from validation images.",
+            "Call net.eval() before the validation and net.train() after it.",
         )
 
 
@@ -162,11 +163,11 @@ def _validation(seen: Seen, case: Case) -> Iterator[Problem]:
         left = case.val - len(np.unique(seen.number[rows]))
         if left:
             text = f"{left} of {case.val} validation images were not used."
-            yield f"after epoch {epoch}, {text}", "A last, smaller batch counts too."
+            yield f"after epoch {epoch}, {text}", "Include a smaller last batch."
             return
         if len(rows) > case.val:
             text = f"the {case.val} validation images were used {len(rows):,} times."
-            yield f"after epoch {epoch} {text}", "Each of them once."
+            yield f"after epoch {epoch}, {text}", "Use each of them once."
             return
 
 
@@ -191,18 +192,18 @@ def _report(seen: Seen, case: Case) -> Iterator[Problem]:
         text = f"top-1 of epoch {epoch + 1} is reported as {got_top1:.2f} %"
         if abs(got_top1 - top1) < 0.05:
             yield (
-                f"the validation loss of epoch {epoch + 1} is reported as {got_loss:.4g}, and is"
-                f" {loss:.4g} by the logits of the network.",
+                f"the validation loss of epoch {epoch + 1} is reported as {got_loss:.4g}, but the"
+                f" network's logits give {loss:.4g}.",
                 "It is the mean over all images of the cross-entropy, in nats.",
             )
         elif abs(got_top1 - means) < 0.05:
             yield (
-                f"{text}, the mean of the batches' means; {top1:.2f} % of the images are right.",
-                "Add up over all images, and divide once: the last batch is smaller.",
+                f"{text}, the mean over batches, but {top1:.2f} % of the images are right.",
+                "Sum over all images, and divide once: the last batch is smaller.",
             )
         else:
             yield (
-                f"{text}, and is {top1:.2f} % by the logits of the network.",
+                f"{text}, but the network's logits give {top1:.2f} %.",
                 "Compute it from the logits of the validation images and their labels.",
             )
         return
@@ -223,7 +224,7 @@ def _learns(seen: Seen, case: Case) -> Iterator[Problem]:
     top1 = 100 * hits[_answers(seen, case)[-1]].mean()
     if not last < first or top1 < LEAST:
         yield (
-            f"the network hardly learns: the loss goes from {first:.3g} to {last:.3g}, top-1 is"
-            f" {top1:.1f} %.",
-            "Compare the steps of training with those of the slow script, and labels with files.",
+            f"the network hardly learns: the loss goes from {first:.3g} to {last:.3g}, and top-1"
+            f" is {top1:.1f} %.",
+            "Compare your training step with the slow script's, and the labels with the files.",
         )

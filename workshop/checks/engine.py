@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import inspect
 import linecache
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -96,6 +97,7 @@ def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
         return Result(name, WRONG, problem.diagnosis, then, problem.share)
     except (Exception, SystemExit) as error:
         message = (str(error).strip() or "without a message").splitlines()[0]
+        message = re.sub(r"^\{\{.*?\}\} ", "", message)  # TensorFlow's name for the place
         what = f"{type(error).__name__}: {message}"
         if place := own_frame(error, answer):
             return Result(name, ERROR, what, f"{place} {hint}")

@@ -40,7 +40,7 @@ def frame(answer: Callable[[bytes], bytes]) -> str:
     """Check the records of PAYLOADS."""
     cases = [(payload,) for payload in PAYLOADS]
     compare.examine(answer, cases, framed, FRAME_MISTAKES, as_bytes, one_case=True)
-    return f"{len(PAYLOADS)} payloads, also with the magic inside."
+    return f"{len(PAYLOADS)} payloads, some with the magic number inside."
 
 
 def framed(payload: bytes) -> bytes:
@@ -82,17 +82,17 @@ def as_bytes(got: Any) -> bytes:
 
 
 FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
-    (part, "a payload with the magic inside is written as it is: a reader that looks for the next"
-     " record finds one inside it.", "Cut the payload there, and leave those 4 bytes out."),
+    (part, "a payload with the magic number inside is written unchanged: a reader that looks for"
+     " the next record finds one inside it.", "Cut the payload there, and omit those 4 bytes."),
     (lambda p: parts(p.split(MAGIC), flags(p.split(MAGIC))),
-     "a magic at offset 2 of the payload was cut out, but readers do not look there.",
-     "Look for the magic at offsets 0, 4, 8 … only."),
-    (lambda p: part(p, order=">"), "magic and length are written with the highest byte first.",
+     "a magic number at offset 2 of the payload was cut out, but readers do not look there.",
+     "Look for it at offsets 0, 4, 8 … only."),
+    (lambda p: part(p, order=">"), "the magic number and the length are big-endian.",
      'RecordIO is little-endian: struct.pack("<I", …).'),
     (lambda p: part(p, more=-len(p) % 4), "the length counts the padding.",
-     "The length is that of the payload alone; the reader works out the padding."),
+     "The length is that of the payload alone; the reader computes the padding."),
     (lambda p: part(p, pad=0), "the padding after the payload is missing.",
-     "Fill up with zeros to a multiple of 4: bytes(-len(payload) % 4)."),
+     "Pad with zeros to a multiple of 4: bytes(-len(payload) % 4)."),
     (lambda p: part(p, pad=4 - len(p) % 4),
      "a payload that needs no padding is followed by four zeros.",
      "4 - n % 4 is 4 if n % 4 is 0; -n % 4 is right for every n."),
@@ -173,7 +173,7 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
     """Check the index of shards whose records have LENGTHS; their checksums are zeros."""
     shards = [(b"".join(struct.pack("<Q", n) + bytes(n + 8) for n in of),) for of in LENGTHS]
     compare.examine(answer, shards, entries, INDEX_MISTAKES, as_entries, show=_shard)
-    return f"{len(LENGTHS)} shards, an empty one and empty records among them."
+    return f"{len(LENGTHS)} shards, including an empty one and empty records."
 
 
 def walk(shard: bytes, framing: int = 16) -> Iterator[tuple[int, int]]:
@@ -206,7 +206,7 @@ def _shard(shard: bytes) -> str:
 INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
     *(
         (lambda shard, framing=framing: entries(shard, framing),
-         f"after each record the next one is looked for {16 - framing} bytes too early.",
+         f"after a record, you look for the next one {16 - framing} bytes too early.",
          "A record takes 8 + 4 + n + 4 bytes: advance by 16 + n.")
         for framing in (4, 8, 12)
     ),
@@ -214,7 +214,7 @@ INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
      "DALI's sizes include the 16 bytes of framing."),
     (lambda shard: [(at + 12, size) for at, size in entries(shard)],
      "the offsets are those of the data.", "A record starts with its length."),
-    (lambda shard: [(size, at) for at, size in entries(shard)], "size and offset are exchanged.",
+    (lambda shard: [(size, at) for at, size in entries(shard)], "size and offset are swapped.",
      "An entry is (offset, size)."),
 )  # fmt: skip
 
@@ -257,12 +257,12 @@ def damaged(change: Callable[[list[str], list[str]], Halves]) -> Split:
 LEAKS: tuple[tuple[Split, str, str], ...] = (  # what an answer accepts that misses this split
     (damaged(lambda train, val: (train + val[:1], val)), "one image is in both halves",
      "No image may be in both."),
-    (by_image, "images of one object are in both halves, as a random split puts them",
+    (by_image, "images of one object are in both halves, as after a random split",
      "Compare the objects of the two halves, and give your objects several images."),
     (damaged(lambda train, val: (train[:-1], val)), "an image is in neither half",
-     "Together the halves are all images."),
+     "Together, the halves must contain every image."),
     (damaged(lambda train, val: (train[:-1] + train[:1], val)),
-     "one image is missing and a different one is there twice",
+     "one image is missing and another one appears twice",
      "Counting is not enough: compare the names of both halves with all names."),
     (lambda names: (list(names), []), "the validation half is empty", "Neither half may be empty."),
 )  # fmt: skip
@@ -275,8 +275,8 @@ def leak(answer: Callable[[Split], Any]) -> str:
             answer(good)
         except AssertionError as error:
             reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
-            wrong(f"your test fails a split that is right{reason}.",
-                  "The split promises neither an order nor the size of a half.")  # fmt: skip
+            wrong(f"your test rejects a correct split{reason}.",
+                  "A split promises neither an order nor the size of its halves.")  # fmt: skip
     for bad, what, remedy in LEAKS:
         try:
             result = answer(bad)
@@ -286,7 +286,7 @@ def leak(answer: Callable[[Split], Any]) -> str:
             wrong(f"your test returns {result} for a split in which {what}, and raises nothing.",
                   "Write `assert condition, message`: it raises AssertionError.")  # fmt: skip
         wrong(f"your test accepts a split in which {what}.", remedy)
-    return f"it accepts 2 right splits and refuses {len(LEAKS)} wrong ones."
+    return f"it accepts 2 correct splits and rejects {len(LEAKS)} wrong ones."
 
 
 TABLES = {"frame": FRAME_MISTAKES, "crc": CRC_MISTAKES, "index": INDEX_MISTAKES, "leak": LEAKS}

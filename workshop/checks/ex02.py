@@ -158,8 +158,8 @@ SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
      "recipe.lr belongs to a batch of recipe.lr_batch: divide by that."),
     (_schedule(stairs=True), "the warm-up climbs once an epoch.",
      "It climbs with every step: use progress as it is, with its fraction."),
-    (_schedule(after=True), "at progress 30 exactly the rate has not fallen yet.",
-     "The decay holds from the epoch on: >=."),
+    (_schedule(after=True), "the rate at epoch 30 itself has not decayed yet.",
+     "The decay applies from that epoch on: use >=."),
 )  # fmt: skip
 
 

@@ -142,7 +142,8 @@ def feed(answer: Feed) -> str:
             _right_batches(epoch, count, size, batch, count // (size * batch), labels)
         if count == 240:
             _shuffled(epochs)
-    return "two epochs on 1 and 2 ranks: equal steps, no image twice, labels with their images."
+    note = "" if "Prefetch" in repr(made[0]) else " Without prefetch at its end, a step may wait."
+    return f"two epochs on 1 and 2 ranks: equal steps, no image twice, labels with images.{note}"
 
 
 def _two_epochs(made: list[Any], most: int) -> list[list[list[Batch]]]:
@@ -204,6 +205,8 @@ def _right_form(pixels: np.ndarray, labels: Any, batch: int, case: str) -> None:
          f"It should be {(batch, *SHAPE)}: batch(batch, drop_remainder=True)."),
         (np.shape(labels) != (batch,), f"the labels of a batch are {np.shape(labels)}.",
          "One number each: (batch,)."),
+        (np.asarray(labels).dtype.kind not in "iu", f"the labels are {np.asarray(labels).dtype}.",
+         "Classes are whole numbers: tf.cast(label, tf.int32)."),
     )  # fmt: skip
 
 

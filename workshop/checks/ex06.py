@@ -31,7 +31,7 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
      "Only activations are: master weights, gradients and momentum stay in float32."),
     (megabytes((10, 2)), "in float16 the weights are there in 16 bits only.",
      "The master weights stay in float32, and the copy is added to them."),
-    (megabytes((14, 4)), "the activations of float16 take 4 bytes.", "They take 2."),
+    (megabytes((12, 2)), "in float16 the copy is missing.", "The step computes with it: 2 bytes."),
     (megabytes()[:, :1] * (1, 96), "96 images take 96 times as much.",
      "Weights, gradients and momentum are there once, whatever the batch."),
     (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "A MB is a million bytes."),

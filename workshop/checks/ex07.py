@@ -36,9 +36,9 @@ def percentile(answer: Callable[[list[float], float], float]) -> str:
             show=lambda values, per_cent: f"p{per_cent} of {compare.shown(values)}",
         )  # fmt: skip
     except IndexError:
-        wrong("it asks for a place that the list does not have.",
-              "Places count from 0: of 100 values the last one is number 99.")  # fmt: skip
-    return f"{len(LATENCIES)} lists, from p0 to p100, also with equal values."
+        wrong("an index is out of range.",
+              "Indices start at 0: the last of 100 values has index 99.")  # fmt: skip
+    return f"{len(LATENCIES)} lists, from p0 to p100, some with equal values."
 
 
 def counted(values: list[float], per_cent: float) -> float:
@@ -56,13 +56,13 @@ def _rank(values: list[float], per_cent: float) -> int:
 
 PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda v, p: v[_rank(v, p)], "the values are not sorted.",
-     "The requests are in the order of time: sort them first."),
+     "The requests are in the order of arrival: sort them first."),
     (lambda v, p: sum(v) / len(v), "this is the mean.", "The mean hides the slow ones."),
-    (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one place too far.",
-     "The value in front of it is enough."),
+    (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one rank too high.",
+     "The value before it is enough."),
     (lambda v, p: sorted(v)[max(0, int(len(v) * p / 100) - 1)],
-     "the rank is rounded down: too few values do not exceed the answer.", "Round it up."),
-    (lambda v, p: float(np.percentile(v, p)), "the answer was never measured.",
+     "the rank is rounded down, so too few values are at or below the result.", "Round it up."),
+    (lambda v, p: float(np.percentile(v, p)), "the result was never measured.",
      "Do not interpolate: return one of the values."),
 )  # fmt: skip
 
@@ -93,7 +93,7 @@ def fold(answer: Callable[[Any, Any], Any]) -> str:
             bn.running_var.uniform_(0.1, 4)
             image = torch.randn(1, into, 9, 8, dtype=torch.float64)
             worst = max(worst, _fold_error(answer, conv, bn, image))
-    return f"{len(LAYERS)} layers, before and after: the outputs differ by {worst:.0e} at most."
+    return f"{len(LAYERS)} layers: folding changes the outputs by {worst:.0e} at most."
 
 
 def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: Any) -> float:
@@ -104,8 +104,8 @@ def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: An
     kind = type(layer).__name__
     refuse(
         *((not compare.unchanged(used.state_dict(), copy),
-           f"`{name}` is changed by your function, but its caller still needs the old values.",
-           "Make a new torch.nn.Conv2d, and copy numbers into that.")
+           f"your function changes `{name}`, but its caller still needs the old values.",
+           "Make a new torch.nn.Conv2d, and copy the numbers into it.")
           for name, used, copy in zip(("conv", "bn"), (conv, bn), before, strict=True)),
         (not isinstance(layer, type(conv)), f"the result is a {kind}.",
          "Return a torch.nn.Conv2d."),
@@ -120,8 +120,8 @@ def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: An
     bias = compare.numbers(layer.bias, "the bias")
     got = layer(image).numpy()
     if got.shape != right.shape:
-        wrong(f"an image of {tuple(image.shape[1:])} becomes {got.shape[1:]}, and was"
-              f" {right.shape[1:]} before.",
+        wrong(f"an image of {tuple(image.shape[1:])} becomes {got.shape[1:]} instead of"
+              f" {right.shape[1:]}.",
               "Keep stride, padding, dilation and groups of the old convolution.")  # fmt: skip
     difference = float(np.abs(got - right).max())
     if difference > ROUNDING * np.abs(right).max():
@@ -155,11 +155,11 @@ FORMULA = "It is beta − gamma · mean / std."
 FOLD_MISTAKES: tuple[compare.Mistake, ...] = (
     (folded(lambda gamma, var: np.ones_like(gamma)), "the weight has not changed.",
      "The factor gamma / std belongs to the weight."),
-    (folded(lambda gamma, var: gamma / np.sqrt(var)), "eps is forgotten.",
+    (folded(lambda gamma, var: gamma / np.sqrt(var)), "eps is missing.",
      "std is sqrt(running_var + eps), as in the batch norm."),
-    (folded(axis=1), "the factor is applied to the channels in.",
+    (folded(axis=1), "the factor is applied to the input channels.",
      "The weight has the shape (out, in, height, width): factor.view(-1, 1, 1, 1)."),
-    (folded(bias=lambda beta, scale, mean: beta), "the mean is forgotten in the bias.", FORMULA),
+    (folded(bias=lambda beta, scale, mean: beta), "the mean is missing from the bias.", FORMULA),
     (folded(bias=lambda beta, scale, mean: beta - mean),
      "the mean goes into the bias without its factor.", FORMULA),
     (folded(bias=lambda beta, scale, mean: beta + scale * mean), "the mean is added.",
@@ -199,7 +199,7 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
         _finite(sure, logits)
         _right_classes(classes, logits, k)
         _right_probabilities(sure, classes, logits)
-    return "1 to 5 images, 3 to 12 classes, and logits of a thousand."
+    return "1 to 5 images, 3 to 12 classes, and logits of 1,000."
 
 
 def _asked(answer: Callable[[Any, int], Any], logits: np.ndarray, k: int) -> list[np.ndarray]:
@@ -219,7 +219,7 @@ def _asked(answer: Callable[[Any, int], Any], logits: np.ndarray, k: int) -> lis
          f"the shapes are {classes.shape} and {sure.shape}.",
          f"For {len(logits)} images and k = {k} both are {shape}."),
         (classes.dtype.kind not in "iu", f"the classes are {classes.dtype}, not whole numbers.",
-         "Classes come first: torch.topk returns the values before their places."),
+         "Classes come first: torch.topk returns the values before their indices."),
         (sure.dtype.kind not in "biuf", f"the probabilities are {sure.dtype}.",
          "Return real numbers."),
     )  # fmt: skip
@@ -235,7 +235,7 @@ def _finite(sure: np.ndarray, logits: np.ndarray) -> None:
         (lost[logits.max(1).argmax()], "with logits of 1000 a probability is not finite.",
          "exp(1000) is infinite: subtract the image's largest logit before exp."),
         (lost.any(), "an image's probabilities are 0/0: the largest logit of the whole batch was"
-         " subtracted, and compared with 1000 in a different image all its powers are 0.",
+         " subtracted, and next to 1000 in a different image all its exponentials are 0.",
          "Each image has its own largest logit: logits.amax(dim=1, keepdim=True)."),
     )  # fmt: skip
 
@@ -245,14 +245,14 @@ def _right_classes(classes: np.ndarray, logits: np.ndarray, k: int) -> None:
         order = sorted(range(len(row)), key=lambda i: -row[i])
         if found != (right := order[:k]):
             refuse(
-                (found == right[::-1], "the likeliest class comes last.",
-                 "torch.argsort sorts upwards: descending=True reverses it."),
+                (found == right[::-1], "the most likely class comes last.",
+                 "torch.argsort sorts in ascending order: use descending=True."),
                 (found == order[::-1][:k], "these are the least likely classes.",
-                 "torch.argsort sorts upwards: take the end."),
+                 "torch.argsort sorts in ascending order: take the end."),
                 (sorted(found) == sorted(right), "the classes are right, but not their order.",
-                 "The likeliest comes first."),
-                (True, f"of {len(logits)} images one gets the classes {found}, and should get"
-                 f" {right}.", "Each image by itself: the others make no difference."),
+                 "The most likely comes first."),
+                (True, f"one of {len(logits)} images gets the classes {found} instead of"
+                 f" {right}.", "Treat each image separately."),
             )  # fmt: skip
 
 
@@ -267,14 +267,14 @@ def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarr
     off = np.abs(sure - right).argmax()
     refuse(
         (np.allclose(sure, over_batch), "a probability depends on the other images of the batch:"
-         " those of a class add up to 1, not those of an image.",
+         " the sum over the images is 1, not the sum over the classes.",
          "Sum over the classes: dim=1, and keepdim=True."),
         (np.allclose(sure, logits[rows, classes]), "these are logits.",
          "Softmax makes probabilities of them."),
         (np.allclose(sure, right / right.sum(1, keepdims=True)),
          "the k probabilities add up to 1.", "The sum is over all classes, not over k."),
         (True, f"a probability is {sure.flat[off]:.3g}, but {right.flat[off]:.3g} is right.",
-         "exp of each logit over the sum of the image's."),
+         "Divide exp of each logit by the sum over that image's logits."),
     )  # fmt: skip
 
 

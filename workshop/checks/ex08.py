@@ -40,7 +40,7 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
         try:
             left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
         except (ZeroDivisionError, ValueError, IndexError):
-            wrong(f"{len(case[0])} iterations, {case[2]} of them warm-up, make it fail.",
+            wrong(f"it fails with {len(case[0])} iterations, {case[2]} of them warm-up.",
                   "If nothing is left, return None.")  # fmt: skip
         if left is not None:
             wrong(f"with nothing left after the warm-up it returns {left!r}.",
@@ -63,13 +63,13 @@ def _of_rates(
 
 RATE_MISTAKES: tuple[compare.Mistake, ...] = (
     (_rate(_of_rates(statistics.fmean)), "this is the arithmetic mean of the rates.",
-     "An iteration of 4 seconds counts 16 times as long as one of a quarter: divide all images by"
-     " all seconds."),
-    (lambda images, seconds, warmup: sum(images) / sum(seconds), "the warm-up is counted.",
+     "An iteration of 4 seconds must weigh 16 times as much as one of 0.25: divide total images"
+     " by total seconds."),
+    (lambda images, seconds, warmup: sum(images) / sum(seconds), "the warm-up is included.",
      "Leave the first iterations out of both sums."),
     (_rate(_of_rates(statistics.harmonic_mean)),
      "the harmonic mean counts an iteration of 8 images as much as one of 32.",
-     "It is right for equal work only: divide all images by all seconds."),
+     "It is right for equal work only: divide total images by total seconds."),
     (_rate(lambda images, seconds: sum(seconds) / sum(images)), "these are seconds per image.",
      "Divide images by seconds."),
 )  # fmt: skip
@@ -83,11 +83,11 @@ WHOLE = BYTES / BANDWIDTH  # seconds that all gradients take
 RING_MISTAKES: tuple[compare.Mistake, ...] = (  # by the number of workers, in milliseconds
     (lambda n: ring_seconds(n), "these are seconds.", "Convert them to milliseconds."),
     (lambda n: 1000 * (2 * (n - 1) / n * WHOLE + LATENCY), "the latency is counted once.",
-     "A message begins when the one before has arrived: it counts for each of them."),
-    (lambda n: 1000 * 2 * (n - 1) / n * WHOLE, "the latency is forgotten.",
-     "Each of the 2 (n − 1) messages waits for it once."),
+     "A message starts when the previous one has arrived, so each of them adds its latency."),
+    (lambda n: 1000 * 2 * (n - 1) / n * WHOLE, "the latency is missing.",
+     "Each of the 2 (n − 1) messages adds it once."),
     (lambda n: 1000 * 2 * (n - 1) * (LATENCY + WHOLE), "every message carries all gradients.",
-     "In the ring it is a chunk: 1/n of them."),
+     "In a ring, it carries a chunk: 1/n of them."),
 )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda c, ready, takes: step_seconds(c, ready, takes) / c, "this is step over compute.",
      "Efficiency is compute over step, at most 1."),
     (step_seconds, "these are the seconds of the step.",
-     "Divide the seconds of compute by them."),
+     "Divide the compute time by them."),
     (lambda c, ready, takes: c / (c + sum(takes)), "nothing is hidden.",
      "A bucket is sent as soon as it is ready, while the rest is computed."),
     (lambda c, ready, takes: c / max([c, *map(sum, zip(ready, takes, strict=True))]),
@@ -146,7 +146,7 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
      "There is one link: a bucket starts when the previous one is done."),
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
      "only the last bucket counts.",
-     "It may have to wait for those before it: follow the link from bucket to bucket."),
+     "It may have to wait for earlier ones: follow the link from bucket to bucket."),
 )  # fmt: skip
 
 
@@ -165,9 +165,9 @@ def quick() -> bool:
 
 def capstone(answer: Callable[[str, str], None]) -> str:
     with script.images() as case:
-        _right_run(answer, case, "your script, is it right?")
+        _right_run(answer, case, "checking your script")
         if quick():
-            return "all is right; the speed was not measured here."
+            return "all correct; the speed was not measured here."
         ratios: list[float] = []
         for turn in range(1, TURNS + 1):
             slow = script.observe(case, script.baseline(), f"turn {turn}, the slow script").ips
@@ -179,13 +179,13 @@ def capstone(answer: Callable[[str, str], None]) -> str:
     told = ", ".join(f"{one:.1f}" for one in ratios)
     if ratio < TARGET:
         wrong(
-            f"all is right, and {ratio:.1f} times as fast as the slow script; {TARGET:g} times is"
-            f" the target ({told} in {len(ratios)} turns).",
-            "Which work is done again in every epoch, which for every single pixel in Python?",
+            f"all correct, but only {ratio:.1f} times as fast as the slow script; the target is"
+            f" {TARGET:g} times ({told} in {len(ratios)} turns).",
+            "What work is repeated in every epoch, or done in Python for every pixel?",
         )
     return (
-        f"all is right, and {ratio:.1f} times as fast as the slow script ({told} in"
-        f" {len(ratios)} turns; in the last {fast:.0f} against {slow:.0f} images per second)."
+        f"all correct, and {ratio:.1f} times as fast as the slow script ({told} in"
+        f" {len(ratios)} turns; in the last, {fast:.0f} and {slow:.0f} images per second)."
     )
 
 
@@ -209,9 +209,9 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
         else:
             seen = script.run_answer(function, case, "your script")
     print(f"{seen.trained.sum():,} training images in {seen.seconds:.1f} s:"
-          f" {seen.ips:.0f} a second.")  # fmt: skip
+          f" {seen.ips:.0f} per second.")  # fmt: skip
     for name, values in (seen.report or {}).items():
-        print(f"The script says {name}: {', '.join(f'{value:.3g}' for value in values)}")
+        print(f"The script reports {name}: {', '.join(f'{value:.3g}' for value in values)}")
 
 
 TABLES = {"rate": RATE_MISTAKES, "ring": RING_MISTAKES, "overlap": OVERLAP_MISTAKES}

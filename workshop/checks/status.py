@@ -13,7 +13,7 @@ from workshop.checks import records, table
 
 Entry = dict[str, Any]
 
-COLUMNS = ("exercise", "", "tries", "help", "in it you")
+COLUMNS = ("exercise", "", "tries", "help", "you …")
 
 
 def collect() -> dict[str, Any]:
@@ -81,16 +81,11 @@ def summary(found: Mapping[str, Any]) -> str:
     for entry in found["exercises"]:
         if not entry["passed"]:
             onward = (
-                f"Next: {entry['exercise']}, in exercises/, {entry['minutes']} minutes. In it you"
+                f"Next: {entry['exercise']} in exercises/, {entry['minutes']} minutes: you"
                 f" {entry['goal']}."
             )
             break
     return f"{count}; records: {found['folder']}. {onward}"
-
-
-def text(found: Mapping[str, Any]) -> str:
-    """Return the table and the summary as text."""
-    return f"{output.table_text(rows(found), COLUMNS)}\n\n{summary(found)}"
 
 
 def progress() -> None:

@@ -31,7 +31,7 @@ class Lesson:
 
 COURSE = (
     Lesson("00", "00_start_here", "Start here", 10, 15,
-           "machine", "What does this machine have?"),
+           "overview", "Why does training take so much computing?"),
     Lesson("01", "01_dataset_preparation", "Data", 30, 60,
            "input", "How does a model read a million JPEGs?"),
     Lesson("02", "02_single_gpu", "One GPU", 40, 90,
@@ -47,7 +47,7 @@ COURSE = (
     Lesson("07", "07_inference", "Inference", 25, 60,
            "latency", "How fast is one answer?"),
     Lesson("08", "08_benchmark_and_scaling", "Scaling", 30, 90,
-           "everything", "What will more hardware bring?"),
+           "everything", "How much faster are more GPUs?"),
 )  # fmt: skip
 
 

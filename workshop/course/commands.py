@@ -50,7 +50,7 @@ def parser() -> Parser:
         return made.add_argument
 
     add = verb("build", build_notebooks, "write the notebooks from their masters")
-    add("--check", action="store_true", help="change nothing; fail on drift or lint")
+    add("--check", action="store_true", help="write nothing; fail on differences or lint")
     add("--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR")
     add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
     verb("lint", lint_masters, "check the masters against the rules")
@@ -58,39 +58,39 @@ def parser() -> Parser:
     add("notebooks", nargs="*", help='numbers ("02"), names or paths')
     add("--all", action="store_true", help="every notebook of the course")
     add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-        help="a parameter; one that a notebook does not have is an error")  # fmt: skip
-    add("--profile", choices=PROFILES, help="the same as -p profile; ci takes seconds (auto)")
-    add("--out", type=Path, metavar="DIR", help="results (default: a new folder in runs/)")
+        help="set a parameter; it must exist in the notebook")  # fmt: skip
+    add("--profile", choices=PROFILES, help="the same as -p profile (auto); ci takes seconds")
+    add("--out", type=Path, metavar="DIR", help="write results here (default: new, in runs/)")
     add("--time-limit", type=seconds, metavar="S", help="per notebook (three times its budget)")
     add("--train", action="store_true", help="first train the built-in recipe in full")
-    add = verb("reset", reset_notebook, "restore a notebook as it was built; keep a copy of yours")
+    add = verb("reset", reset_notebook, "restore a notebook and keep a copy of yours")
     add("notebook", help='number ("02") or name')
-    verb("status", show_status, "the exercises that have been passed here")
+    verb("status", show_status, "list the exercises you have passed")
     add = verb("try", try_script, "run a parallel training script and report what it does",
                usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
-               epilog="exit status: 0: no change is missing, 1: one is, 2: it failed")  # fmt: skip
+               epilog="exit status: 0: nothing is missing, 1: a change is, 2: failed")  # fmt: skip
     add("script", metavar="SCRIPT")
     add("-n", type=count, default=2, metavar="N", help="ranks (2)")
     add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
         help="python: the script starts its ranks itself (default: by its imports)")  # fmt: skip
-    add("--steps", type=count, default=5, metavar="K", help="updates that are watched (5)")
-    add("--seconds", type=seconds, default=20.0, metavar="S", help="then run on for up to S (20)")
-    add("--no-single", action="store_true", help="leave out the run on one rank to compare with")
-    add("--json", type=Path, metavar="FILE", help="write what was seen to FILE")
+    add("--steps", type=count, default=5, metavar="K", help="updates to record (5)")
+    add("--seconds", type=seconds, default=20.0, metavar="S", help="then continue up to S (20)")
+    add("--no-single", action="store_true", help="skip the run on one rank for comparison")
+    add("--json", type=Path, metavar="FILE", help="write the results to FILE")
     add = verb("release", release_course, "write the learners' copy, without solutions")
     add("folder", type=Path, metavar="DIR", help="a new folder")
     add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
     add("--name", help="your name (default: $RN50_LEARNER)")
     add("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
-    add = verb("grade", grade_class, "run what a class has handed in; write a CSV and a page")
+    add = verb("grade", grade_class, "grade what a class handed in; write a CSV and a page")
     add("folder", type=Path, metavar="DIR",
         help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
     add("-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
         help="the page; the CSV is written next to it (class.html)")  # fmt: skip
-    add("--jobs", type=count, default=1, metavar="N", help="notebooks at a time (1)")
+    add("--jobs", type=count, default=1, metavar="N", help="notebooks to run at the same time (1)")
     add("--time-limit", type=seconds, default=120.0, metavar="S",
-        help="per exercise (120); in proportion more for one of over 20 minutes")  # fmt: skip
-    add("--memory", type=seconds, default=4.0, metavar="GIB", help="per process (4)")
+        help="per exercise (120); proportionally more if it takes over 20 minutes")  # fmt: skip
+    add("--memory", type=seconds, default=4.0, metavar="GIB", help="memory per process (4)")
     return top
 
 
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
 
 
 def build_notebooks(args: argparse.Namespace) -> int:
-    """Write the notebooks, or check that they are as their masters give them."""
+    """Write the notebooks, or check that they match their masters."""
     from rn50lib.files import make_folder
     from workshop.course import build, nbgrader
 
@@ -125,7 +125,7 @@ def build_notebooks(args: argparse.Namespace) -> int:
             print(line, file=sys.stderr)
         status = print_lint(root)
         if not lines and not status:
-            print(f"{len(masters)} notebooks are as their masters give them")
+            print(f"{len(masters)} notebooks match their masters")
         return 1 if lines else status
     else:
         for made in [build.build(root, master) for master in masters]:
@@ -241,7 +241,7 @@ def show_status(args: argparse.Namespace) -> int:
     """Print what has been passed."""
     from workshop.checks import status
 
-    print(status.text(status.collect()))
+    status.progress()
     return 0
 
 

@@ -91,11 +91,12 @@ def explore_ring() -> None:
     """Show the ring with controls for the number of workers and the step."""
     import ipywidgets
 
-    def alt(workers: int, step: int) -> str:
-        return f"Chunks of {workers} workers. {draw_ring(workers, step)[1]}"
-
-    sliders = {"workers": ipywidgets.IntSlider(4, 2, 8), "step": ipywidgets.IntSlider(3, 0, 14)}
-    output.explore(draw_ring, alt, **sliders)
+    output.explore(
+        draw_ring,
+        alt=lambda workers, step: f"Chunks of {workers} workers. {draw_ring(workers, step)[1]}",
+        workers=ipywidgets.IntSlider(4, 2, 8),
+        step=ipywidgets.IntSlider(3, 0, 14),
+    )
 
 
 # --- the machine ----------------------------------------------------------------------------------

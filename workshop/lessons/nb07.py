@@ -10,7 +10,6 @@ import numpy as np
 from PIL import Image
 
 from rn50lib import resnet
-from workshop import memory
 from workshop.lessons import nb06
 
 NEW_SEED = 4711  # the built-in data set is drawn from seed 0
@@ -74,7 +73,7 @@ def traffic(batch: int, dtype: str = "float32", fused: bool = True) -> tuple[flo
         there. The last layer computes in float32.
     """
     net, pixels = resnet.resnet(50), 224
-    element, passes = memory.BYTES[dtype], PASSES_FUSED if fused else PASSES
+    element, passes = nb06.BYTES[dtype], PASSES_FUSED if fused else PASSES
     inputs = nb06.conv_inputs(net, pixels)
     flops, moved, previous = 0.0, 0.0, 3 * pixels**2  # elements of the image
     for layer in net.layers(pixels):

@@ -51,8 +51,9 @@ def try_script(
     horovodrun, torchrun, python (the script starts its ranks itself), or "auto", which chooses by
     what the script imports. Your files do not change: the script runs in a copy of `folder`
     (default: the script's own). Its first `steps` updates are observed; then it may continue for
-    `seconds`, so that its files are seen. With `single` it also runs on one rank, to compare the
-    learning rates. `env` is added to the environment.
+    `seconds`, so that its files are seen. With `single` it also runs on one rank, to compare. If
+    the weights are equal without a broadcast, it runs once more with different seeds. `env` is
+    added to the environment.
 
     Raises RunFailed, with the script's traceback as `log`, if the script fails; UserError for a
     script or a launcher that does not exist.
@@ -76,18 +77,28 @@ def try_script(
                     env=dict(env or {}), say=say)  # fmt: skip
     events, ended = run.on_ranks(ranks)
     alone: list[dict[str, Any]] = []
-    problem = ""
-    if single and launcher != "python" and any(event["kind"] == "update" for event in events):
-        say("and on one rank, to compare the learning rates")
+    reseeded: list[dict[str, Any]] = []
+    problems = []
+
+    def again(ranks: int, why: str, **changes: Any) -> list[dict[str, Any]]:
+        say(f"and {why}")
         try:
-            alone, _ = replace(run, seconds=0.0).on_ranks(1)
+            return replace(run, seconds=0.0, **changes).on_ranks(ranks)[0]
         except RunFailed as error:
-            problem = f"{error}: {(error.log.splitlines() or [''])[-1]}"
+            lines = [str(error), *error.log.splitlines()]
+            problems.append(f"how it runs {why}: {lines[-1]}")
+            return []
+
+    if single and launcher != "python" and any(event["kind"] == "update" for event in events):
+        alone = again(1, "on one rank")
+    result = verdict.judge(events, alone, reseeded, ranks, ended)
+    if result.steps and (result["start"].status, result["alike"].status) == ("seen", "not seen"):
+        env = run.env | {"RN50_TRY_RESEED": "1"}
+        reseeded = again(ranks, "with a different seed on each rank", steps=1, env=env)
+        result = verdict.judge(events, alone, reseeded, ranks, ended)
     say(f"{path.name} has been observed")
-    result = verdict.judge(events, alone, ranks, ended)
     result.script, result.launcher = path.name, launcher
-    if problem:
-        result.unseen.append(f"how it runs on one rank: {problem}")
+    result.unseen += problems
     return result
 
 

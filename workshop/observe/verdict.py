@@ -25,7 +25,7 @@ TITLES = {
     "writes": "rank 0 writes",
 }
 CLOSE = 0.03  # relative: a factor this near to N is N; float16 on the way costs 0.001
-IGNORED = ("/dev/", "/proc/", "/sys/", "/.cache/", "/.config/", "/__pycache__/", "torchinductor")
+IGNORED = ("/dev/", "/proc/", "/.cache/", "/.config/", "pycache", "torchinductor", "__autograph")
 
 
 class Row(NamedTuple):
@@ -96,6 +96,10 @@ class Rank:
         """Return the learning rate of the first group of parameters whose rate is not 0."""
         return [next(filter(None, rates), 0.0) for rates in self.all("rates")]
 
+    @property
+    def by_horovod(self) -> bool:
+        return any(start["by"] == "Horovod" for start in self.starts)
+
     def all(self, key: str) -> list[Any]:
         """Return a property of each judged update."""
         return [update.get(key) for update in self.first]
@@ -111,9 +115,15 @@ def by_rank(events: list[dict[str, Any]]) -> list[Rank]:
 
 
 def judge(
-    events: list[dict[str, Any]], single: list[dict[str, Any]], size: int, ended: bool
+    events: list[dict[str, Any]],
+    single: list[dict[str, Any]],
+    reseeded: list[dict[str, Any]],
+    size: int,
+    ended: bool,
 ) -> Result:
-    """Judge the events of `size` ranks; `single` are those of a run on one rank.
+    """Judge the events of `size` ranks.
+
+    `single` are those of a run on one rank, `reseeded` of one with a different seed on each rank.
 
     `ended` is False if the script was stopped before its own end.
     """
@@ -130,7 +140,7 @@ def judge(
         found["share"] = share(ranks, alone)
         found["rate"] = rate(ranks, alone)
         found["average"] = average(ranks)
-        found["alike"] = alike(ranks)
+        found["alike"] = alike(ranks, by_rank(reseeded))
     else:
         nothing = NOT_SEEN, f"no update of an optimizer was seen on {size} ranks"
         found |= dict.fromkeys(("share", "rate", "average", "alike"), nothing)
@@ -158,7 +168,7 @@ def start(ranks: list[Rank], size: int) -> tuple[str, str]:
 
 
 def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
-    """Compare the samples that went into the models, by their pixels."""
+    """Compare the samples: their pixels, and their indices if a DataLoader reads them."""
     fed = [rank.all("inputs") for rank in ranks]
     if not all(any(batches) for batches in fed):
         return NOT_SEEN, "what went into the model could not be recorded"
@@ -167,6 +177,8 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         if len(set(samples)) == 1:
             return NOT_SEEN, "all samples were equal, on every rank"
         return MISSING, f"every rank was fed the same {len(samples)} samples in the same order"
+    if found := planned(ranks, alone):
+        return found
     status, text = overlap(fed)
     if status != SEEN:
         return status, text
@@ -175,7 +187,31 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         return SEEN, f"{text}; each rank took its own shard (Dataset.shard)"
     if unchanged(fed, alone):
         return SEEN, f"{text}; samples recur unchanged, without augmentation"
-    return NOT_SEEN, f"{text}, which augmentation would explain too"
+    text += ", but augmentation changes pixels, so they may come from the same files"
+    return NOT_SEEN, f"{text}. To decide it, switch the augmentation off or use a DataLoader"
+
+
+def planned(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str] | None:
+    """Judge which indices of the data set each rank's DataLoader reads in its first epoch.
+
+    Returns None if the data sets differ, if the script skips batches, or if it is unknown whether
+    the data set itself is smaller than on one rank.
+    """
+    plans = [next(filter(None, rank.all("plan")), None) for rank in ranks]
+    kinds = {(plan["data"], plan["size"]) for plan in plans if plan}
+    if None in plans or len(kinds) > 1 or all(u["drawn"] > u["fed"] for u in ranks[-1].first):
+        return None
+    (_, size), read = kinds.pop(), [plan["indices"] for plan in plans if plan]
+    smallest = min(len(set(indices)) for indices in read)
+    common = sum(n > 1 for n in collections.Counter(i for r in read for i in set(r)).values())
+    text = f"in an epoch each rank reads {smallest} of the {size} samples,"
+    if common <= max(len(ranks), 0.02 * smallest):  # a few repeated ones fill the last batch
+        return SEEN, f"{text} {common or 'none'} of them on another rank too"
+    once = all(len(indices) == len(set(indices)) for indices in read)
+    single = next((p["size"] for rank in alone for p in rank.all("plan") if p), None)
+    if once and single == size and 4 * common > smallest:
+        return MISSING, f"{text} {common} of them on another rank too: the ranks do not share them"
+    return None
 
 
 def overlap(batches: list[list[list[str]]]) -> tuple[str, str]:
@@ -231,7 +267,7 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         return SEEN, f"{text}: right, since an update takes as many samples as on one rank"
     more = together / max(1, by_one)
     text += f": not scaled, while each update took {more:.3g} times as many samples"
-    if ranks[0].starts and ranks[0].starts[0]["by"] == "Horovod":
+    if ranks[0].by_horovod:
         return MISSING, text
     return NOT_SEEN, f"{text}. Horovod's recipe scales it, DDP leaves that to you"
 
@@ -303,7 +339,8 @@ def fit(vector: Any, to: Any) -> tuple[float, float]:
     return factor, float(rest)
 
 
-def alike(ranks: list[Rank]) -> tuple[str, str]:
+def alike(ranks: list[Rank], reseeded: list[Rank]) -> tuple[str, str]:
+    """Compare the weights; `reseeded` is a run in which the ranks have different seeds."""
     hashes = [rank.all("hash") for rank in ranks]
     same = [len(set(one)) == 1 for one in zip(*hashes, strict=True)]
     if same[0]:
@@ -311,7 +348,13 @@ def alike(ranks: list[Rank]) -> tuple[str, str]:
         text += " and at the last" if same[-1] else ", and differed later"
         if all(rank.first[-1]["sent"] for rank in ranks):
             return SEEN, f"{text}; they were broadcast"
-        return NOT_SEEN, f"{text}; they were not broadcast, so equal seeds (or a file) did that"
+        text += "; nothing was broadcast"
+        first = {rank.first[0]["hash"] for rank in reseeded if rank.first}
+        if len(first) < 2:
+            stay = ", and they stay equal if rank 1 has a different seed" * len(first)
+            return NOT_SEEN, f"{text}{stay}: they may come from a file, or from equal seeds"
+        text += ". Equal seeds did that: in a run with a different seed on rank 1 they differed"
+        return (MISSING if ranks[0].by_horovod else NOT_SEEN), text
     if any(same):
         when = same.index(True) + 1
         text = f"the weights differed at the first update and were equal from update {when} on"

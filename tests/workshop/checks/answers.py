@@ -101,7 +101,7 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
 WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex01.frame": [
         ("while at + 4 <= len(payload):",  # gives up if the first magic is at an odd offset
-         "while at + 4 <= len(payload) and payload.find(MAGIC) % 4 == 0:", "written as it is"),
+         "while at + 4 <= len(payload) and payload.find(MAGIC) % 4 == 0:", "is written unchanged"),
         ("return record", 'return record.decode("latin-1")', "of type str, not bytes"),
     ],
     "ex01.crc": [("crc >> 15 | crc << 17", "crc << 15 | crc >> 17", "gives 25 bytes")],
@@ -110,9 +110,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("(offset, length + 16)", "offset", "not a list of pairs"),
     ],
     "ex01.leak": [
-        ("assert train and val,", "assert train == sorted(train),", "fails a split that is right"),
+        ("assert train and val,", "assert train == sorted(train),", "rejects a correct split"),
         ("sorted(train + val) == sorted(names)", "len(train + val) == len(names)",
-         "one image is missing and a different one is there twice"),
+         "one image is missing and another one appears twice"),
         ("    assert not shared,", "    return not shared,\n    assert", "accepts a split"),
         ('    assert not shared, f"in both halves: {shared}"', "    return not shared",
          "your test returns False"),
@@ -210,6 +210,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank returns 5"),
         (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
         ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
+        ('tf.cast(example["label"], tf.int32)', 'example["label"]', "the labels are float32"),
         ("/ 255", "/ 256", "not their bytes divided by 255"),
         ('example["height"], example["width"]', 'example["width"], example["height"]',
          "height and width are exchanged"),
@@ -281,11 +282,11 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          ".max().clamp(max=1)", "the weights are inf"),
     ],
     "ex06.layout": [("c * h * w, h * w, w, 1", "h * w, w, 1", "the result is (20, 5, 1)")],
-    "ex07.percentile": [("max(0, rank - 1)", "rank", "a place that the list does not have")],
+    "ex07.percentile": [("max(0, rank - 1)", "rank", "an index is out of range")],
     "ex07.fold": [
         ("conv.kernel_size, conv.stride, conv.padding", "conv.kernel_size", "an image of"),
         ("return folded", "return torch.nn.Sequential(conv, bn)", "is a Sequential"),
-        ("return folded", "conv.weight.mul_(2)\n    return folded", "`conv` is changed"),
+        ("return folded", "conv.weight.mul_(2)\n    return folded", "changes `conv`"),
         ("return folded", "folded.bias[0] = float('nan')\n    return folded", "1 of 4 numbers"),
         ("return folded", "folded.bias = None\n    return folded", "has no bias"),
         ("return folded", "pass", "is a `return` missing?"),
@@ -293,10 +294,10 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("conv.weight * scale", "conv.weight * 1.1 * scale", "the weight is off by up to 10 %"),
     ],
     "ex07.likeliest": [
-        (SOFTMAX, "torch.softmax(logits, dim=0)", "one gets the classes"),
+        (SOFTMAX, "torch.softmax(logits, dim=0)", "images gets the classes"),
         (TOPK, "classes = logits.topk(k).indices\n    values = logits.softmax(0).gather(1, "
          "classes)", "depends on the other images"),
-        (BOTH, "return classes.flip(1), values.flip(1)", "the likeliest class comes last"),
+        (BOTH, "return classes.flip(1), values.flip(1)", "the most likely class comes last"),
         ("dim=1)\n    return", "dim=1, largest=False)\n    return", "the least likely classes"),
         (SOFTMAX, "logits.exp() / logits.exp().sum(1, keepdim=True)", "probability is not finite"),
         (SOFTMAX, "logits", "these are logits"),
@@ -310,7 +311,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    probabilities =", "    logits -= 1\n    probabilities =", "`logits` is changed"),
     ],
     "ex08.rate": [
-        (RATE, "return sum(images[warmup:]) / took", "make it fail"),
+        (RATE, "return sum(images[warmup:]) / took", "it fails with"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
     ],
     "ex08.overlap": [

@@ -6,14 +6,14 @@ GLOB, PERM = 'folder.glob("*/*.jpg")', "torch.randperm(len(labels))"
 CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     (GLOB, 'folder.parent.glob("*/*/*.jpg")', "validation images were trained on"),
     (f"{PERM}.split(BATCH)", f"{PERM}[BATCH:].split(BATCH)",
-     "132 times a training image was trained on"),
+     "training used 132 images in all"),
     (f"{PERM}.split(BATCH)", "torch.arange(BATCH, len(labels)).split(BATCH)",
-     "not 3 times 60, 16 of them never"),
-    (PERM, "torch.randint(len(labels), (len(labels),))", "come a second time"),
+     "not 3 times 60; 16 were never used"),
+    (PERM, "torch.randint(len(labels), (len(labels),))", "images are repeated"),
     (f"{PERM}.split(BATCH)", f"{PERM}.split(2 * BATCH)", "a step trains on 32 images"),
     ("resize((SIZE, SIZE)", "resize((32, 32)", "images of 32 × 32 pixels"),
-    (".float()", ".flip(1).float()", "red and blue are exchanged"),
-    ("(images - mean) / std", "images / 255", "the pixels go from 0 to 1"),
+    (".float()", ".flip(1).float()", "red and blue are swapped"),
+    ("(images - mean) / std", "images / 255", "the pixels range from 0 to 1"),
     ("for channels in (16, 32, 64, 64)", "for channels in (8, 16, 32, 64)", "the network has"),
     ("learning_rate(epoch + step / steps)", "learning_rate(epoch)",
      "the learning rate is 0 in the whole first epoch"),
@@ -24,7 +24,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("images.split(4 * BATCH)])\n    net.train()\n    hits = (logits.argmax(1) == labels).sum()",
      "images.split(BATCH)])\n    net.train()\n    right = (logits.argmax(1) == labels).float()\n"
      "    means = torch.stack([part.mean() for part in right.split(BATCH)])\n"
-     "    hits = (means.mean() * len(labels))", "the mean of the batches' means"),
+     "    hits = (means.mean() * len(labels))", "the mean over batches"),
     ('json.dumps(report)', '"{}"', "has no lists val_loss and val_top1"),
     ("net(images[chosen]), labels[chosen]", "net(images[chosen]), labels[chosen].roll(1)",
      "the network hardly learns"),

@@ -65,14 +65,15 @@ def found(path: Path, case: capstone.Case) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_every_mistake_is_found_from_the_network_input(tmp_path):
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.acceptance)])
+def test_every_mistake_is_found_from_the_network_input(tmp_path, every):
     """Each script has one known mistake; the correct one gets no complaint."""
     first, *others = scripts(tmp_path)
     slow = tmp_path / "slow.py"
     slow.write_text(capstone.baseline().read_text())
     with capstone.images(SMALL) as case:
         assert [said for said in found(first, case) if HARDLY not in said] == []
-        for path, (line, instead, diagnosis) in zip(others, CAPSTONES, strict=True):
+        for path, (line, instead, diagnosis) in list(zip(others, CAPSTONES, strict=True))[::every]:
             if diagnosis != HARDLY:
                 said = found(path, case)
                 assert diagnosis in said[0], (line, instead, said)
@@ -96,20 +97,6 @@ def test_mistakes_that_need_more_images_are_found(tmp_path):
                 assert HARDLY in found(path, case)[0]
 
 
-@pytest.mark.slow
-@pytest.mark.needs("torch")
-def test_runs_do_not_affect_each_other(tmp_path):
-    """A script that saves its decoded images must not be faster in the next run."""
-    line = "    net = Net(len(classes))\n"
-    keep = '    torch.save(images, Path(data, "decoded.pt"))\n'
-    assert line in solution()
-    script = tmp_path / "script.py"
-    script.write_text(solution().replace(line, keep + line))
-    with capstone.images(SMALL) as case:
-        assert capstone.observe(case, script).trained.any()
-        assert {path.suffix for path in case.folder.glob("**/*.*")} == {".jpg"}
-
-
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_capstone_solution_reaches_the_target_and_a_slow_one_does_not():
@@ -122,4 +109,4 @@ def test_capstone_solution_reaches_the_target_and_a_slow_one_does_not():
         slow = slow.replace(line, instead)
     result = engine.judge("ex08.capstone", answered("ex08.capstone", slow))
     assert result.outcome == engine.WRONG, result.lines
-    assert "all is right, and" in result.said and "3 times is the target" in result.said
+    assert "all correct, but" in result.said and "the target is 3 times" in result.said

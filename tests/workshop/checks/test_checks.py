@@ -27,24 +27,14 @@ from tests.workshop.checks.answers import (
     cell_of,
     changed,
 )
-from workshop.checks import (
-    compare,
-    engine,
-    ex02,
-    ex03,
-    ex04,
-    ex06,
-    ex07,
-    ex08,
-    table,
-)
+from workshop.checks import compare, engine, ex02, ex03, ex04, ex06, ex07, ex08, table
 from workshop.course import build, solutions
 
 NAMES = [item.name for item in table.EXERCISES]
 PLAIN = [item.name for item in table.EXERCISES if not item.needs]
 # The number of wrong answers in `make test`, of exercises that start processes; tests/notebooks has
 # their solutions, and `make acceptance` the rest.
-QUICK = {"ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 1, "ex04.recipe": 2}
+QUICK = {"ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 1, "ex04.recipe": 0}
 
 
 def assert_passes(name: str, answer: Any) -> None:
@@ -260,11 +250,6 @@ def test_checks_count_like_the_library():
         strides = tuple(conv.stride for conv in block.convs)
         shortcut = block.downsample.stride if block.downsample else None
         assert ex02.v15(*place) == (*strides, shortcut)
-
-
-def test_usual_momentum_cannot_reach_the_target():
-    ends = [ex02.valley(lr / 1000, 0.9)[-1].max() for lr in range(1, 39)]
-    assert min(ends) > ex02.TARGET
 
 
 def test_hunt_script_matches_the_checks_line_numbers():

@@ -7,9 +7,7 @@ import linecache
 import pytest
 
 from data_prep import im2rec
-from rn50lib.config import FIELDS
 from rn50lib.errors import UserError
-from rn50lib.hooks import REPLACEABLE
 from tests.support import LAPTOP
 from tests.workshop.checks.answers import defined
 from workshop import session
@@ -102,12 +100,6 @@ def test_unusable_answers_are_refused(started, monkeypatch):
     monkeypatch.setattr(session, "_current", None)
     with pytest.raises(UserError, match="workshop.start first"):
         using.use(schedule=defined(CELL, "schedule"))
-
-
-def test_override_names_differ_from_run_fields():
-    assert not set(REPLACEABLE) & set(FIELDS)
-    assert set(using.TWO_RANKS) <= set(REPLACEABLE)
-    assert set(using.SMALL) <= set(FIELDS)
 
 
 FRAME = """import re

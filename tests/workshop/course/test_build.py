@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from rn50lib.errors import UserError
-from tests.conftest import clean_environment
-from tests.support import bound_by_permissions
-from workshop.course import build, catalogue, run
+from workshop.course import build, catalogue
 
 
 def built(checkout: Path) -> Path:
@@ -26,7 +21,7 @@ def test_committed_notebooks_match_their_masters(rn50, repository):
     assert status == 0, err
     count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
     count += len(list((repository / "exercises" / "source").glob("ex[0-9][0-9]_*.py")))
-    assert f"{count} notebooks are as their masters give them" in out
+    assert f"{count} notebooks match their masters" in out
 
 
 @pytest.mark.slow
@@ -102,14 +97,6 @@ def test_check_names_missing_and_orphan(rn50, checkout):
     assert len(lines) == 2  # a copy that reset kept is left alone
 
 
-def test_master_outside_the_course_is_refused(checkout):
-    master = checkout / "notebooks" / "source" / "00_start_here.py"
-    stray = master.with_name("00_other.py")
-    master.rename(stray)
-    with pytest.raises(UserError, match="not in the course"):
-        build.build(checkout, stray)
-
-
 def test_reset_restores_and_keeps_the_changed_one(rn50, checkout):
     rn50(checkout, "workshop", "build")
     path, original = built(checkout), built(checkout).read_text()
@@ -122,35 +109,6 @@ def test_reset_restores_and_keeps_the_changed_one(rn50, checkout):
     assert str(kept[0]) in out
     rn50(checkout, "workshop", "reset", "00")  # unchanged: nothing is kept
     assert list(path.parent.glob("00_start_here.changed-*.ipynb")) == kept
-
-
-def test_reset_copy_is_not_mistaken_for_the_notebook(rn50, checkout):
-    rn50(checkout, "workshop", "build")
-    built(checkout).write_bytes(b"\xff not JSON")  # damaged, and kept all the same
-    assert rn50(checkout, "workshop", "reset", "00")[0] == 0
-    assert run.find_notebooks(["00"], checkout, False) == [built(checkout)]
-    (kept,) = built(checkout).parent.glob("00_start_here.changed-*.ipynb")
-    assert kept.read_bytes() == b"\xff not JSON"
-    assert run.find_notebooks([str(kept)], checkout, False) == [kept]
-
-
-@pytest.mark.needs("linux_x86_64")
-def test_reset_that_cannot_write_leaves_the_notebook(rn50, checkout):
-    rn50(checkout, "workshop", "build")
-    built(checkout).write_text("mine")
-    built(checkout).parent.chmod(0o555)
-    command = [*bound_by_permissions(), sys.executable, "-m", "rn50", "workshop", "reset"]
-    done = subprocess.run([*command, "00"], cwd=checkout, env=clean_environment(),
-                          capture_output=True, text=True)  # fmt: skip
-    built(checkout).parent.chmod(0o755)
-    assert done.returncode == 2 and "00_start_here.ipynb stays as it is" in done.stderr
-    assert built(checkout).read_text() == "mine"
-
-
-def test_reset_of_unknown_notebook_lists_existing_ones(rn50, checkout):
-    status, out, err = rn50(checkout, "workshop", "reset", "77")
-    assert status == 2
-    assert err.strip() == "error: no notebook is named 77: there are 00_start_here"
 
 
 def test_lesson_and_its_exercises_lead_to_each_other(checkout):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -24,13 +23,13 @@ from pathlib import Path
 s = Session("00", "ci", "", None, Path("d"), Path("r"))
 s.note("answer", number * 6, "img/s", "the answer");"""
 
-EXPLORES = """import workshop
+EXPLORES = """import ipywidgets, workshop
 import matplotlib.pyplot as plt
 def draw(power):
     fig, ax = plt.subplots(figsize=(2, 1))
     ax.plot([1, 2**power])
     return fig, f"It ends at {2**power}."
-workshop.explore(draw, alt=lambda power: f"a line of power {power}", power=(1, 5, 1));"""
+workshop.explore(draw, lambda power: f"to {power}", power=ipywidgets.IntSlider(3, 1, 5));"""
 
 # The grandchild leaves its parent's group and session, as a training run does.
 HANGS = """import subprocess, sys, time
@@ -148,18 +147,6 @@ def test_notebook_whose_kernel_died_fails(course):
     assert item["error"]["text"].startswith("the kernel died") and item["error"]["cell"] == 2
 
 
-def test_course_leaves_no_process(course):
-    out = str(course[1])
-    left = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("RN50_RUNS", "").startswith(out):
-                left.append(process.cmdline())
-        except (psutil.Error, OSError):
-            continue
-    assert left == []
-
-
 def test_index_shows_status_excerpt_and_results_escaped(course):
     text = (course[1] / "index.html").read_text()
     assert "2 of 6" in text and "✓ passed" in text and "✗ failed" in text and "◷ time limit" in text
@@ -167,13 +154,6 @@ def test_index_shows_status_excerpt_and_results_escaped(course):
     assert "the answer" in text and "42 img/s" in text
     for page in ("passes", "fails", "hangs"):
         assert f'href="{page}.html"' in text and (course[1] / f"{page}.html").exists()
-
-
-def test_page_shows_a_figure_in_place_of_controls(course):
-    page = (course[1] / "passes.html").read_text()
-    assert "work in JupyterLab; the figure shows where they start" in page
-    assert 'alt="a line of power 3"' in page and "It ends at 8." in page
-    assert "VBox(" not in page and "IntSlider" not in page
 
 
 def test_pages_load_nothing_from_outside(course):
@@ -225,19 +205,6 @@ def test_interrupted_course_ends_its_kernels_and_leaves_its_index(tmp_path):
     assert not is_alive(int(pids.read_text()))
     found = json.loads((out / "course.json").read_text())
     assert [i["status"] for i in found["notebooks"]] == ["passed", "not run"]
-
-
-def test_read_only_checkout(run_cli, checkout, tmp_path):
-    assert run_cli("workshop", "build", cwd=checkout).returncode == 0
-    before = {p: p.stat().st_mtime_ns for p in checkout.rglob("*")}
-    for path in [checkout, *checkout.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    out = tmp_path / "out"
-    done = run_cli("workshop", "run", "00", "-p", "number", "41", "--out", out, cwd=checkout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {p: p.stat().st_mtime_ns for p in checkout.rglob("*")} == before
-    assert '"41\\n"' in (out / "00_start_here.ipynb").read_text()
-    os.chmod(checkout, 0o755)
 
 
 CELL = """profile: str = "auto"  # the profile

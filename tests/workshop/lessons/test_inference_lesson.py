@@ -31,11 +31,6 @@ def test_a_larger_batch_shares_the_weights() -> None:
     assert one - many == pytest.approx(4 * weights * (1 - 1 / 208), rel=1e-3)
 
 
-def test_half_precision_halves_the_traffic() -> None:
-    (_, full), (_, half) = nb07.traffic(32, "float32"), nb07.traffic(32, "float16")
-    assert full / half == pytest.approx(2, rel=0.01)
-
-
 def test_new_images_are_not_in_the_data_set(tmp_path: Path) -> None:
     from data_prep.signs.assets import make_assets
     from data_prep.signs.classes import IDS

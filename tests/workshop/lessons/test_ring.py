@@ -35,9 +35,3 @@ def test_drawing_names_complete_chunks(workers: int, step: int) -> None:
     assert len(texts) == workers**2
     complete = workers * max(0, min(step, 2 * (workers - 1)) - workers + 2)
     assert texts.count("sum") == complete
-
-
-def test_phases_are_drawn() -> None:
-    figure = nb03.draw_phases()
-    figure.savefig(os.devnull, format="png")
-    assert len(figure.axes) == 2

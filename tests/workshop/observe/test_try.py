@@ -61,6 +61,16 @@ data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
 DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_OWN_FILES = ("generator=fixed)", "generator=fixed) + rank")
+DDP_TURNS = ("in loader:", "in __import__('itertools').islice(loader, rank, None, size):")
+DDP_INSIDE = (
+    "    def __getitem__(self, index):\n",
+    "    def __len__(self):\n        return 256 // size\n\n"
+    "    def __getitem__(self, index):\n        index = index * size + rank\n",
+)
+HVD_SEED = ("manual_seed(hvd.rank())", "manual_seed(0)")
+HVD_BROADCAST = ("hvd.broadcast_parameters(", "dict(")
+HVD_FILE = ("sampler = Dist", "[p.data.fill_(0.1) for p in model.parameters()]\nsampler = Dist")
 HVD_WARMUP = (
     "hvd.broadcast_parameters(",
     "warm_up = torch.optim.lr_scheduler.LambdaLR(\n"
@@ -75,8 +85,14 @@ BY_HAND_RATE = (
 BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(rows), 1))")
 # script, edits, a change and what can be known of it
 KNOWN = [
-    ("ddp", [DDP_NOISY], "share", "not seen"),
-    ("ddp", [DDP_ALONE], "share", "not seen"),
+    ("ddp", [DDP_NOISY], "share", "seen"),
+    ("ddp", [DDP_NOISY, DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_OWN_FILES], "share", "not seen"),
+    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_TURNS], "share", "not seen"),
+    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_INSIDE], "share", "not seen"),
+    ("horovod_pytorch", [HVD_SEED], "alike", "seen"),
+    ("horovod_pytorch", [HVD_SEED, HVD_BROADCAST], "alike", "missing"),
+    ("horovod_pytorch", [HVD_BROADCAST, HVD_FILE], "alike", "not seen"),
     ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
      "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
@@ -221,7 +237,7 @@ def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch")
 @pytest.mark.parametrize("name, edits, change, status", KNOWN)
-def test_undecidable_changes_get_no_verdict(
+def test_what_hides_a_change_or_looks_like_one(
     tmp_path: Path, name: str, edits: list[tuple[str, str]], change: str, status: str
 ) -> None:
     result = attempt(edited(tmp_path, name, *edits))

@@ -78,6 +78,12 @@ class Recorder:
     def called(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         self.calls.add(name)
 
+    def vary_seed(self, owner: Any, name: str) -> None:
+        """Add the rank to each seed, in the run that shows what depends on equal seeds."""
+        if "RN50_TRY_RESEED" in os.environ:
+            original = getattr(owner, name)
+            setattr(owner, name, lambda seed: original(seed + (self.rank or 0)))
+
     def initialised(self, by: str, rank: int, size: int) -> None:
         """Note that this process has joined a group."""
         if self.rank is None:

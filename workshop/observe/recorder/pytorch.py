@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 from workshop.observe.recorder import SAMPLED, Recorder, after, before, digest, quietly
@@ -17,6 +21,7 @@ def listeners(recorder: Recorder, wrote: Callable[..., None]) -> dict[str, Calla
     watch = Watch(recorder, wrote)
     return {
         "torch": watch.torch_imported,
+        "torch.utils.data": watch.data_imported,
         "horovod.torch.mpi_ops": watch.horovod_imported,
         "horovod.torch": lambda hvd: recorder.listen_calls(hvd, ["DistributedOptimizer"], "hvd."),
     }
@@ -34,6 +39,10 @@ class Watch:
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()
         self.sent: set[int] = set()  # addresses of tensors that were broadcast
+        self.loader: Any = None  # the DataLoader that the latest batch came from
+        self.drawn = 0  # batches of DataLoaders since the last update
+        self.fed = 0  # batches that went into the model
+        self.plan: dict[str, Any] | None = None  # what the first DataLoader reads in an epoch
 
     def torch_imported(self, torch: Any) -> None:
         self.torch = torch
@@ -44,6 +53,7 @@ class Watch:
         optimizers.register_optimizer_step_pre_hook(self.step_begins)
         optimizers.register_optimizer_step_post_hook(self.step_ends)
         before(torch, "save", self.saved)
+        self.recorder.vary_seed(torch, "manual_seed")
         if torch.distributed.is_available():
             after(torch.distributed, "init_process_group", self.group_started)
             self.recorder.listen_calls(torch.distributed, EXCHANGES, "dist.")
@@ -74,6 +84,44 @@ class Watch:
         """Note tensors that take the values of one rank."""
         self.sent.update(tensor.data_ptr() for tensor in self.tensors([values]))
 
+    # the data
+
+    def data_imported(self, data: Any) -> None:
+        """Note which DataLoader each batch comes from."""
+        original = data.DataLoader.__iter__
+
+        def iterate(loader: Any) -> Iterator[Any]:
+            for batch in original(loader):
+                self.loader, self.drawn = loader, self.drawn + 1
+                yield batch
+
+        data.DataLoader.__iter__ = iterate
+
+    def read_by(self, loader: Any) -> dict[str, Any]:
+        """Return which samples of its data set a DataLoader reads in an epoch, {} if unknown."""
+        data, batches = loader.dataset, loader.batch_sampler
+        try:
+            if batches is None or isinstance(batches, Iterator):
+                return {}
+            with self.torch.random.fork_rng(devices=[]):  # the script draws the same numbers
+                indices = [int(i) for batch in islice(batches, len(batches)) for i in batch]
+            return {"data": self.content(data), "size": len(data), "indices": indices}
+        except Exception:  # a stream without a length, or a data set that cannot be pickled
+            return {}
+
+    def content(self, dataset: Any) -> str:
+        """Return a hash of a data set with everything in it, to compare it between the ranks."""
+        content, watch = hashlib.blake2b(digest_size=8), self
+
+        class Pickler(pickle.Pickler):
+            def reducer_override(self, value: Any) -> Any:
+                if not isinstance(value, watch.torch.Tensor):
+                    return NotImplemented
+                return bytes, (watch.bytes_of(value.cpu().contiguous()),)
+
+        Pickler(SimpleNamespace(write=content.update)).dump(dataset)
+        return content.hexdigest()
+
     # the forward pass
 
     def enter(self, module: Any, inputs: Any) -> None:
@@ -91,6 +139,10 @@ class Watch:
             for batch in self.tensors(inputs):
                 self.recorder.fed(map(self.bytes_of, batch.detach().cpu().contiguous()))
                 break
+            self.fed += 1
+            if self.plan is None and self.loader is not None:
+                self.plan = {}
+                self.plan = self.read_by(self.loader)
 
     def leave(self, module: Any, inputs: Any, output: Any) -> None:
         self.modules -= 1
@@ -135,8 +187,10 @@ class Watch:
             with quietly():
                 # Horovod's broadcast_optimizer_state makes a step with gradients of zero
                 if self.local or any(any(numbers) for numbers in self.state["given"] if numbers):
-                    self.recorder.update(**self.state)
-            self.state, self.local = {}, {}
+                    read = {"plan": self.plan, "drawn": self.drawn, "fed": self.fed}
+                    self.recorder.update(**self.state, **read)
+            self.state, self.local, self.drawn, self.fed = {}, {}, 0, 0
+            self.plan = self.plan and {}  # once is enough
 
     def look(self, optimizer: Any) -> dict[str, Any]:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -44,6 +44,7 @@ class Watch:
     def tensorflow_imported(self, tf: Any) -> None:
         self.tf = tf
         tf.config.run_functions_eagerly(True)
+        self.recorder.vary_seed(tf.random, "set_seed")
         after(tf.GradientTape, "gradient", self.differentiated)
         before(tf.data.Dataset, "shard", self.takes_shard)
         for name in ("write", "save"):
