@@ -1,110 +1,215 @@
-"""Our loaders and those of other scripts: images per second from 500 x 375 JPEGs, in turns.
+"""Our loaders and those of other scripts: images per second from JPEGs, in turns.
 
     python benchmarks/loaders.py --rounds 10 --sizes 224 64 --cores 1 2
-    python benchmarks/loaders.py --images 4800   # longer epochs: their start counts less
 
-Every contestant reads the same files (drawn on first use), crops 5 to 100 % of their area at
-random, resizes the crop and delivers batches of 64 as uint8; the first batch is not timed. All are
-held to the same cores and have the same allocator setting. They do not do exactly the same: ours
-start again with each epoch, as training needs, and the others do not; ours, OpenCV's and
-TensorFlow's decode with libjpeg's fast transform, and at a fraction of the size if the crop holds
-more than is needed, but torchvision's loader can do neither, and DALI's no fraction; OpenCV
-averages over areas, the others antialias with a triangle. With --fast nothing is antialiased, and
-only those that support this take part.
+Every contestant reads the same road signs (drawn on first use), crops 5 to 100 % of their area at
+random, resizes the crop with antialiasing and delivers batches of 64 as uint8; the first batch is
+not timed. All are held to the same cores and have the same allocator setting. They do not do
+exactly the same: ours start again with each epoch, as training needs, and the others do not; ours,
+OpenCV's and TensorFlow's decode with libjpeg's fast transform, and at a fraction of the size if the
+crop holds more than is needed, but torchvision's can do neither, and DALI's no fraction; OpenCV
+averages over areas, the others use a triangle; TensorFlow's sampler draws 6 % smaller crops; DALI's
+batches are views that are not copied.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import importlib.util
 import itertools
-import json
+import math
 import os
+import random
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-import loader_images
-from rounds import ROOT, arguments, environment, print_table, run_rounds, summarise
+import measure
 
 OURS = {  # name: loader, backend
     "native, torch": ("native", "torch"),
     "native, tensorflow": ("native", "tensorflow"),
     "dali": ("dali", "torch"),
 }
-PEERS = {"simplejpeg + OpenCV": "opencv", "torchvision": "torchvision", "tf.data": "tfdata",
-         "bare DALI": "dali", "DALI's iterator": "dali-iterator"}  # fmt: skip
-NEEDS = {  # modules that may be missing, and how to get them
-    "simplejpeg + OpenCV": ("cv2", "pip install opencv-python-headless"),
-    "torchvision": ("torchvision", "pip install --no-deps torchvision==0.28.0"),
-}
-ALWAYS_ANTIALIASED = ("native, torch", "simplejpeg + OpenCV", "torchvision")
 PAIRS = (
-    *(("native, torch", peer) for peer in list(PEERS)[:4]),
-    ("native, tensorflow", "tf.data"), ("dali", "bare DALI"), ("dali", "DALI's iterator"),
+    ("native, torch", "simplejpeg + OpenCV"), ("native, torch", "torchvision"),
+    ("native, torch", "tf.data"), ("native, torch", "bare DALI"),
+    ("native, tensorflow", "tf.data"), ("dali", "bare DALI"),
 )  # fmt: skip
+BATCH = 64
+RATIOS = (1, 2, 4, 8)  # fractions of the size at which libjpeg can decode
 
 
-def seconds_per_image(args: argparse.Namespace, name: str) -> float:
+# --- the peers: each function returns the batches (images, labels) of ROOT/train ------------------
+
+
+class ByHand:
+    """Class folders, through simplejpeg and OpenCV."""
+
+    def __init__(self, root: Path, size: int) -> None:
+        self.paths, self.size = sorted(root.glob("train/*/*.jpg")), size
+        self.classes = sorted({path.parent.name for path in self.paths})
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int):
+        import cv2
+        import simplejpeg
+        import torch
+
+        cv2.setNumThreads(0)
+        data = self.paths[i].read_bytes()
+        height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        x, y, w, h = sample_crop(height, width)
+        ratio = max(r for r in RATIOS if r == 1 or min(w, h) >= r * self.size)
+        pixels = simplejpeg.decode_jpeg(
+            data, min_height=-(-height // ratio), min_width=-(-width // ratio), min_factor=ratio,
+            fastdct=True, fastupsample=True,
+        )  # fmt: skip
+        x, y, w, h = (side // ratio for side in (x, y, w, h))
+        how = cv2.INTER_AREA if min(w, h) > self.size else cv2.INTER_LINEAR
+        small = cv2.resize(pixels[y : y + h, x : x + w], (self.size, self.size), interpolation=how)
+        small = cv2.flip(small, 1) if random.random() < 0.5 else small
+        return torch.from_numpy(small), self.classes.index(self.paths[i].parent.name)
+
+
+def sample_crop(height: int, width: int) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of 5 to 100 % of the area, as torchvision draws them."""
+    for _ in range(10):
+        area = height * width * random.uniform(0.05, 1.0)
+        aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return random.randint(0, width - w), random.randint(0, height - h), w, h
+    return 0, 0, width, height
+
+
+def pillow(root: Path, size: int):
+    """Return torchvision's data set and transforms, as in its reference script."""
+    vision = measure.import_torchvision()
+    steps = [vision.transforms.RandomResizedCrop(size, scale=(0.05, 1.0)),
+             vision.transforms.RandomHorizontalFlip(), vision.transforms.PILToTensor()]  # fmt: skip
+    return vision.datasets.ImageFolder(root / "train", vision.transforms.Compose(steps))
+
+
+def pytorch(data_set, root: Path, size: int, workers: int):
+    """Return the batches of a PyTorch DataLoader."""
+    import torch
+
+    torch.set_num_threads(1)
+    return torch.utils.data.DataLoader(
+        data_set(root, size), BATCH, shuffle=True, num_workers=workers, drop_last=True,
+        prefetch_factor=4, persistent_workers=True, multiprocessing_context="fork",
+    )  # fmt: skip
+
+
+def tfdata(root: Path, size: int, workers: int):
+    """Return the batches of tf.data."""
+    import tensorflow as tf
+
+    def decode(data, window, ratio):
+        return tf.io.decode_and_crop_jpeg(
+            data, window // ratio, channels=3, ratio=ratio, dct_method="INTEGER_FAST",
+            fancy_upscaling=False,
+        )  # fmt: skip
+
+    def load(path, label):
+        data = tf.io.read_file(path)
+        start, crop, _ = tf.image.sample_distorted_bounding_box(
+            tf.io.extract_jpeg_shape(data), [[[0.0, 0.0, 1.0, 1.0]]], area_range=(0.05, 1.0),
+            aspect_ratio_range=(3 / 4, 4 / 3), min_object_covered=0.0,
+        )  # fmt: skip
+        window = tf.concat([start[:2], crop[:2]], 0)
+        fits = tf.reduce_min(window[2:]) // size  # how often the crop holds what is needed
+        half = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))  # how often to halve it
+        part = tf.switch_case(half, [functools.partial(decode, data, window, r) for r in RATIOS])
+        small = tf.image.resize(part, (size, size), antialias=True)
+        return tf.cast(tf.image.random_flip_left_right(small), tf.uint8), label
+
+    files = ByHand(root, size)
+    labels = [files.classes.index(path.parent.name) for path in files.paths]
+    rows = tf.data.Dataset.from_tensor_slices(([*map(str, files.paths)], labels))
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = workers
+    options.threading.max_intra_op_parallelism = 1
+    rows = rows.shuffle(len(files)).map(load, workers, deterministic=False)
+    return rows.batch(BATCH, True).prefetch(4).with_options(options)
+
+
+def dali(root: Path, size: int, workers: int):
+    """Yield the batches of DALI."""
+    import numpy as np
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=BATCH, num_threads=workers, device_id=None, seed=0)
+    def graph():
+        encoded, labels = fn.readers.file(file_root=f"{root}/train", random_shuffle=True)
+        images = fn.decoders.image_random_crop(
+            encoded, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3],
+            use_fast_idct=True, jpeg_fancy_upsampling=False,
+        )  # fmt: skip
+        images = fn.resize(images, resize_x=size, resize_y=size, antialias=True,
+                           interp_type=types.INTERP_LINEAR)  # fmt: skip
+        return fn.flip(images, horizontal=fn.random.coin_flip()), labels
+
+    pipeline = graph()
+    pipeline.build()
+    for _ in range(len(ByHand(root, size)) // BATCH):
+        images, labels = pipeline.run()
+        yield np.asarray(images.as_tensor()), labels
+
+
+PEERS = {
+    "simplejpeg + OpenCV": functools.partial(pytorch, ByHand),
+    "torchvision": functools.partial(pytorch, pillow),
+    "tf.data": tfdata,
+    "bare DALI": dali,
+}
+
+
+def read_as_peer(name: str, root: Path, size: int, cores: int) -> float:
+    """Read one epoch; return the seconds per image, without the first batch."""
+    os.sched_setaffinity(0, measure.CORES[:cores])
+    batches = iter(PEERS[name](root, size, cores))
+    next(batches)
+    kinds: list[str] = []
+    seconds = measure.timed(lambda: kinds.extend(str(x.dtype) for x, _ in batches), cpu=False)
+    assert all("uint8" in kind for kind in kinds)  # looked at where they are, not copied
+    return seconds / (len(kinds) * BATCH)
+
+
+# --- the comparison -------------------------------------------------------------------------------
+
+
+def seconds_per_image(root: Path, size: int, cores: int, name: str) -> float:
     """Run a contestant on its cores; return its seconds per image."""
-    cores = sorted(os.sched_getaffinity(0))[: args.core_count]
-    call = ["taskset", "-c", ",".join(map(str, cores)), sys.executable]
     if name in PEERS:
-        call += [f"{ROOT}/benchmarks/contestant_loader.py", PEERS[name], str(args.root), "--size",
-                 str(args.size), "--workers", str(args.core_count),
-                 *["--fast"] * args.fast]  # fmt: skip
-    else:
-        loader, backend = OURS[name]
-        call += ["-m", "rn50", "train", "--test-io", "-e", "1", "--loader", loader, "--backend",
-                 backend, "--data-root", str(args.root), "--data-format", args.data_format,
-                 "--recipe", "reference", "--image-shape", str(args.size), "-b", "64",
-                 "--data-nthreads", str(args.core_count), "--threads", "1",
-                 *["--set", "resample=fast"] * args.fast]  # fmt: skip
-    done = subprocess.run(call, check=True, capture_output=True, text=True, env=environment(1))
-    if name in PEERS:
-        return json.loads(done.stdout.splitlines()[-1])["seconds"]
-    return 1 / float(re.findall(r"epoch 1: ([\d.]+) img/s", done.stdout)[0])
-
-
-def contestants(args: argparse.Namespace) -> list[str]:
-    """Return the names of those that take part; print who is left out for a missing module."""
-    found = []
-    for name in (*OURS, *PEERS):
-        module, remedy = NEEDS.get(name, ("numpy", ""))
-        chosen = not args.only or any(part in name for part in args.only)
-        if not chosen or (args.fast and name in ALWAYS_ANTIALIASED):
-            continue
-        if importlib.util.find_spec(module):
-            found.append(name)
-        else:
-            print(f"{name}: left out: `{remedy}`")
-    return found
+        return measure.alone(read_as_peer, name, root, size, cores)
+    loader, backend = OURS[name]
+    command = [sys.executable, "-m", "rn50", "train", "--test-io", "-e", "1", "--loader", loader,
+               "--backend", backend, "--data-root", root, "--data-format", "files", "--recipe",
+               "reference", "--image-shape", size, "-b", BATCH, "--data-nthreads", cores,
+               "--threads", "1"]  # fmt: skip
+    shown = measure.output(command, cores=cores)
+    return 1 / float(re.findall(r"epoch 1: ([\d.]+) img/s", shown)[0])
 
 
 def main() -> None:
     """Run the comparison."""
-    parser = arguments(__doc__)
-    add = parser.add_argument
-    add("--sizes", type=int, nargs="+", default=[224, 64])
-    add("--cores", type=int, nargs="+", default=[1, 2])
-    add("--images", type=int, default=1200)
-    add("--root", type=Path, default=ROOT / "data" / "loader-images")
-    add("--fast", action="store_true", help="compare the variants of resample=fast")
-    add("--data-format", default="files", help="what ours read (default: files)")
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[224, 64])
+    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--root", type=Path, default=measure.SIGNS)
     args = parser.parse_args()
-    count, stored = loader_images.make(args.root, args.images)
-    print(f"{count:,} JPEGs of {stored / 1000:.1f} KB, {args.rounds} rounds")
+    measure.set_environment()
+    measure.draw_signs(args.root)
+    names = measure.chosen((*OURS, *PEERS), args)
     for size, cores in itertools.product(args.sizes, args.cores):
-        args.size, args.core_count = size, cores
-        how = "fast" if args.fast else "antialiased"
-        what = f"{args.size} px, {args.core_count} core(s), {how}, {args.data_format}"
+        what = f"{size} px, {cores} core(s)"
         print(what, flush=True)
-        work = {n: functools.partial(seconds_per_image, args, n) for n in contestants(args)}
-        seconds = run_rounds(work, args.rounds)
-        print_table(seconds, next(iter(seconds)), 1, "img")
-        summarise(seconds, PAIRS, what)
+        work = {name: functools.partial(seconds_per_image, args.root, size, cores, name)
+                for name in names}  # fmt: skip
+        measure.print_table(measure.run_rounds(work, args.rounds), PAIRS, what)
 
 
 if __name__ == "__main__":

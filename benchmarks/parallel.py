@@ -1,10 +1,9 @@
-"""Two workers: ours and scripts with Horovod or DDP, plain and tuned; in turns.
+"""Two workers: ours, and the scripts of good users of DDP and Horovod; in turns.
 
     python benchmarks/parallel.py --rounds 10 --size 64 --batch 16 --dtype float32
 
 All have one core per worker, the same batch per worker and the same allocator setting; images are
-synthetic. `rn50 run` on one worker and one core shows what sharing costs. With --peer this program
-is one worker of a peer.
+synthetic. `rn50 run` on one worker and one core shows what sharing costs.
 """
 
 from __future__ import annotations
@@ -13,83 +12,73 @@ import argparse
 import functools
 import json
 import os
+import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from rounds import arguments, environment, print_table, run_rounds, summarise
+import measure
 
-HOROVOD = ["-m", "horovod.runner.launch", "--gloo", "-np", "2", "--network-interface", "lo"]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
 OURS = {"rn50 DDP": (2, "ddp"), "rn50 Horovod": (2, "horovod"), "rn50, 1 worker": (1, "local")}
-PEERS = {"tuned DDP": TORCHRUN, "plain DDP": TORCHRUN, "plain Horovod": HOROVOD}
-PAIRS = (
-    ("rn50 DDP", "tuned DDP"), ("rn50 DDP", "plain DDP"), ("rn50 Horovod", "plain Horovod"),
-)  # fmt: skip
+PEERS = {
+    "DDP": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"],
+    "Horovod": ["horovod.runner.launch", "--gloo", "-np", "2", "--network-interface", "lo"],
+}
+PAIRS = (("rn50 DDP", "DDP"), ("rn50 Horovod", "Horovod"), ("rn50 DDP", "rn50, 1 worker"))
 
 
 def seconds_per_step(args: argparse.Namespace, name: str) -> float:
     """Return the seconds per step of a contestant, without the first step."""
-    shared = ["--size", args.size, "--batch", args.batch, "--dtype", args.dtype]
     if name in PEERS:
-        command = [*PEERS[name], sys.executable, __file__, "--peer", name, *shared,
+        command = [sys.executable, "-m", *PEERS[name], sys.executable, __file__, "--peer",
+                   name, "--size", args.size, "--batch", args.batch, "--dtype", args.dtype,
                    "--steps", args.steps]  # fmt: skip
-        line = next(x for x in run(command).splitlines() if "seconds [" in x)
-        return statistics.fmean(json.loads(line[line.index("[", line.index("seconds")) :]))
+        shown = re.search(r"seconds (\[.*\])", measure.output(command, cores=2))
+        return statistics.fmean(json.loads(shown[1]))
     n, comm = OURS[name]
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        command = ["-m", "rn50", "run", "--run-dir", folder, "--loader", "synthetic", "--no-val",
-                   "-e", "1", "--num-classes", "1000", "--image-shape", args.size, "-b", args.batch,
-                   "--dtype", args.dtype, "-n", n, "--benchmark-iters", args.steps + 1, "--threads",
-                   "1", *(["--comm", comm, "--set", "bind=core"] if n > 1 else [])]  # fmt: skip
-        run(command, one_core=n == 1)
-        return json.loads(report.read_text())["metrics"]["train.time"][0]
-
-
-def run(words: list[object], one_core: bool = False) -> str:
-    """Run a Python program, on one core if asked to, and return what it printed."""
-    command = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if one_core else []
-    command += [sys.executable, *map(str, words)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(1))
-    return done.stdout
+        command = [sys.executable, "-m", "rn50", "run", "--run-dir", folder, "--loader",
+                   "synthetic", "--no-val", "-e", "1", "--num-classes", "1000", "--image-shape",
+                   args.size, "-b", args.batch, "--dtype", args.dtype, "-n", n, "--benchmark-iters",
+                   args.steps + 1, "--threads", "1",
+                   *(["--comm", comm, "--set", "bind=core"] if n > 1 else [])]  # fmt: skip
+        measure.output(command, cores=n)
+        report = json.loads(Path(folder, "report.json").read_text())
+    return report["metrics"]["train.time"][0]
 
 
 def work_as_peer(args: argparse.Namespace) -> None:
     """Train as one worker of a peer; rank 0 prints the seconds of each step as JSON."""
-    import peers
     import torch
     import torch.distributed.nn  # before a group exists: imported later, it would hold on to it
     from torch.nn import functional as F
 
-    if args.peer == "plain Horovod":
+    with_horovod = args.peer == "Horovod"
+    if with_horovod:
         import horovod.torch as hvd
 
         hvd.init()
-        rank, size = hvd.rank(), hvd.size()
+        rank = hvd.rank()
     else:
         torch.distributed.init_process_group("gloo")
-        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    cores = sorted(os.sched_getaffinity(0))
-    each = max(1, len(cores) // size)
-    os.sched_setaffinity(0, cores[rank * each : (rank + 1) * each])
-    torch.set_num_threads(each)
-    model, tuned = peers.ResNet50(), args.peer == "tuned DDP"
+        rank = torch.distributed.get_rank()
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    torch.set_num_threads(1)
+    model = measure.import_torchvision().models.resnet50()
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=tuned or None
+        model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
     )
-    if args.peer == "plain Horovod":
+    if with_horovod:
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     else:
-        # tuned: gradients are views of the buckets that are sent, running statistics are not sent,
-        # and the graph is known to be the same in every step, as ResNet-50's is
+        # gradients are views of the buckets that are sent, running statistics are not sent, and
+        # the graph is known to be the same in every step, as ResNet-50's is
         model = torch.nn.parallel.DistributedDataParallel(
-            model.to(memory_format=torch.channels_last), broadcast_buffers=not tuned,
-            gradient_as_bucket_view=tuned, static_graph=tuned,
+            model.to(memory_format=torch.channels_last),  # Horovod sends contiguous tensors only
+            broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=True,
         )  # fmt: skip
     images = torch.rand(args.batch, 3, args.size, args.size).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 1000, (args.batch,))
@@ -104,14 +93,14 @@ def work_as_peer(args: argparse.Namespace) -> None:
         seconds.append(time.perf_counter() - begin)
     if rank == 0:
         print("seconds " + json.dumps(seconds[1:]), flush=True)  # the first step fills caches
-    if args.peer != "plain Horovod":
+    if not with_horovod:
         del model  # it refers to the group, whose threads end with the last reference
         torch.distributed.destroy_process_group()
 
 
 def main() -> None:
     """Run the comparison."""
-    parser = arguments(__doc__)
+    parser = measure.arguments(__doc__)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16, help="per worker")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
@@ -120,13 +109,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.peer:
         return work_as_peer(args)
-    work = {name: functools.partial(seconds_per_step, args, name) for name in (*OURS, *PEERS)
-            if not args.only or any(part in name for part in args.only)}  # fmt: skip
+    measure.set_environment()
+    work = {name: functools.partial(seconds_per_step, args, name)
+            for name in measure.chosen((*OURS, *PEERS), args)}  # fmt: skip
     what = f"2 workers, {args.size} px, batch {args.batch} per worker, {args.dtype}"
     print(f"seconds per step, {what}")
-    seconds = run_rounds(work, args.rounds)
-    print_table(seconds, next(iter(work)), args.batch, "img")
-    summarise(seconds, PAIRS, what)
+    measure.print_table(measure.run_rounds(work, args.rounds), PAIRS, what, args.batch)
 
 
 if __name__ == "__main__":

@@ -1,49 +1,172 @@
 """Our prediction or training step, and ResNet-50 as a good user of PyTorch runs it; in turns.
 
     python benchmarks/steps.py predict --batches 1 8 32 --dtypes float32 bfloat16
-    python benchmarks/steps.py train --batches 16 --allocator default
+    python benchmarks/steps.py train --batches 16
 
-All have the same weights, images and threads, and the same setting of the allocator: that of
-`rn50 run`, or glibc's default. Before anything is timed their answers are compared: the
-probabilities, or the loss of the first step.
+From a batch of uint8 NHWC images in NumPy to class probabilities in NumPy, or to weights that were
+updated once. The peers run torchvision's ResNet-50 in channels_last (ONNX Runtime in its own
+layout). All have the same weights, images and threads, and the same setting of the allocator.
+Before anything is timed their answers are compared: the probabilities, or the loss of the first
+step.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
-import importlib.util
+import io
 import itertools
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import measure
 import numpy as np
-import peers
 import torch
-from rounds import ROOT, Server, arguments, environment, print_table, run_rounds, summarise
+from torch import nn
+from torch.nn import functional as F
 
-from rn50.launch import ALLOCATOR, with_library
-from rn50lib.errors import UserError
-from rn50lib.hardware import machine
-
-CONTESTANTS = {  # the flags of contestant_step.py
-    "ours": ["--how", "ours"],
-    "eager": ["--how", "eager"],
-    "eager NCHW": ["--how", "eager", "--contiguous"],
-    "compile": ["--how", "compile"],
-    "compile frozen": ["--how", "frozen"],
-    "ONNX Runtime": ["--how", "onnx", "--contiguous"],
-}
-TRAINING = ("ours", "eager", "eager NCHW", "compile")
+PEERS = {"train": ["eager", "compile"], "predict": ["eager", "compile", "ONNX Runtime"]}
 # how much answers may differ, as a share of the loss, or of the logits about their mean
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1}
-# `rn50 run` does not change a user's glibc.malloc setting; this one is the default
-MALLOCS = {"ours": ALLOCATOR, "default": "glibc.malloc.tcache_count=7"}
+started: dict = {}  # in a contestant's process: its work
+
+
+# --- the contestants: each function returns the work, a function of no arguments ------------------
+
+
+def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
+    """Return the work of `rn50 run` and `rn50 predict`."""
+    from rn50.autoconfig import resolve
+    from rn50lib import checkpoint
+    from rn50lib import distributed as comm
+    from rn50lib.data import Batch
+    from rn50lib.hardware import machine
+    from rn50lib.train_step import build_step
+
+    asked = dict(
+        loader="synthetic", backend="torch", image_shape=args.size, batch_size=len(images),
+        dtype=args.dtype, threads=args.threads, num_classes=1000,
+        only_inference=args.job == "predict",
+    )  # fmt: skip
+    config = resolve(asked, machine(), 1000).experiment
+    net = config.to_network()
+    step = build_step(config, net, comm.connect())
+    arrays = checkpoint.load(args.weights, 0).arrays
+    step.load({name: arrays[name] for name in net.arrays()})
+    if args.job == "predict":
+        return lambda: step.predict(images)
+    batch = Batch(images, numbers, len(images))
+
+    def train():
+        step.train_step(batch, 0.01)
+        return step.pop_metrics()[0] / len(images)
+
+    return train
+
+
+class Normalised(nn.Module):
+    """ResNet-50 from uint8 NHWC images on, as a user would export it."""
+
+    def __init__(self, weights: Path, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.dtype = resnet50(), dtype
+        self.model.load_state_dict(torch.load(weights, weights_only=True))
+        self.model.to(dtype, memory_format=torch.channels_last)
+        self.register_buffer("mean", torch.tensor([123.675, 116.28, 103.53]).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor([58.395, 57.12, 57.375]).view(1, 3, 1, 1))
+
+    def forward(self, images_NHWC: torch.Tensor) -> torch.Tensor:
+        """Return the logits (N, 1000)."""
+        x = (images_NHWC.permute(0, 3, 1, 2).float() - self.mean) / self.std
+        return self.model(x.to(self.dtype, memory_format=torch.channels_last))
+
+
+def resnet50() -> nn.Module:
+    """Return torchvision's ResNet-50, which is v1.5."""
+    return measure.import_torchvision().models.resnet50()
+
+
+def predictor(args: argparse.Namespace, images: np.ndarray):
+    """Return the prediction of PyTorch."""
+    dtype = getattr(torch, args.dtype)
+    whole = Normalised(args.weights, dtype).eval()
+    compiled = args.name == "compile"
+    if compiled:  # as PyTorch's manual advises for processors
+        torch._inductor.config.freezing = True
+    function = torch.compile(whole) if compiled else whole
+
+    @torch.no_grad() if compiled else torch.inference_mode()
+    def predict():
+        return function(torch.from_numpy(images)).float().softmax(1).numpy()
+
+    return predict
+
+
+def onnx_predictor(args: argparse.Namespace, images: np.ndarray):
+    """Return the prediction of ONNX Runtime."""
+    import onnxruntime
+
+    whole = Normalised(args.weights, torch.float32).eval()
+    file, options = io.BytesIO(), onnxruntime.SessionOptions()
+    torch.onnx.export(whole, (torch.from_numpy(images),), file, dynamo=False,
+                      input_names=["images"])  # fmt: skip
+    options.intra_op_num_threads = args.threads
+    session = onnxruntime.InferenceSession(
+        file.getvalue(), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda: torch.from_numpy(session.run(None, {"images": images})[0]).softmax(1).numpy()
+
+
+def trainer(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
+    """Return a training step of PyTorch, which returns the loss."""
+    whole = Normalised(args.weights, torch.float32).train()
+    labels, half = torch.from_numpy(numbers), args.dtype == "bfloat16"
+    optimizer = torch.optim.SGD(
+        whole.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
+    )
+
+    def loss_of(images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return F.cross_entropy(whole(images), labels)
+
+    function = torch.compile(loss_of) if args.name == "compile" else loss_of
+
+    def step():
+        loss = function(torch.from_numpy(images))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype: str):
+    """Make the work of a contestant, for `turn`, in its process; return its first answer."""
+    args.name, args.weights, args.dtype = name, weights, dtype
+    torch.set_num_threads(args.threads)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (batch, args.size, args.size, 3), np.uint8)
+    numbers = rng.integers(0, 1000, batch)
+    if name == "ours":
+        started["work"] = ours(args, images, numbers)
+    elif args.job == "train":
+        started["work"] = trainer(args, images, numbers)
+    else:
+        make = onnx_predictor if name == "ONNX Runtime" else predictor
+        started["work"] = make(args, images)
+    return np.asarray(started["work"](), np.float64)
+
+
+def turn(seconds: float, cpu: bool) -> float:
+    """Return the seconds of one call, from as many as fill `seconds`."""
+    # the first fetches into the caches what another contestant has pushed out of them
+    calls = max(2, round(seconds / measure.timed(started["work"], cpu=False)))
+    return measure.timed(started["work"], cpu, calls)
+
+
+# --- the comparison -------------------------------------------------------------------------------
 
 
 def make_weights(folder: Path, size: int) -> tuple[Path, Path]:
@@ -52,80 +175,66 @@ def make_weights(folder: Path, size: int) -> tuple[Path, Path]:
     Returns a state dict for the peers, and the prefix of a checkpoint that `rn50 import` makes.
     """
     torch.manual_seed(0)
-    model = peers.ResNet50()
+    model = resnet50()
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # the mean of all batches so far
             if name.endswith("bn3"):  # as in a trained network, which amplifies no rounding
-                torch.nn.init.constant_(module.weight, 0.2)
+                nn.init.constant_(module.weight, 0.2)
     with torch.no_grad():
         model((torch.rand(8, 3, size, size) - 0.45) / 0.226)
     file, prefix = folder / "weights.pth", folder / "weights"
     torch.save(model.state_dict(), file)
-    command = [sys.executable, "-m", "rn50", "import", "torchvision", file, "-o", prefix]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=with_library({**os.environ}))
+    measure.output([sys.executable, "-m", "rn50", "import", "torchvision", file, "-o", prefix])
     return file, prefix
 
 
-def contestants(args: argparse.Namespace, dtype: str) -> list[str]:
-    """Return the names of those that take part, ours first; print what is left out."""
-    names = list(TRAINING if args.job == "train" else CONTESTANTS)
-    if args.only:
-        names = ["ours", *(n for n in names[1:] if any(part in n for part in args.only))]
-    onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
-    if "ONNX Runtime" in names and (dtype == "bfloat16" or not onnx):
-        names.remove("ONNX Runtime")  # it has no convolutions in bfloat16 for these processors
-        print("ONNX Runtime: left out: float32 only, and `pip install onnx onnxruntime`")
-    return names
-
-
-def check_agreement(ours: Server, name: str, peer: Server, dtype: str) -> None:
-    """Raise UserError if a contestant's answer is not ours."""
-    wanted, found = (np.asarray(server.answer, np.float64) for server in (ours, peer))
+def check_agreement(wanted: np.ndarray, name: str, found: np.ndarray, dtype: str) -> None:
+    """End the program if a contestant's answer is not ours."""
     if wanted.ndim:  # probabilities: the logits but for a constant
-        wanted, found = (x - x.mean() for x in (np.log(wanted), np.log(found)))
+        wanted, found = (x - x.mean(-1, keepdims=True) for x in (np.log(wanted), np.log(found)))
     off = float(np.linalg.norm(wanted - found) / np.linalg.norm(wanted))
     if not off <= TOLERANCES[dtype]:
-        raise UserError(f"{name}: its answers differ from ours by {off:.2g} of their size")
+        sys.exit(f"error: {name}: its answers differ from ours by {off:.2g} of their size")
 
 
 def compare(args: argparse.Namespace, weights: tuple[Path, Path], batch: int, dtype: str) -> None:
     """Compare one batch size in one precision."""
+    from rn50lib.hardware import machine
+
     what = f"{args.job}, {args.size} px, batch {batch}, {dtype}, {args.threads} threads"
     if dtype == "bfloat16" and not machine().bfloat16:
         print(f"{what}: left out: this processor only emulates bfloat16")
         return
     print(what, flush=True)
-    measure = "cpu_seconds" if args.cpu else "seconds"
+    names = [*PEERS[args.job]]
+    if dtype == "bfloat16":  # ONNX Runtime has no convolutions in bfloat16 for these processors
+        names = [name for name in names if name != "ONNX Runtime"]
+    names = ["ours", *measure.chosen(names, args)]
+    answers, work = {}, {}
     with contextlib.ExitStack() as stack:
-        started: dict[str, Server] = {}
-        for name in contestants(args, dtype):
-            command = [sys.executable, f"{ROOT}/benchmarks/contestant_step.py", args.job,
-                       str(weights[name == "ours"]), *CONTESTANTS[name], "--size", str(args.size),
-                       "--batch", str(batch), "--dtype", dtype, "--threads",
-                       str(args.threads)]  # fmt: skip
-            started[name] = Server(command, environment(args.threads, MALLOCS[args.allocator]))
-            stack.callback(started[name].stop)
-            check_agreement(started["ours"], name, started[name], dtype)
-        work = {name: functools.partial(server.work, args.seconds, measure)
-                for name, server in started.items()}  # fmt: skip
-        seconds = run_rounds(work, args.rounds)
-    print_table(seconds, "ours", batch, "img")
-    peers_ = sorted(set(seconds) - {"ours"}, key=lambda name: statistics.median(seconds[name]))
-    summarise(seconds, [("ours", name) for name in peers_[:1]], f"{what}, best peer")
+        for name in names:
+            pool = stack.enter_context(measure.new_process())
+            file = weights[name == "ours"]
+            answers[name] = pool.submit(start, args, name, file, batch, dtype).result()
+            check_agreement(answers["ours"], name, answers[name], dtype)
+            work[name] = lambda pool=pool: pool.submit(turn, args.seconds, args.cpu).result()
+        seconds = measure.run_rounds(work, args.rounds)
+    measure.print_table(seconds, [("ours", name) for name in names[1:]], what, batch)
 
 
 def main() -> None:
     """Run the comparison."""
-    parser = arguments(__doc__)
+    parser = measure.arguments(__doc__)
     parser.add_argument("job", choices=("train", "predict"))
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32, in training 16")
     parser.add_argument("--dtypes", nargs="+", choices=tuple(TOLERANCES), default=list(TOLERANCES))
-    parser.add_argument("--threads", type=int, default=machine().cores)
-    parser.add_argument("--allocator", choices=tuple(MALLOCS), default="ours")
+    parser.add_argument("--threads", type=int, default=len(measure.CORES))
     parser.add_argument("--seconds", type=float, default=1.0, help="of work in each turn")
+    parser.add_argument("--cpu", action="store_true", help="compare processor seconds")
     args = parser.parse_args()
+    measure.set_environment(args.threads)
     batches = args.batches or ([1, 8, 32] if args.job == "predict" else [16])
     with tempfile.TemporaryDirectory() as folder:
         weights = make_weights(Path(folder), args.size)

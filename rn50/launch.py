@@ -43,7 +43,7 @@ FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM
 
 # glibc returns large blocks to the kernel at every free, and each training step frees its
 # activations: keeping them saves the page faults. Huge pages (2 MB) need fewer address lookups.
-# `benchmarks/steps.py --allocator default` measures without it.
+# benchmarks/README.md says how to measure without it.
 ALLOCATOR = ":".join(
     f"glibc.malloc.{setting}"
     for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")

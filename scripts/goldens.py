@@ -2,7 +2,7 @@
 
     python scripts/goldens.py CHECKOUT_A CHECKOUT_B                      # everything but speed
     python scripts/goldens.py A B --only "weights torch" reports         # parts of items' names
-    python scripts/goldens.py A B --speed --only "speed step"            # ratios of images/s
+    python scripts/goldens.py A B --speed --only "speed step"            # the ratio of their speeds
 
 Weights and speeds depend on the processor, so no values are stored: each item runs in both
 checkouts, one right after the other, on this machine and with this Python. The exit status is 1 if
@@ -21,7 +21,6 @@ import re
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+from measure import print_table, run_rounds  # noqa: E402
+
 ROUNDS = 5  # of --speed; one more before them warms the caches
 # 36 images make 4 steps an epoch and an incomplete batch; 20 for validation need padding.
 DRAW = "-m data_prep.roadsigns data --seed 7 --records --tfrecord --val 20 --train "
@@ -49,8 +51,7 @@ FORMATS = {form: f"--data-format {form} --data-root {root}" for form, root in (
     ("files", "data"), ("recordio", "data/records"), ("tfrecord", "data/tfrecord"))}  # fmt: skip
 LAUNCHERS = {"torchrun": "ddp", "horovodrun": "horovod", "mpirun": "horovod"}
 LOADERS: dict[str, tuple[str, ...]] = {"native": (), "dali": ("nvidia.dali",)}  # and what they need
-IMAGENET = "/data/imagenet/train-val-recordio-passthrough"
-BLANKS = {"path to imagenet": IMAGENET, "model prefix": "model", "epoch": "90"}
+BLANKS = {"path to imagenet": "/data/imagenet/train-val-recordio-passthrough"}
 
 Values = dict[str, Any]  # what an item finds in one checkout; the first value is shown
 
@@ -63,7 +64,7 @@ class Item(NamedTuple):
     """A name, what to find out in a checkout, and what that needs."""
 
     name: str
-    find: Callable[[Side], Values]
+    find: Callable[[Side], Any]
     needs: tuple[str, ...] = ()  # packages and programs
 
 
@@ -153,20 +154,12 @@ def reports(side: Side) -> Values:
     return found
 
 
-def meaning(kind: str, there: str, side: Side) -> Values:
-    """Return what a command line of the reference comes to: settings, or the flags listed."""
-    told = side.reference()
-    line = next(line for line in told[kind] if line["there"] == there)
-    words = translated(there, told["translation"])
+def configuration(line: dict[str, Any], side: Side) -> Values:
+    """Return the complete configuration that a training command of the reference comes to."""
+    words = translated(line["there"], side.reference()["translation"])
     for name, value in {**BLANKS, **line.get("fill", {})}.items():
         words = words.replace(f"<{name}>", value)
-    command = shlex.split(words)[1:]
-    if kind == "help":
-        listed = re.findall(r"(?<![\w-])--?[\w-]+", side.rn50(*command, "all"))
-        missing = [flag for flag in line["flags"] if flag not in listed]
-        return {"flags": f"{len(line['flags']) - len(missing)} listed", "missing": missing}
-    shown = side.as_config(*command) if kind == "run" else side.rn50(*command, "--dry-run")
-    found = settings(shown.replace(f"{side.folder}/", ""))
+    found = settings(side.as_config(*shlex.split(words)[1:]).replace(f"{side.folder}/", ""))
     return {"settings": f"{len(found)}, {zlib.crc32(json.dumps(found).encode()):08x}", **found}
 
 
@@ -181,55 +174,37 @@ def translated(line: str, table: list[dict[str, str]]) -> str:
 
 
 def settings(shown: str) -> Values:
-    """Return the settings in lines `name: value`, in a worker's flags, and in the arithmetic.
+    """Return the settings in lines `name: value`.
 
     How a value is written does not count, nor whether one that is off, or the default, is shown.
     """
     found: Values = {}
-    cell = 1
-    for line in shown.splitlines():
-        pairs = []
-        if entry := re.fullmatch(r"(\w+): (.*?)(?:  # .*)?", line):
-            pairs = [entry.groups()]
-        elif sums := re.fullmatch(r"global batch .* = (\d+?)(?:; learning rate .* = (.*))?", line):
-            found |= {f"{cell} global batch": sums[1], f"{cell} rate": sums[2]}
-            cell += 1
-        elif command := re.split(r"[ .]train ", line)[1:]:
-            words = command[-1].split()
-            pairs = [(word[2:].replace("n-GPUs", "n"), "true" if after[:2] == "--" else after)
-                     for word, after in zip(words, [*words[1:], "--"], strict=True)
-                     if word[:2] == "--" and word != "--set"]  # fmt: skip
-            pairs += re.findall(r"--set (\w+)=(\S+)", command[-1])
-        for name, value in pairs:
-            parts = re.sub(r"[\[\]\"' ]", "", value).split(",")
-            value = ",".join(f"{float(part):.6g}" if re.fullmatch(r"[\d.]+(e-\d+)?", part)
-                             else part for part in parts)  # fmt: skip
-            off = value in ("null", "false", "0", "") or re.match("no-(?!val|metrics)", name)
-            default = (name, value) in (("disp_batches", "20"), ("save_period", "1"))
-            if not off and not default and name != "profile":
-                found[f"{cell} {name.replace('-', '_')}"] = value
+    for name, value in re.findall(r"^(\w+): (.*?)(?:  # .*)?$", shown, re.M):
+        parts = re.sub(r"[\[\]\"' ]", "", value).split(",")
+        value = ",".join(f"{float(part):.6g}" if re.fullmatch(r"[\d.]+(e-\d+)?", part)
+                         else part for part in parts)  # fmt: skip
+        default = (name, value) in (("disp_batches", "20"), ("save_period", "1"))
+        if value not in ("null", "false", "0", "") and not default and name != "profile":
+            found[name] = value
     if not found:
         raise Failed("what it printed holds no setting that this program recognises")
     return dict(sorted(found.items()))
 
 
-def rate(flags: str, side: Side) -> Values:
-    """Return the images/s of a short training, or with --test-io of its input alone."""
-    words = f"--recipe reference --dtype float32 -e 2 --no-val --run-dir rate {flags}"
-    side.new("rate")
+def pace(flags: str, side: Side) -> float:
+    """Run a short training, or with --test-io its input alone; return the seconds per image."""
+    words = f"--recipe reference --dtype float32 -e 2 --no-val --run-dir speed {flags}"
+    side.new("speed")
     shown = side.rn50("run", *words.split())
     if "--test-io" in flags:
-        return {"rate": float(re.findall(r"epoch \d+: ([\d.]+) img/s", shown)[-1])}
-    report = json.loads((side.folder / "rate" / "report.json").read_text())
-    return {"rate": report["metrics"]["train.total_ips"][-1]}
+        return 1 / float(re.findall(r"epoch \d+: ([\d.]+) img/s", shown)[-1])
+    report = json.loads((side.folder / "speed" / "report.json").read_text())
+    return 1 / float(report["metrics"]["train.total_ips"][-1])
 
 
 def items(lines: dict[str, Any]) -> list[Item]:
     """Return all items but those of speed."""
-    found = []
-    for kind in ("run", "score", "benchmark", "help"):
-        found += [Item(f"line {line['there']}", partial(meaning, kind, line["there"]))
-                  for line in lines[kind]]  # fmt: skip
+    found = [Item(f"line {line['there']}", partial(configuration, line)) for line in lines["run"]]
     found.append(Item("reports", reports, ("torch",)))
 
     def add(name: str, needs: tuple[str, ...], flags: str) -> None:
@@ -259,11 +234,11 @@ def speed_items() -> list[Item]:
     for backend in ("torch", "tensorflow"):
         for loader, form in itertools.product(LOADERS, FORMATS):
             flags = f"{read} --backend {backend} --loader {loader} {FORMATS[form]}"
-            found.append(Item(f"speed loader {backend} {loader} {form}", partial(rate, flags),
+            found.append(Item(f"speed loader {backend} {loader} {form}", partial(pace, flags),
                               (backend, *LOADERS[loader])))  # fmt: skip
         flags = f"--backend {backend} {step}"
-        found.append(Item(f"speed step {backend}", partial(rate, flags), (backend,)))
-    two = partial(rate, f"{step} -n 2 --comm ddp")
+        found.append(Item(f"speed step {backend}", partial(pace, flags), (backend,)))
+    two = partial(pace, f"{step} -n 2 --comm ddp")
     return [*found, Item("speed step torch 2 workers", two, ("torch",))]
 
 
@@ -298,20 +273,13 @@ def compare(item: Item, sides: tuple[Side, Side]) -> bool:
 
 
 def compare_speed(item: Item, sides: tuple[Side, Side]) -> bool:
-    """Time an item in turns, and print the ratios B/A of its rates."""
-    rates: tuple[list[float], list[float]] = ([], [])
-    for number in range(ROUNDS + 1):
-        for i in (0, 1) if number % 2 else (1, 0):
-            found = attempt(item, sides[i])
-            if "failed" in found:
-                print(f"{item.name:60}  FAILS in {sides[i].root}: {found['failed']}", flush=True)
-                return False
-            rates[i].append(found["rate"])
-    ratios = [b / a for a, b in zip(rates[0][1:], rates[1][1:], strict=True)]
-    a, b = (f"{statistics.median(values[1:]):.1f} img/s" for values in rates)
-    middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-    end = f"B/A {middle:.2f} ({low:.2f} to {high:.2f}), n = {ROUNDS}"
-    print(f"{item.name:60}  {a:24}  {b:24}  {end}", flush=True)
+    """Time an item in turns, and print the ratio of the speeds, B's over A's."""
+    contestants = {name: partial(item.find, side) for name, side in zip("AB", sides, strict=True)}
+    try:
+        print_table(run_rounds(contestants, ROUNDS), [("B", "A")], item.name)
+    except Failed as error:
+        print(f"{item.name:60}  FAILS: {error}", flush=True)
+        return False
     return True
 
 

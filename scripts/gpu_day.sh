@@ -35,14 +35,14 @@ if [ -z "${PYTHON:-}" ]; then
   [ -z "${WHEELS:-}" ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(realpath "$WHEELS")"
   step setup 480 make setup
 fi
-export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 rn50="$PYTHON -m rn50"
 size="-b 128,256 -i 30 --image-shape 224" batches="-b 1,2,4,8,16,32,64,128,256 -i 30 --image-shape 224"
-dtypes="float16 bfloat16 float32 tf32" profile=gpu own="--dtype float16" epochs=9 photos=7680
+dtypes="float16 bfloat16 float32 tf32" profile=gpu own="--dtype float16" epochs=9 images=7680
 signs=${RN50_DATA:-data}/roadsigns draw=""
 if [ -n "${CPU:-}" ]; then
   size="-b 2,4 -i 3 --image-shape 32 --network tiny" batches=$size
-  dtypes="float16 bfloat16 float32" profile=ci own="--profile ci --dtype float32" epochs=2 photos=24
+  dtypes="float16 bfloat16 float32" profile=ci own="--profile ci --dtype float32" epochs=2 images=24
   signs=$OUT/roadsigns draw="--train 96 --val 48"
 else
   export RN50_REQUIRE_CAPABILITIES=gpu,torch # so that no test is skipped
@@ -60,12 +60,11 @@ done
 [ -n "${CPU:-}" ] || {
   step train-compile 180 $bench $size --dtype float16 --no-val $synthetic --compile -o "$OUT/train-compile.json"
 }
-step photos 90 $PYTHON -c "import pathlib, loader_images
-loader_images.make(pathlib.Path('$OUT/photos'), $photos)"
-step records 60 $PYTHON -m data_prep.tfrecord "$OUT/photos"
+step images 240 $PYTHON -m data_prep.roadsigns "$OUT/images" --train $images --val 12
+step records 60 $PYTHON -m data_prep.tfrecord "$OUT/images"
 for format in files tfrecord; do
-  step "dali-$format" 180 $bench $size --data-root "$OUT/photos" --data-format $format --loader dali \
-    --dtype float16 --no-val -o "$OUT/dali-$format.json"
+  step "dali-$format" 180 $bench $size --data-root "$OUT/images" --recipe reference --data-format $format \
+    --loader dali --dtype float16 --no-val -o "$OUT/dali-$format.json"
 done
 for dtype in $dtypes; do
   step "infer-$dtype" 180 $bench $batches --dtype "$dtype" --only-inference $synthetic -o "$OUT/infer-$dtype.json"

@@ -15,6 +15,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - before anything that an older Py
     sys.exit("error: Python 3.10 or later is needed; name one with `make PYTHON=python3.12`")
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
@@ -26,12 +27,11 @@ import shlex
 import shutil
 import site
 import subprocess
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PINS_RUN_ON = ((3, 11), (3, 12))  # NumPy 2.4 needs 3.11; nvidia-dali-cuda110 has no wheel for 3.13
-ROOM_GB = 7  # environment 4, wheels being unpacked, Horovod's build
+# NumPy 2.4 needs 3.11; nvidia-dali-cuda110 has no wheel for 3.13
+PINS_RUN_ON = ("python3.11", "python3.12")
 DALI_WHEELS = {  # the newest wheel of each name that contains DALI itself
     "cuda110": "nvidia-dali-cuda110==1.34.0",
     "cuda120": "nvidia-dali-cuda120==2.4.0",
@@ -41,7 +41,7 @@ DALI_WHEELS = {  # the newest wheel of each name that contains DALI itself
 RIVALS = ["tensorflow", "tensorflow-cpu", *(f"nvidia-dali-{name}" for name in DALI_WHEELS)]
 # The DALI for CUDA 12 brings these; the one for CUDA 13 has its own, with files of the same names.
 DECODERS = re.compile(r"nvidia-(libnvcomp|nvimgcodec|nvjpeg|nvjpeg2k|nvtiff)-cu12\b")
-KEPT = ("torch", "tensorflow", "tensorflow-cpu", "tf-nightly", "horovod", "numpy")
+KEPT = ("torch", "tensorflow", "tensorflow-cpu", "horovod", "numpy")
 COMPILER = ("g++", "make", "mpirun")  # what Horovod's build needs
 COMPILER_PACKAGES = ("g++", "make", "openmpi-bin", "libopenmpi-dev")  # of Debian and Ubuntu
 
@@ -53,33 +53,30 @@ class SetupError(Exception):
 def main() -> int:
     """Run the program; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--venv", default=str(ROOT / ".venv"), help="where (.venv)")
-    dali, add = os.environ.get("DALI", ""), os.environ.get("WITH", "")
-    words = "cuda110, cuda120, cuda130, none, or a requirement (by driver)"
-    parser.add_argument("--dali", default=dali, help=words)
-    words = "in a container, frameworks to add: 'torch tensorflow dali'"
-    parser.add_argument("--with", dest="add", default=add, metavar="NAMES", help=words)
-    parser.add_argument("--retry", action="store_true", help="build Horovod again if it failed")
-    parser.add_argument("--plan", action="store_true", help="print the commands; run none")
+    add, env = parser.add_argument, os.environ.get
+    add("--venv", default=str(ROOT / ".venv"), help="where (.venv)")
+    add("--dali", default=env("DALI", ""),
+        help="cuda110, cuda120, cuda130, none, or a requirement (by driver)")  # fmt: skip
+    add("--with", dest="add", default=env("WITH", ""), metavar="NAMES",
+        help="in a container, frameworks to add: 'torch tensorflow dali'")  # fmt: skip
+    add("--retry", action="store_true", help="build Horovod again if it failed")
+    add("--plan", action="store_true", help="print the commands; run none")
     args = parser.parse_args()
     venv = Path(os.path.abspath(args.venv))
     start_over(venv)
-    kept = kept_packages() if has_cuda_framework() else None
-    if kept is None:
-        use_python_of_the_pins()
-    setup = Setup(venv, args.plan)
     if venv.exists() and not os.access(venv, os.W_OK):
         print(f"{venv} belongs to the image and is used as it is.")
         return 0
-    start = time.monotonic()
+    kept = kept_packages() if has_cuda_framework() else None
+    if kept is None:
+        use_python_of_the_pins()
     try:
-        if args.plan:
-            setup.all(kept, args.dali, args.add.split(), args.retry)
-            return 0
-        venv.parent.mkdir(parents=True, exist_ok=True)
-        with venv.with_name(f"{venv.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second set-up waits for the first
-            setup.all(kept, args.dali, args.add.split(), args.retry)
+        with contextlib.ExitStack() as stack:
+            if not args.plan:
+                venv.parent.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context(venv.with_name(f"{venv.name}.lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)  # a second set-up waits for the first
+            Setup(venv, args.plan).all(kept, args.dali, args.add.split(), args.retry)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -87,7 +84,6 @@ def main() -> int:
         print(f"error: this failed: {shlex.join(error.cmd)}\n`make setup` continues from here",
               file=sys.stderr)  # fmt: skip
         return 1
-    (setup.state / "seconds").write_text(f"{time.monotonic() - start:.1f}\n")
     return 0
 
 
@@ -133,9 +129,6 @@ class Setup:
         same = same and f"include-system-site-packages = {str(over_base).lower()}" in text
         if conda or (same and (self.venv / "bin" / "python").exists()):
             return
-        free = shutil.disk_usage(next(p for p in self.venv.parents if p.exists())).free / 1e9
-        if free < ROOM_GB and not over_base:
-            raise SetupError(f"{ROOM_GB} GB are needed at {self.venv}, and {free:.1f} GB are free")
         flags = ["--system-site-packages", "--without-pip"] if over_base else []
         if not flags and importlib.util.find_spec("ensurepip") is None:
             minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -169,8 +162,8 @@ class Setup:
         """Install Horovod's wheel; a failure is reported and not repeated without `retry`."""
         script = ROOT / "scripts" / "horovod_wheel.py"
         self.compiler()
-        compiler = str([bool(shutil.which(program)) for program in COMPILER])
-        inputs = (packages, platform.python_version(), script.read_text(), compiler)
+        tools = str([*filter(shutil.which, COMPILER)])
+        inputs = (packages, platform.python_version(), script.read_text(), tools)
         if not self.is_new("horovod", *inputs) and not retry:
             return
         try:
@@ -185,12 +178,10 @@ class Setup:
         """Install what Horovod's build needs, if it is missing and apt-get may do so (as root)."""
         if all(map(shutil.which, COMPILER)) or os.geteuid() or not shutil.which("apt-get"):
             return
-        print(f"Installing with apt-get, for Horovod: {', '.join(COMPILER_PACKAGES)}")
+        flags = ("-q", "-y", "--no-install-recommends", *COMPILER_PACKAGES)
         try:
             self.run("apt-get", "-q", "update")
-            flags = ("-q", "-y", "--no-install-recommends")
-            self.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", *flags,
-                     *COMPILER_PACKAGES)  # fmt: skip
+            self.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", *flags)
         except subprocess.CalledProcessError:
             print("note: apt-get failed; Horovod is built with what is here.")
 
@@ -310,23 +301,21 @@ def missing(
     `add` names frameworks to install although the base Python lacks them.
     """
     versions = dict(line.split("==") for line in kept)
-    here = {name for name in KEPT if name in versions}
-    here |= {"tensorflow"} & {name.partition("-")[0] for name in here}
-    here |= {"dali"} if any(name.startswith("nvidia-dali") for name in versions) else set()
+    here = {name.removesuffix("-cpu") for name in KEPT if name in versions}
+    here |= {"dali" for name in versions if name.startswith("nvidia-dali")}
     notes = ["Kept from the base Python: " + (", ".join(kept) or "nothing")]
     for name in sorted({"torch", "tensorflow", "dali"} - here - set(add)):
         notes.append(f"{name} is not here and is left out; `make setup WITH={name}` adds it.")
     if "horovod" not in here:
         notes.append("Horovod is not here and is not built; DDP runs those lessons.")
-    extras = ["data", "notebooks", "test", *({"torch"} & (here | set(add)))]
-    extras += ["tensorflow"] if "tensorflow" in set(add) - here else []
-    extras += ["horovod"] if "horovod" in here else []
+    extras = ["data", "notebooks", "test", *({"torch"} & (here | set(add))),
+              *({"tensorflow"} & (set(add) - here)), *({"horovod"} & here)]  # fmt: skip
     lines = [f"-e {ROOT}[{','.join(extras)}]"]
     if "torch" in set(add) - here and cuda == 12:
         lines.append("torch<2.11")  # later wheels are built for CUDA 13
     wheel = choose_dali(cuda, dali) if "dali" not in here and (dali or "dali" in add) else None
     lines += [wheel] if wheel else []
-    version = next((versions[n] for n in versions if re.match("tensorflow$|tensorflow-", n)), "0.0")
+    version = versions.get("tensorflow") or versions.get("tensorflow-cpu", "0.0")
     major, minor = version.split(".")[:2]
     new = (int(major), int(minor)) >= (2, 16)  # before that, its own Keras is Keras 2
     return lines, [f"tf-keras~={major}.{minor}.0"] if new else [], notes
@@ -356,12 +345,10 @@ def start_over(venv: Path) -> None:
 
 def use_python_of_the_pins() -> None:
     """Start again with a Python for which the pinned versions have wheels, unless this is one."""
-    if sys.version_info[:2] in PINS_RUN_ON:
+    if f"python3.{sys.version_info[1]}" in PINS_RUN_ON:
         return
-    for major, minor in PINS_RUN_ON:
-        python = shutil.which(f"python{major}.{minor}")
-        if python:
-            os.execv(python, [python, *sys.argv])
+    for python in filter(None, map(shutil.which, PINS_RUN_ON)):
+        os.execv(python, [python, *sys.argv])
     sys.exit(
         f"error: the pinned versions need Python 3.11 or 3.12, and this is"
         f" {platform.python_version()}: name one with `make PYTHON=/path/to/python3.12`"

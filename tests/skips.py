@@ -2,13 +2,12 @@
 
 A test is skipped only through `@pytest.mark.needs("mpi")` (or the fixture `need` inside it), with
 the capabilities of tests/capabilities.toml, and the run fails on any other skip. The summary counts
-skips by capability and seconds by part.
+skips by capability.
 """
 
 from __future__ import annotations
 
 import collections
-import json
 import os
 import re
 from collections.abc import Callable, Generator
@@ -19,10 +18,8 @@ from tests import capabilities
 
 REQUIRED = "RN50_REQUIRE_CAPABILITIES"
 NAMED = r"Skipped: needs (\w+):"
-PARTS = "RN50_PARTS"  # seconds of what ran before pytest, handed over by scripts/check.py
 
 _skips: collections.Counter[str] = collections.Counter()
-_seconds: collections.Counter[str] = collections.Counter()
 
 
 def _capability(name: str) -> capabilities.Capability:
@@ -108,8 +105,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         and (named := re.match(NAMED, str(report.longrepr[2])))
     ):
         _skips[named[1]] += 1
-    folder = report.nodeid.split("/")
-    _seconds["notebooks" if "notebooks" in folder[:-1] else "pytest"] += report.duration
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -132,11 +127,6 @@ def pytest_terminal_summary(
         for name, count in _skips.most_common():
             row = capabilities.table()[name]
             say(f"{name}: {count} skipped, no {row.what}; to run them: {row.get}")
-    if PARTS in os.environ:
-        terminalreporter.section("parts")
-        parts = {**json.loads(os.environ[PARTS]), "notebooks": 0.0, "pytest": 0.0, **_seconds}
-        for part, seconds in parts.items():
-            say(f"{part:10} {seconds:7.1f} s")
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         say("No test ran: nothing matched what was asked for. That counts as a failure.", red=True)
 

@@ -27,9 +27,9 @@ def test_a_step_that_fails_is_repeated_and_one_that_passed_is_not(
         return done.returncode, [line.partition(" ")[2] for line in done.stdout.splitlines()]
 
     assert run("doctor", MINUTES="0") == (1, ["doctor: no time left"])
-    assert run("records") == (1, ["records: failed (2)"])  # it has no photos
-    assert "photos" in (tmp_path / "records.log").read_text()
-    assert run("photos") == (0, ["photos: ok"])
+    assert run("records") == (1, ["records: failed (2)"])  # it has no images
+    assert "images" in (tmp_path / "records.log").read_text()
+    assert run("images") == (0, ["images: ok"])
     assert run("records") == (0, ["records: ok"])
     assert run("records") == (0, [])
     assert run("doctor") == (0, ["doctor: ok"])
