@@ -304,7 +304,8 @@ class Run:
         """Return the exit status, once no process is left; none may be left 15 s later."""
         status = self.process.wait(PATIENCE)
         _, left = psutil.wait_procs(self.below, timeout=15)
-        assert not left, self.text()
+        running = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        assert not running, self.text()
         return status
 
 

@@ -46,7 +46,7 @@ def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
         predict.main([prefix, "7", "a.jpg"])
-    with pytest.raises(UserError, match="none-symbol.json cannot be read"):
+    with pytest.raises(UserError, match="none-symbol.json does not describe a network"):
         predict.main([str(tmp_path / "none"), "1", "a.jpg"])
     with pytest.raises(UserError, match=r"o\.csv: .*\.npz"):
         predict.main([prefix, "2", "a.jpg", "-o", str(tmp_path / "o.csv")])

@@ -368,7 +368,7 @@ def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "(the published recipe)" in done.stderr and "(counted in the data set)" in done.stderr
     assert "global batch 1 x 32 = 32; learning rate 0.1 x 32 / 256 = 0.0125" in done.stderr
-    assert "ends after 3 epochs, inside its warm-up of 5" in done.stderr
+    assert "ends after epoch 3, inside its warm-up of 5" in done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"report: {folder / 'report.json'}" in done.stderr
     assert checkpoint.epochs(folder / "model") == [2, 3]  # the newest two

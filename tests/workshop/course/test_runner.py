@@ -100,7 +100,7 @@ def test_passing_notebook_and_its_results(course):
     assert [(n["what"], n["value"], n["unit"]) for n in item["notes"]] == [
         ("the answer", 42, "img/s")
     ]
-    assert 0 < item["seconds"] < 8
+    assert item["seconds"] > 0
 
 
 def test_kernel_is_this_interpreter_whatever_kernels_exist(course):
