@@ -49,7 +49,10 @@ def alone(function: Callable, *args: object):
 def output(command: Iterable[object], cores: int | None = None) -> str:
     """Run a command on the first `cores` cores, or on all; return its standard output."""
     words = ["taskset", "-c", ",".join(map(str, CORES[:cores])), *map(str, command)]
-    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"error: this failed: {' '.join(words)}\n{done.stderr}")
+    return done.stdout
 
 
 def timed(work: Callable[[], object], cpu: bool, calls: int = 1) -> float:
