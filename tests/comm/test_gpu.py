@@ -36,7 +36,7 @@ from rn50lib.tensorflow import tf
 
 gpus = [f"gpu{i}" for i in range(int(os.environ["GPUS"]))]
 tf.config.list_physical_devices = lambda kind: gpus
-tf.config.get_visible_devices = lambda kind: gpus
+tf.config.get_visible_devices = lambda kind: []  # none is chosen yet
 tf.config.set_visible_devices = lambda chosen, kind: print("GPU", *chosen)
 tf.config.experimental.set_memory_growth = lambda gpu, on: None
 from rn50lib.tensorflow.train_step import configure
