@@ -120,6 +120,11 @@ class CheckpointManager:
         self.state = state = found.position
         if not state.images:
             state.begin_epoch()  # an earlier version may have had fewer sums
+        elif len(state.sums) != len(NO_SUMS):
+            raise UserError(
+                f"{file} is from the middle of an epoch and has {len(state.sums)} metric sums, this"
+                f" version has {len(NO_SUMS)}: remove it to repeat the epoch"
+            )
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
         progress.say(f"resumed from {file}: {epochs_done} done{more}")

@@ -12,6 +12,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,19 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert ended.status == 0 and "m-0001.safetensors: 1 epoch is done" in ended.err
     assert same_weights("m", trained / "m", 3)
     assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
+
+
+def test_mid_epoch_checkpoint_without_a_new_metric_is_refused(
+    rn50: Run, trained: Path, photos: Photos
+) -> None:
+    """Code with a metric more than the checkpoint's cannot continue the sums of that epoch."""
+    shutil.copy(trained / "m-0001.safetensors", ".")
+    within = checkpoint.TrainProgress(images=16, sums=[20.0, 4.0, 16.0])
+    checkpoint.save("m", replace(checkpoint.load(trained / "m", 1), position=within))
+    error = resume(rn50, photos, "--resume").error
+    assert "m-0001-00000016.safetensors" in error and "3 metric sums" in error
+    Path("m-0001-00000016.safetensors").unlink()
+    assert resume(rn50, photos, "--resume").status == 0  # repeats the epoch, as the error says
 
 
 def test_damaged_checkpoint_is_skipped_and_named(
