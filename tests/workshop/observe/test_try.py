@@ -137,7 +137,8 @@ def test_correct_script_has_every_change_and_leaves_no_files(tmp_path: Path) -> 
     assert "0.02 on 2 ranks, 0.01 on one" in rows["rate"]["evidence"]
     assert "averaged (hvd.DistributedOptimizer" in rows["average"]["evidence"]
     assert "rank 0 wrote model.pt" in rows["writes"]["evidence"]
-    for line in ("✓ start alike", "✓ share the samples", "each rank reads 40 of the"):
+    assert "reads 128 of the 256 samples, none" in rows["share"]["evidence"]
+    for line in ("✓ start alike", "✓ share the samples"):
         assert line in done.stdout
     assert (tmp_path / "model.pt").read_text() == "trained for a week"
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, "model.pt", told.name])
