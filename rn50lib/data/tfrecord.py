@@ -28,6 +28,7 @@ FRAMING_BYTES = 16  # what the framing adds to the data of a record
 SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
+_IMAGE_KEY, _LABEL_KEY = (b"\n%c%s" % (len(name), name.encode()) for name in (IMAGE, LABEL))
 WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
@@ -163,20 +164,41 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     offsets, labels = [], []
     for shard in shards:
         reader = TFRecordReader(shard)
-        data = memoryview(reader.file.data())
+        data = reader.file.data()
         for i, (start, stop) in enumerate(reader.spans.tolist()):
-            name = f"{shard}: record {i} at offset {start - _HEAD.size:,}"
-            label = example_value(data[start:stop], name, LABEL)
-            if not 1 <= label < 2**31:
-                raise UserError(
-                    f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
-                )
+            label = _find_label(data, start, stop)
+            if label is None or not 1 <= label < 2**31:
+                name = f"{shard}: record {i} at offset {start - _HEAD.size:,}"
+                label = example_value(data[start:stop], name, LABEL)
+                if not 1 <= label < 2**31:
+                    raise UserError(
+                        f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
+                    )
             labels.append(label - 1)
         offsets.append(reader.offsets)
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
     return {
         "offsets": np.concatenate(offsets), "labels": np.array(labels, np.int64), "firsts": firsts,
     }  # fmt: skip
+
+
+def _find_label(data: Any, start: int, stop: int) -> int | None:
+    """Return the label of an Example by finding its name, ten times as fast as parsing.
+
+    None if it is not there, might be part of the image, or is not written in the usual way: an
+    entry with one list of one number, each with its length before it.
+    """
+    at = data.find(_LABEL_KEY, start, stop)
+    after_image = data.find(_IMAGE_KEY, start, at) >= 0
+    if at < 0 or (after_image and data.find(_LABEL_KEY, at + 1, stop) >= 0):
+        return None
+    at += len(_LABEL_KEY) + 6
+    head = data[at - 6 : at]
+    size = head[-1]
+    if head != bytes((0x12, size + 4, 0x1A, size + 2, 0x0A, size)):
+        return None
+    label, end = _read_varint(data, at)
+    return label if end == at + size else None
 
 
 # -- one Example ---------------------------------------------------------------------------------
