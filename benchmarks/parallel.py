@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import re
 import statistics
 import sys
@@ -43,7 +42,7 @@ def seconds_per_step(args: argparse.Namespace, name: str) -> float:
                    "synthetic", "--no-val", "-e", "1", "--num-classes", "1000", "--image-shape",
                    args.size, "-b", args.batch, "--dtype", args.dtype, "-n", n, "--benchmark-iters",
                    args.steps + 1, "--threads", "1",
-                   *(["--comm", comm, "--set", "bind=core"] if n > 1 else [])]  # fmt: skip
+                   *(["--comm", comm] if n > 1 else [])]  # fmt: skip
         measure.output(command, cores=n)
         report = json.loads(Path(folder, "report.json").read_text())
     return report["metrics"]["train.time"][0]
@@ -64,7 +63,6 @@ def work_as_peer(args: argparse.Namespace) -> None:
     else:
         torch.distributed.init_process_group("gloo")
         rank = torch.distributed.get_rank()
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)
     model = measure.import_torchvision().models.resnet50()
     optimizer = torch.optim.SGD(

@@ -251,7 +251,6 @@ def resolve(
     size = add("image_shape", base.image_size, f"the recipe {name}")
     add_recipe(choices, base)
     add("val_resize", recipes.val_resize(size), "size x 256 / 224")
-    add("resample", "antialias", "the default")
     add("seed", 0, "the default")
     add_threads(choices, machine, n, group)
     add("profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU")

@@ -14,8 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rn50.launch import is_local
 from rn50lib import optim
-from rn50lib.config import TrainConfig, flag_name, flags_of, is_local, slots
+from rn50lib.config import TrainConfig, flag_name, flags_of, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
@@ -62,9 +63,6 @@ def check_values(c: TrainConfig) -> None:
          "--set step has no model, so there is nothing to save: leave out --model-prefix"),
         (not c.bn_decay and replaces(c.override, "decay_groups"),
          "--set bn_decay=false and --override decay_groups both choose what decays: leave one out"),
-        (c.resample == "fast" and c.backend != "tensorflow" and c.loader != "dali",
-         "--set resample=fast is for tf.data and DALI: use --backend tensorflow or --loader dali,"
-         " or leave it out"),
         (c.lr_step_epochs and c.lr_schedule != "step",
          f"--lr-step-epochs does not go with --lr-schedule {c.lr_schedule}, which has no steps:"
          " leave it out, or pass --lr-schedule step"),
@@ -276,7 +274,7 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
         refuse((n > 1, f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
                *((getattr(c, name) is not None,
                   f"{flag_name(name)} is for many workers: pass -n 2 or more, or leave it out")
-                 for name in ("hosts", "launcher", "bind", "timeline", "comm_timeout"))
+                 for name in ("hosts", "launcher", "comm_timeout"))
         )  # fmt: skip
         return
     room = sum(slots(c.hosts).values()) if c.hosts else n
@@ -297,7 +295,6 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
              f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
             (c.launcher not in (None, "torchrun"),
              f"--launcher {c.launcher} starts Horovod's workers, not DDP's"),
-            (c.timeline is not None, "--set timeline is Horovod's: use --comm horovod with it"),
         )  # fmt: skip
         return
     refuse(

@@ -19,7 +19,7 @@ import numpy as np
 
 from rn50lib import checkpoint
 from rn50lib.errors import UserError
-from rn50lib.files import check_writable
+from rn50lib.files import check_writable, write_file
 from rn50lib.recipe import BN_EPS, MEAN, STD
 from rn50lib.resnet import Conv, Network
 
@@ -140,7 +140,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
         content = to_onnx(folded(net, arrays, done.image_shape))
     else:
         content = to_state_dict(net, arrays, output.suffix)
-    checkpoint.write_atomic(output, content)
+    write_file(output, content)
 
 
 def main(argv: list[str]) -> int:

@@ -24,7 +24,7 @@ ENGINES = {  # template, what synchronises the gradients
     "trainjob": ("trainjob.yaml", "ddp"),
 }
 GRACE_S = int(SAVE_S) + 30  # from SIGTERM to SIGKILL: time to write a checkpoint, and a margin
-PATHS = ("model_prefix", "report", "timeline")  # flags for output files
+PATHS = ("model_prefix", "report")  # flags for output files
 ALONE = ("n", "hosts", "launcher", "max_restarts")  # the engine decides
 
 
@@ -47,7 +47,7 @@ def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:
     data = Path(given.get("data_root", "/data")).absolute()
     args = {name: value for name, value in given.items() if name not in ALONE}
     args |= {"data_root": str(data)} if "data_root" in given else {}
-    alone = {k: v for k, v in args.items() if k not in ("comm", "bind", "timeline")}
+    alone = {k: v for k, v in args.items() if k not in ("comm",)}
     config = anywhere(alone)[0].experiment
     if makes_a_model(config) and config.load_epoch is None:
         args = {"model_prefix": str(folder / "model"), "keep": 2, **args, "resume": True}

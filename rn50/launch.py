@@ -27,8 +27,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rn50lib.config import Resolved, TrainConfig, is_local, slots
-from rn50lib.distributed.launch_env import BIND, GROUP, end_with_parent, is_running
+from rn50lib.config import Resolved, TrainConfig, slots
+from rn50lib.distributed.launch_env import GROUP, end_with_parent, is_running
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.preemption import PARENT
 
@@ -104,6 +104,11 @@ def new_run(name: str) -> Path:
 
 
 # --- command lines and environment ----------------------------------------------------------------
+
+
+def is_local(hosts: str | None) -> bool:
+    """Return True if all workers run on this machine."""
+    return hosts is None or all(name in ("localhost", "127.0.0.1") for name in slots(hosts))
 
 
 def alone(config: TrainConfig) -> bool:
@@ -197,10 +202,6 @@ def rank_environment(config: TrainConfig) -> dict[str, str]:
     env.pop(GROUP, None)
     if alone(config):
         env[PARENT] = str(os.getpid())
-    if config.timeline is not None:
-        env["HOROVOD_TIMELINE"] = str(Path(config.timeline).absolute())
-    if config.bind is not None:
-        env[BIND] = config.bind
     if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):
         env["GLIBC_TUNABLES"] = ":".join(filter(None, [env.get("GLIBC_TUNABLES"), ALLOCATOR]))
     return env

@@ -107,14 +107,9 @@ RARE_HELP = {  # the fields without a flag of their own
     "zero_gamma": "true: start the last batch norm of each block at 0, so that the block begins as"
     " its shortcut (default: the recipe's)",
     "val_resize": "shorter side of a validation image before the crop (default: size x 256 / 224)",
-    "resample": "how tf.data and DALI shrink a crop: fast skips antialiasing (default:"
-    " antialias, as the other loaders do)",
     "rotate": "rotate each training image by up to this many degrees to either side (default: 0)",
-    "flip_up_down": "true: flip half of the training images vertically, at random",
     "keep": "keep the checkpoints of only this many newest epochs (default: all)",
     "step": "images per second of a simulated device, which waits instead of running the model",
-    "timeline": "write Horovod's timeline of the run to this file",
-    "bind": "core pins each worker to its own cores (default: no pinning)",
 }
 # The flags of timm's and torchvision's train.py and of the reference's programs, with what to use
 # here. The file has them by answer; none is a flag of a run.

@@ -11,7 +11,6 @@ import contextlib
 import glob
 import json
 import re
-import shutil
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -445,25 +444,11 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
             if parts(draft.name[1:].rsplit(".", 3)[0] + ".safetensors")[0] == name:
                 draft.unlink(missing_ok=True)
     remedy = "earlier checkpoints are untouched: free some space and continue with --resume"
-    write_atomic(file, serialise(checkpoint.arrays, metadata), remedy)
+    write_file(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
 
 
 def write_symbol(prefix: str | Path, net: Network) -> None:
     """Write the architecture. Raise UserError if the folder cannot be written."""
     check_file(symbol_path(prefix))
-    write_atomic(symbol_path(prefix), net.to_json().encode())
-
-
-def write_atomic(
-    file: Path, content: bytes, remedy: str = "make room, or name another place"
-) -> None:
-    """Write a file, whole or not at all. Raise UserError, which ends with `remedy`."""
-    try:
-        write_file(file, content)
-    except OSError as error:
-        free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
-        raise UserError(
-            f"{file} cannot be written: {error.strerror or error} ({len(content) / 1e6:.0f} MB"
-            f" needed, {free / 1e6:.0f} MB free); {remedy}"
-        ) from error
+    write_file(symbol_path(prefix), net.to_json())

@@ -28,12 +28,12 @@ PROFILES = ("auto", "ci", "cpu", "gpu")
 # Fields of earlier versions: files that have them still load.
 REMOVED = (
     "logdir", "elastic", "min_np", "fp16_allreduce", "fusion_mb", "cycle_ms", "profile_trace",
-    "freeze_until", "cuda_graphs",
+    "freeze_until", "cuda_graphs", "resample", "flip_up_down", "timeline", "bind",
 )  # fmt: skip
 # Fields without a flag: `--set NAME=VALUE` sets them.
 RARE = (
-    "loss_scale", "resnet_version", "bn_decay", "zero_gamma", "val_resize", "resample", "rotate",
-    "flip_up_down", "keep", "step", "timeline", "bind",
+    "loss_scale", "resnet_version", "bn_decay", "zero_gamma", "val_resize", "rotate", "keep",
+    "step",
 )  # fmt: skip
 
 
@@ -49,11 +49,6 @@ def slots(hosts: str) -> dict[str, int]:
             raise ValueError("must be hosts that are each named once")
         found[name] = int(number)
     return found
-
-
-def is_local(hosts: str | None) -> bool:
-    """Return True if all workers run on this machine."""
-    return hosts is None or all(name in ("localhost", "127.0.0.1") for name in slots(hosts))
 
 
 def check_rising(epochs: tuple[float, ...]) -> None:
@@ -104,9 +99,7 @@ class TrainConfig:
     zero_gamma: bool
     label_smoothing: float = value(low=0, high=0.99)
     val_resize: int = value(low=1)  # shorter side before the crop, in pixels
-    resample: str = value(choices=("antialias", "fast"))
     rotate: float = value(0.0, low=0, high=180)  # degrees
-    flip_up_down: bool = False
     seed: int = value(low=0, high=2**32 - 1)
 
     model_prefix: str | None = None
@@ -127,11 +120,9 @@ class TrainConfig:
     step: float | None = value(None, low=1e-6)  # images per second of a simulated device
     override: tuple[str, ...] = ()
     disp_batches: int = value(20, low=1)
-    timeline: str | None = None
 
     launcher: str | None = value(None, choices=LAUNCHERS)  # None: one process
     hosts: str | None = value(None, check=slots)
-    bind: str | None = value(None, choices=("core",))
     comm_timeout: int | None = value(None, low=1)  # seconds
     max_restarts: int = value(0, low=0)
 
@@ -162,9 +153,9 @@ class TrainConfig:
     def to_recipe(self) -> recipes.Recipe:
         """Return the recipe with the numbers of this configuration."""
         base = recipes.RECIPES[self.recipe]
-        flips = replace(base.augmentation, rotate=self.rotate, upside_down=0.5 * self.flip_up_down)
         return replace(
-            base, augmentation=flips, epochs=self.num_epochs, lr=self.lr,
+            base, augmentation=replace(base.augmentation, rotate=self.rotate),
+            epochs=self.num_epochs, lr=self.lr,
             batch_size=self.batch_size, image_size=self.image_shape,
             warmup_epochs=self.warmup_epochs, lr_step_epochs=self.lr_step_epochs,
             momentum=self.mom, weight_decay=self.wd, zero_gamma=self.zero_gamma,

@@ -120,10 +120,21 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_file(path: str | Path, content: bytes | str) -> None:
-    """Write a file as `replacing` does; text as UTF-8. Raises OSError."""
-    with replacing(path) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+def write_file(
+    path: str | Path, content: bytes | str, remedy: str = "make room, or name another place"
+) -> None:
+    """Write a file as `replacing` does; text as UTF-8. Raise UserError, ending with `remedy`."""
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with replacing(path) as draft:
+            draft.write_bytes(data)
+    except OSError as error:
+        folder = Path(path).parent
+        free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error} ({len(data) / 1e6:.1f} MB needed,"
+            f" {free / 1e6:.1f} MB free); {remedy}"
+        ) from error
 
 
 def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:

@@ -91,10 +91,6 @@ class Progress:
             tqdm.write(text, file=sys.stderr)
             sys.stderr.flush()
 
-    def report(self, report: dict[str, Any]) -> None:
-        """Pass the finished report to the loggers."""
-        self._log({"phase": "report", "report": report})
-
     def close(self) -> None:
         """Close the bar, the files and the loggers."""
         self.stop()
@@ -102,7 +98,8 @@ class Progress:
             with contextlib.suppress(Exception):  # a write that failed has been reported
                 getattr(output, "close", int)()
 
-    def _log(self, line: Line) -> None:
+    def log(self, line: Line) -> None:
+        """Pass a line of `progress.jsonl`, or the finished report, to the loggers."""
         for logger in [*self.loggers]:
             try:
                 logger(line)
@@ -115,7 +112,7 @@ class Progress:
 
     def _write(self, line: Line) -> None:
         line["seconds"] = round(time.perf_counter() - self.begin, 3)
-        self._log(line)
+        self.log(line)
         if self.file is None:
             return
         try:

@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 MEAN = tuple(255 * x for x in (0.485, 0.456, 0.406))  # of RGB values 0..255
 STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
@@ -17,11 +16,10 @@ STD = tuple(255 * x for x in (0.229, 0.224, 0.225))
 BN_MOMENTUM = 0.9  # share of the old running average that is kept (torch calls 0.1 the same thing)
 BN_EPS = 1e-5
 OPTIMIZERS = ("sgd", "lars")
-POLY_POWER = 2
 CURVES: dict[str, Callable[[float], float]] = {  # share of the peak rate by the share done
     # Loshchilov and Hutter 2016, arXiv:1608.03983, after the warm-up as in arXiv:1812.01187
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
-    "poly": lambda done: (1 - done) ** POLY_POWER,  # You et al. 2017, arXiv:1708.03888
+    "poly": lambda done: (1 - done) ** 2,  # You et al. 2017, arXiv:1708.03888
 }
 SCHEDULES = ("step", *CURVES)
 
@@ -31,14 +29,13 @@ class Augmentation:
     """The random changes to a training image.
 
     A crop has a share of the image's `area` and an `aspect` (width / height) within these limits.
-    `flip` and `upside_down` are the probabilities of a horizontal and a vertical flip, and `rotate`
-    is the largest rotation in degrees. The recipe uses neither of the last two.
+    `flip` is the probability of a horizontal flip, and `rotate` the largest rotation in degrees,
+    which the recipe does not use.
     """
 
     area: tuple[float, float] = (0.05, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
-    upside_down: float = 0.0
     rotate: float = 0.0
 
 
@@ -187,16 +184,11 @@ def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE
     if progress < recipe.warmup_epochs:
         return peak * progress / recipe.warmup_epochs
     if recipe.lr_schedule != "step":
-        return peak * descent(progress, recipe)
+        length = recipe.epochs - recipe.warmup_epochs
+        done = min(1.0, (progress - recipe.warmup_epochs) / length) if length > 0 else 0.0
+        return peak * CURVES[recipe.lr_schedule](done)
     passed = sum(1 for epoch in recipe.lr_step_epochs if progress >= epoch)
     return peak * recipe.lr_factor**passed
-
-
-def descent(progress: float, recipe: Recipe) -> float:
-    """Return the share of the peak rate after `progress` epochs, from 1 after the warm-up to 0."""
-    length = recipe.epochs - recipe.warmup_epochs
-    done = min(1.0, (progress - recipe.warmup_epochs) / length) if length > 0 else 0.0
-    return CURVES[recipe.lr_schedule](done)
 
 
 def val_resize(image_size: int) -> int:
@@ -241,23 +233,13 @@ def augment(
     return box, rng.random() < augmentation.flip
 
 
-class Turn(NamedTuple):
-    """The changes to a training crop after it is resized; the defaults change nothing."""
-
-    upside_down: bool = False
-    degrees: float = 0.0  # counter-clockwise
-
-
-def turn(seed: int, augmentation: Augmentation = Augmentation()) -> Turn:
-    """Return the random changes to a resized training crop.
+def rotation(seed: int, augmentation: Augmentation = Augmentation()) -> float:
+    """Return how far a resized training crop is rotated, in degrees counter-clockwise.
 
     `seed` is that of `augment`; a separate random stream keeps the crops the same.
     """
-    if not (augmentation.upside_down or augmentation.rotate):
-        return Turn()
-    rng = random.Random(~seed)
-    upside_down = rng.random() < augmentation.upside_down
-    return Turn(upside_down, rng.uniform(-augmentation.rotate, augmentation.rotate))
+    most = augmentation.rotate
+    return random.Random(~seed).uniform(-most, most) if most else 0.0
 
 
 def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:

@@ -56,10 +56,7 @@ class Report:
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write strict JSON, indent 4, whole or not at all. Raise UserError if it cannot be written."""
-    try:
-        write_file(path, json.dumps(content, indent=4, allow_nan=False) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    write_file(path, json.dumps(content, indent=4, allow_nan=False) + "\n")
 
 
 def load(path: str | Path) -> dict[str, Any]:

@@ -15,14 +15,20 @@ from rn50lib.config import Resolved, TrainConfig, flag_name
 from rn50lib.data import open_pipeline
 from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError
-from rn50lib.files import check_file, check_output, check_writable, make_folder
+from rn50lib.files import check_output, make_folder
 from rn50lib.hardware import machine
 from rn50lib.report import is_report
 
 PER_HOST = {  # the fields that may differ between the ranks of a run
-    "data_root", "init_from", "threads", "data_nthreads", "bind", "hosts", "launcher", "report",
-    "logger", "timeline",
-}  # fmt: skip
+    "data_root",
+    "init_from",
+    "threads",
+    "data_nthreads",
+    "hosts",
+    "launcher",
+    "report",
+    "logger",
+}
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -60,9 +66,6 @@ def check_outputs(config: TrainConfig) -> None:
     """Create the output folders. Raise UserError if an output cannot be written."""
     if config.report:
         check_output(config.report, "--report", "a report", is_report)
-    if config.timeline:  # Horovod writes it, and a second file next to it
-        check_writable(config.timeline, "--set timeline")
-        check_file(config.timeline, f"--set timeline={config.timeline}")
     if checkpoint.saves(config):
         folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
         make_folder(folder, f"--model-prefix {config.model_prefix}")

@@ -332,7 +332,7 @@ def write_report(run: Run, file: str | Path | None) -> None:
     if file and (last or not is_stream(file)):
         report.write(file)
     if last:
-        run.progress.report(report.to_dict())
+        run.progress.log({"phase": "report", "report": report.to_dict()})
 
 
 if __name__ == "__main__":

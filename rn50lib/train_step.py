@@ -74,11 +74,11 @@ class PacedStep(TrainStep):
 
     def eval_step(self, batch: Batch) -> None:
         begin = max(time.perf_counter(), self.free_at)
-        wait_until(begin)
+        self.pop_metrics()
         self.free_at = begin + len(batch.labels) * self.size / self.rate
 
     def pop_metrics(self) -> np.ndarray:
-        wait_until(self.free_at)
+        time.sleep(max(0.0, self.free_at - time.perf_counter()))
         return np.zeros(len(SUMS))
 
     def loss_scale_state(self) -> dict[str, float]:
@@ -92,11 +92,6 @@ class PacedStep(TrainStep):
 
     def versions(self) -> dict[str, str]:
         return {"device": f"paced at {self.rate:g} img/s"}
-
-
-def wait_until(moment: float) -> None:
-    """Sleep until a time of `time.perf_counter`."""
-    time.sleep(max(0.0, moment - time.perf_counter()))
 
 
 def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:

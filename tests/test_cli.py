@@ -62,7 +62,7 @@ def test_the_first_page_of_the_help_is_short_and_its_flags_exist(rn50: Run) -> N
         parse_given(parser, words.split())
     assert "`rn50 run --help all`" in page
     whole = rn50("run", "-h", "all").out
-    assert whole.count("\n") > 130 and "flip_up_down" in whole and "flip_up_down" not in page
+    assert whole.count("\n") > 130 and "zero_gamma" in whole and "zero_gamma" not in page
     assert "--help most" in rn50("run", "--help", "most").error
 
 

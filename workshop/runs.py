@@ -100,7 +100,7 @@ def train(given: Mapping[str, Any] | None = None, /, name: str = "run", **change
             raise UserError(f"train has no setting {field!r}{hint}")
     given |= session.session_fields(given)
     run_dir = launch.new_run(name)
-    for field in ("model_prefix", "report", "timeline"):
+    for field in ("model_prefix", "report"):
         if field in given:  # an absolute path stays
             given[field] = str(run_dir / given[field])
     return Run(given, run_dir)

@@ -25,7 +25,7 @@ SWEEP = {
 }  # fmt: skip
 # flags of a run with which a cell would not be a measurement
 REFUSED = ("report", "resume", "max_restarts", "checkpoint_steps", "test_io")
-TOGETHER = ("comm", "launcher", "hosts", "bind", "timeline", "comm_timeout")
+TOGETHER = ("comm", "launcher", "hosts", "comm_timeout")
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:

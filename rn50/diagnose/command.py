@@ -57,7 +57,6 @@ def candidates(part: str, done: TrainConfig, machine: Machine) -> list[str]:
         INPUT: {
             "--loader dali": done.loader != "dali",
             f"--data-nthreads {cores}": done.data_nthreads < cores,
-            "--set resample=fast": done.backend == "tensorflow" and done.resample != "fast",
         },
         COMPUTE: {
             f"--threads {cores}": done.threads < cores and not gpu,

@@ -27,21 +27,26 @@ POLL_S = 0.2
 BATCHES_AHEAD = 4  # per loader worker: `prefetch_factor`
 READINGS = 20  # of a simulated step, in a measurement
 INPUT_ONLY = (
-    "data_root", "data_format", "loader", "resample", "rotate", "flip_up_down", "data_nthreads",
-    "num_examples", "val_resize",
-)  # fmt: skip
+    "data_root",
+    "data_format",
+    "loader",
+    "rotate",
+    "data_nthreads",
+    "num_examples",
+    "val_resize",
+)
 STEP_ONLY = (
     "dtype", "network", "num_layers", "resnet_version", "step", "comm", "launcher", "threads",
     "loss_scale", "compile",
 )  # fmt: skip
 MEASURED: dict[str, Any] = {  # a run without outputs that goes on until it is stopped
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
-    "logger": (), "timeline": None, "max_restarts": 0,
-    "checkpoint_steps": None, "test_io": False, "no_metrics": True, "profile": "auto",
+    "logger": (), "max_restarts": 0, "checkpoint_steps": None,
+    "test_io": False, "no_metrics": True, "profile": "auto",
     "num_epochs": 100_000, "benchmark_iters": None,
 }  # fmt: skip
 SINGLE: dict[str, Any] = {  # one worker of many, by itself
-    "n": 1, "comm": "local", "launcher": None, "hosts": None, "bind": None, "comm_timeout": None,
+    "n": 1, "comm": "local", "launcher": None, "hosts": None, "comm_timeout": None,
 }  # fmt: skip
 
 

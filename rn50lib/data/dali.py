@@ -21,7 +21,7 @@ import numpy as np
 from rn50lib import hooks, recipe
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
-from rn50lib.data.decode import ImageDecoder, fast_decode
+from rn50lib.data.decode import ImageDecoder
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource, index_path
@@ -130,10 +130,8 @@ class Dali:
                 pixels=self.config.image_shape,
                 resize=self.config.val_resize,
                 augmentation=self.config.to_recipe().augmentation,
-                antialias=self.config.resample != "fast",
                 gpu=gpu is not None,
                 engine=engine,
-                fast=fast_decode(self.config, self.sampler.train),
             ),
             batch_size=self.sampler.batch_size,
             num_threads=max(1, self.config.data_nthreads),

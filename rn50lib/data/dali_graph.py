@@ -29,18 +29,15 @@ class ImageSpec:
     """The parameters of a graph.
 
     `pixels` is the images' side, `resize` the shorter side of a validation image before its centre
-    is cut out. `antialias` goes with `--set resample`; for `fast` see `decode.fast_decode`. `gpu`
-    decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder; else only the part
-    that the crop needs is decoded, which is less work.
+    is cut out. `gpu` decodes there. `engine` decodes whole images, for a GPU's own JPEG decoder;
+    else only the part that the crop needs is decoded, which is less work.
     """
 
     pixels: int
     resize: int
     augmentation: Augmentation
-    antialias: bool = True
     gpu: bool = False
     engine: bool = False
-    fast: bool = False
 
 
 @pipeline_def
@@ -54,20 +51,17 @@ def training(read: Read, spec: ImageSpec) -> tuple[Any, Any]:
     }
     mirror = fn.random.coin_flip(probability=spec.augmentation.flip)
     if spec.engine:
-        images = fn.decoders.image(encoded, **decoding(spec, fn.decoders.image))
-        images = fn.random_resized_crop(images, size=spec.pixels, **crop, antialias=spec.antialias)
+        images = fn.decoders.image(encoded, **decoding(spec, fn.decoders.image, train=True))
+        images = fn.random_resized_crop(images, size=spec.pixels, **crop, antialias=True)
         images = fn.flip(images, horizontal=mirror)
     else:
         decode = fn.decoders.image_random_crop
-        images = decode(encoded, **crop, **decoding(spec, decode))
+        images = decode(encoded, **crop, **decoding(spec, decode, train=True))
         # from right to left where it is mirrored: so the mirror image costs nothing
         left = fn.cast(mirror, dtype=types.FLOAT)
         images = resized(
             images, spec, fn.stack(0.0, left), fn.stack(1.0, 1.0 - left), roi_relative=True
         )
-    if spec.augmentation.upside_down:
-        turned = fn.random.coin_flip(probability=spec.augmentation.upside_down)
-        images = fn.flip(images, horizontal=0, vertical=turned)
     if spec.augmentation.rotate:
         most = spec.augmentation.rotate
         angle = fn.random.uniform(range=[-most, most])
@@ -118,19 +112,19 @@ def resized(images: Any, spec: ImageSpec, start: Any = None, end: Any = None, **
     if start is not None:
         how |= {"roi_start": start, "roi_end": end}
     side = {"resize_x": spec.pixels, "resize_y": spec.pixels}
-    linear = {"interp_type": types.INTERP_LINEAR, "antialias": spec.antialias}
+    linear = {"interp_type": types.INTERP_LINEAR, "antialias": True}
     return fn.resize(images, **side, **linear, **how)
 
 
-def decoding(spec: ImageSpec, operator: Callable) -> dict[str, Any]:
-    """Return how to decode. The accurate way is libjpeg's, on a GPU too, as in all loaders.
+def decoding(spec: ImageSpec, operator: Callable, train: bool = False) -> dict[str, Any]:
+    """Return how to decode: faster for training, and for validation as in all other loaders.
 
     DALI chooses how many images go to the JPEG engine. Nothing is allocated ahead
     (`preallocate_*`): that would take a batch of the largest image.
     """
     engine = {} if spec.engine else {"hw_decoder_load": 0.0}
     how = {"device": "mixed" if spec.gpu else "cpu", "output_type": types.RGB}
-    how |= {"use_fast_idct": spec.fast, "jpeg_fancy_upsampling": not spec.fast}
+    how |= {"use_fast_idct": train, "jpeg_fancy_upsampling": not train}
     return how | engine | as_stored(operator)
 
 

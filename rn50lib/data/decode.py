@@ -20,7 +20,7 @@ from rn50lib.config import TrainConfig
 from rn50lib.data.sampler import image_seed
 from rn50lib.data.source import refuse_no_image
 from rn50lib.errors import UserError
-from rn50lib.recipe import Box, Turn, center_crop_box, turn
+from rn50lib.recipe import Box, center_crop_box, rotation
 
 if TYPE_CHECKING:
     from rn50lib.data.source import Source
@@ -36,15 +36,6 @@ OVERSAMPLE = 2
 that all loaders give the same image, although libjpeg decodes at a part of the size."""
 
 SIZE = struct.Struct(">HHB")  # height, width, components: from a frame's fifth byte on
-
-
-def fast_decode(config: TrainConfig, train: bool) -> bool:
-    """Return True if libjpeg uses a coarser cosine transform and repeats colours.
-
-    The error is small compared with a random crop's. Validation decodes accurately, so that all
-    loaders give the same predictions, unless `--set resample=fast` is passed.
-    """
-    return train or config.resample == "fast"
 
 
 def find_frame(data: bytes) -> int | None:
@@ -129,12 +120,10 @@ class ImageDecoder:
         `data` is the encoded image, if it is read already. Raises UserError for a bad image.
         """
         pixels = self.decode_crop(self.source.read(index) if data is None else data, epoch, index)
-        drawn = self.sample_turn(epoch, index)
-        if drawn.upside_down:
-            pixels = pixels[::-1]
-        if drawn.degrees:
-            turned = Image.fromarray(pixels).rotate(drawn.degrees, Image.Resampling.BILINEAR)
-            pixels = np.asarray(turned)
+        if self.train and self.augmentation.rotate:
+            degrees = rotation(image_seed(self.seed, epoch, index), self.augmentation)
+            rotated = Image.fromarray(pixels).rotate(degrees, Image.Resampling.BILINEAR)
+            pixels = np.asarray(rotated)
         return pixels
 
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
@@ -158,12 +147,6 @@ class ImageDecoder:
                 f" not lie inside {self.source.name(index)}, which has {width} x {height} pixels"
             )
         return box, mirror
-
-    def sample_turn(self, epoch: int, index: int) -> Turn:
-        """Return the changes to the resized crop of image `index`; for validation, none."""
-        if not self.train:
-            return Turn()
-        return turn(image_seed(self.seed, epoch, index), self.augmentation)
 
     def find_bad(self, epoch: int, numbers: Iterable[int]) -> UserError | None:
         """Return the error of the first of these images that does not decode; None if all do."""

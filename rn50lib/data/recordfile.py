@@ -22,7 +22,7 @@ from rn50lib.files import write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
 SPARSE = 32_000  # bytes per record above which reading the whole file costs more than single pages
-LARGE = 100_000_000  # bytes of files from which on a result is cached, or a message printed
+LARGE = 20_000_000  # bytes of files from which on what was computed from them is cached
 Arrays = dict[str, np.ndarray]
 
 
@@ -124,10 +124,11 @@ class MappedFile:
 
 
 def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays saved at `path` for `files`, or compute and save them."""
+    """Return the arrays saved at `path` for `files`; or compute them, and save those of LARGE."""
     if (found := load_arrays(path, files)) is None:
         found = compute()
-        save_arrays(path, files, found)
+        if sum(file.stat().st_size for file in files) >= LARGE:
+            save_arrays(path, files, found)
     return found
 
 
@@ -149,7 +150,7 @@ def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays) -> None:
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, state=np.array(_sizes(files)), **arrays)
     for place in _places(path):
-        with contextlib.suppress(OSError):  # a read-only folder, a full disk
+        with contextlib.suppress(UserError):  # a read-only folder, a full disk
             write_file(place, content.getvalue())
             return
 

@@ -18,7 +18,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from rn50lib.data.recordfile import (
-    LARGE,
     Arrays,
     MappedFile,
     RecordError,
@@ -246,8 +245,6 @@ class Reader:
         Only the headers are read, and those of a large file once: the labels are cached as
         `PREFIX.labels`. Raises RecordError if a record does not have one whole label from 0 on.
         """
-        if self._file.size < LARGE:
-            return self._scan_labels()["labels"]
         path = Path(self.path_rec)
         files = [path, Path(self.path_idx)]
         return disk_cache(path.with_suffix(".labels"), files, self._scan_labels)["labels"]

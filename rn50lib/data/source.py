@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from rn50lib.data.recordfile import Arrays, RecordError, disk_cache, load_arrays
+from rn50lib.data.recordfile import RecordError, disk_cache
 from rn50lib.data.recordio import Reader, RecordSource
 from rn50lib.data.tfrecord import ShardSource, find_shards, scan_shards, sidecar_path
 from rn50lib.errors import UserError
@@ -23,8 +23,6 @@ IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")  # or in capitals; im2rec has the s
 
 LFS_POINTER = b"version https://git-lfs"
 """The first bytes of a git-LFS pointer: a short text in place of the file itself."""
-
-LARGE = 20_000_000  # bytes of shards from which on their labels are cached
 
 
 class Source(Protocol):
@@ -149,22 +147,13 @@ def _open_records(root: Path, split: str) -> RecordSource:
 def _open_shards(root: Path, split: str) -> ShardSource:
     folder = _shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)
-    found = _load_labels(folder, split, shards)
+    # written by data_prep for its own shards
+    found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))
     labels = found["labels"].astype(np.int32)
     classes = _name_classes(read_class_names(folder), labels)
     return ShardSource(
         root, folder, labels, classes, tuple(shards), found["firsts"], found["offsets"]
     )
-
-
-def _load_labels(folder: Path, split: str, shards: list[Path]) -> Arrays:
-    """Return the arrays of a split: from the sidecar, else by a scan, which is cached if large."""
-    path = sidecar_path(folder, split)
-    if (written := load_arrays(path, shards)) is not None:
-        return written
-    if sum(shard.stat().st_size for shard in shards) < LARGE:
-        return scan_shards(shards)
-    return disk_cache(path, shards, partial(scan_shards, shards))
 
 
 # -- class folders -------------------------------------------------------------------------------

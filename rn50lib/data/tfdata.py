@@ -9,7 +9,7 @@ make the same number of steps, and that (seed, epoch) gives the same batches aga
 
 The crops come from `recipe.augment` or a learner's function, in Python for a batch at a time.
 Decoding, which is nearly all of the work, runs in tf.data's threads, without Python. Images that
-are rotated or turned upside down, or are not JPEGs, are decoded by Pillow.
+are rotated or are not JPEGs are decoded by Pillow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
-from rn50lib.data.decode import OVERSAMPLE, SIZE, ImageDecoder, fast_decode, find_frame
+from rn50lib.data.decode import OVERSAMPLE, SIZE, ImageDecoder, find_frame
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource
 from rn50lib.errors import UserError
@@ -35,7 +35,7 @@ BATCHES_AHEAD = 4
 SHARDS_AT_ONCE = 16  # not a number of threads: a stream's order must not depend on the machine
 READ_BYTES = 1 << 20  # of a shard at a time
 ACCURATE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
-FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}  # see `decode.fast_decode`
+FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}  # for training
 RATIOS = (1, 2, 4, 8)  # libjpeg decodes at 1 / ratio of the size for little more than the reading
 
 as_written = tf.autograph.experimental.do_not_convert
@@ -53,15 +53,14 @@ class TfData:
 
     def __init__(self, config: TrainConfig, source: Source, batches: sampler.BatchSampler) -> None:
         self.source, self.sampler, self.examples = source, batches, batches.examples
-        self.pixels, self.antialias = config.image_shape, config.resample != "fast"
-        self.how: dict[str, Any] = FAST if fast_decode(config, batches.train) else ACCURATE
+        self.pixels = config.image_shape
+        self.how: dict[str, Any] = FAST if batches.train else ACCURATE
         self.threads = config.data_nthreads
         self.parallel: dict[str, Any] = {}
         if self.threads:
             self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
         self.decoder = ImageDecoder(source, batches.train, config)
-        augmentation = self.decoder.augmentation
-        self.turns = batches.train and bool(augmentation.upside_down or augmentation.rotate)
+        self.rotates = batches.train and self.decoder.augmentation.rotate > 0
         self.labels = np.asarray(source.labels, np.int32)
         self.python = PythonCalls(stateful=False)
 
@@ -165,7 +164,7 @@ class TfData:
     def _decode(
         self, epoch: Any, number: Any, data: Any, label: Any, size: Any, box: Any
     ) -> tuple[Any, Any]:
-        """Return one image, its crop decoded, resized, mirrored and turned; and its label."""
+        """Return one image, its crop decoded, resized, mirrored and rotated; and its label."""
 
         def decoded(epoch: Any, number: Any, data: bytes) -> np.ndarray:
             return np.ascontiguousarray(self.decoder.decode(int(epoch), int(number), data))
@@ -173,7 +172,7 @@ class TfData:
         def with_pillow() -> Any:
             return self.python(decoded, [epoch, number, data], tf.uint8)
 
-        if self.turns:
+        if self.rotates:
             pixels = with_pillow()
         else:
             pixels = tf.cond(size[0] > 0, lambda: self._cropped(data, box), with_pillow)
@@ -182,7 +181,7 @@ class TfData:
     def _cropped(self, data: Any, box: Any) -> Any:
         """Return the crop of a JPEG as uint8 (pixels, pixels, 3), mirrored if that was drawn."""
         box, mirror = box[:4], box[4]
-        oversample = 1 if self.sampler.train or not self.antialias else OVERSAMPLE
+        oversample = 1 if self.sampler.train else OVERSAMPLE
         fits = tf.reduce_min(box[2:]) // (oversample * self.pixels)  # how often it holds the wanted
         step = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))
         ratio = tf.gather(RATIOS, step)
@@ -201,21 +200,17 @@ class TfData:
         """Return a rectangle of `part` as uint8 (pixels, pixels, 3).
 
         It has a `start` (y, x) and a `size` (height, width), both float32: it may begin within a
-        pixel. Without antialiasing each new pixel is made of its four neighbours, the pixels
-        between are skipped, and the fraction of a pixel in `start` is left out.
+        pixel.
         """
-        if not self.antialias:
-            small = tf.image.resize(part, (self.pixels, self.pixels))
-        else:
-            scale = self.pixels / size
-            small = tf.raw_ops.ScaleAndTranslate(
-                images=part[None],
-                size=(self.pixels, self.pixels),
-                scale=scale,
-                translation=-start * scale,
-                kernel_type="triangle",
-                antialias=True,
-            )[0]
+        scale = self.pixels / size
+        small = tf.raw_ops.ScaleAndTranslate(
+            images=part[None],
+            size=(self.pixels, self.pixels),
+            scale=scale,
+            translation=-start * scale,
+            kernel_type="triangle",
+            antialias=True,
+        )[0]
         return tf.cast(small + 0.5, tf.uint8)  # a half goes up, as Pillow's; none exceeds 255
 
     def _filled(self, images: Any, labels: Any, valid: int) -> Batch:

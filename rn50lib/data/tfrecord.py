@@ -28,7 +28,6 @@ FRAMING_BYTES = 16  # what the framing adds to the data of a record
 SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
-_IMAGE_KEY, _LABEL_KEY = (b"\n%c%s" % (len(name), name.encode()) for name in (IMAGE, LABEL))
 WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 
 _NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
@@ -164,41 +163,64 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     offsets, labels = [], []
     for shard in shards:
         reader = TFRecordReader(shard)
-        data = reader.file.data()
-        for i, (start, stop) in enumerate(reader.spans.tolist()):
-            label = _find_label(data, start, stop)
-            if label is None or not 1 <= label < 2**31:
-                name = f"{shard}: record {i} at offset {start - _HEAD.size:,}"
-                label = example_value(data[start:stop], name, LABEL)
-                if not 1 <= label < 2**31:
-                    raise UserError(
-                        f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
-                    )
-            labels.append(label - 1)
+        starts, stops = reader.spans.T
+        data = reader.file.data(len(starts))
+        found = find_labels(np.frombuffer(data, np.uint8), starts, stops)
+        for i in np.flatnonzero((found < 1) | (found >= 2**31)).tolist():
+            name = f"{shard}: record {i} at offset {starts[i] - _HEAD.size:,}"
+            found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
+            if not 1 <= label < 2**31:
+                raise UserError(
+                    f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
+                )
         offsets.append(reader.offsets)
+        labels.append(found - 1)
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
-    return {
-        "offsets": np.concatenate(offsets), "labels": np.array(labels, np.int64), "firsts": firsts,
-    }  # fmt: skip
+    return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}
 
 
-def _find_label(data: Any, start: int, stop: int) -> int | None:
-    """Return the label of an Example by finding its name, ten times as fast as parsing.
+def find_labels(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """Return the labels of the Examples in a buffer (uint8) as stored, int64; -1 if not found.
 
-    None if it is not there, might be part of the image, or is not written in the usual way: an
-    entry with one list of one number, each with its length before it.
+    All are read side by side, one feature of each at a time, and images are skipped. An Example
+    that is not written in the usual way, with a length before each part, is left to
+    `parse_example`.
     """
-    at = data.find(_LABEL_KEY, start, stop)
-    after_image = data.find(_IMAGE_KEY, start, at) >= 0
-    if at < 0 or (after_image and data.find(_LABEL_KEY, at + 1, stop) >= 0):
-        return None
-    at += len(_LABEL_KEY) + 6
-    head = data[at - 6 : at]
-    size = head[-1]
-    if head != bytes((0x12, size + 4, 0x1A, size + 2, 0x0A, size)):
-        return None
-    label, end = _read_varint(data, at)
-    return label if end == at + size else None
+    key = np.frombuffer(LABEL.encode(), np.uint8)
+    found = np.full(len(starts), -1, np.int64)
+    at, ends = _fields_at(data, starts, 0x0A)  # Features
+    rows = np.flatnonzero(ends == stops)
+    at = at[rows]
+    while len(rows):
+        entry, end = _fields_at(data, at, 0x0A)
+        name, value = _fields_at(data, entry, 0x0A)
+        text = data.take(name[:, None] + np.arange(len(key)), mode="clip")
+        is_label = (value - name == len(key)) & (text == key).all(axis=1)
+        value, stop = value[is_label], end[is_label]
+        usual = stop >= 0
+        for tag in (0x12, 0x1A, 0x0A):  # Feature, list of ints, packed
+            value, part = _fields_at(data, value, tag)
+            usual &= part == stop
+        number, part = _numbers_at(data, value)
+        found[rows[is_label]] = np.where(usual & (part == stop), number, -1)
+        left = ~is_label & (end >= 0) & (end < stops[rows])
+        rows, at = rows[left], end[left]
+    return found
+
+
+def _fields_at(data: np.ndarray, at: np.ndarray, tag: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return start and stop of the field with this tag at each place; the stop is -1 if none."""
+    size, start = _numbers_at(data, at + 1)
+    return start, np.where(data.take(at, mode="clip") == tag, start + size, -1)
+
+
+def _numbers_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of up to five bytes at each place, seven bits in each; where it ends."""
+    places = np.arange(5)
+    digits = data.take(at[:, None] + places, mode="clip").astype(np.int64)
+    more = np.cumprod(digits >= 0x80, axis=1).sum(axis=1)
+    number = ((digits & 0x7F) << 7 * places) * (places <= more[:, None])
+    return number.sum(axis=1), at + more + 1
 
 
 # -- one Example ---------------------------------------------------------------------------------
@@ -334,6 +356,3 @@ class ShardSource:
 
     def _shard(self, i: int) -> int:
         return int(np.searchsorted(self.firsts, i, side="right")) - 1
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}

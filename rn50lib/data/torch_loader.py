@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_convert
 
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, fast_decode, find_frame
+from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, find_frame
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
@@ -56,13 +56,13 @@ def decoding_ratio(box: Box, size: int) -> int:
 class TorchDecoder(ImageDecoder):
     """The images of a split as the network gets them; see `ImageDecoder`.
 
-    A validation image's pixels are Pillow's to within a rounding. Training decodes quickly (see
-    `decode.fast_decode`), and its crops of what was decoded smaller begin and end at a pixel.
+    A validation image's pixels are Pillow's to within a rounding. Training decodes faster, with a
+    coarser cosine transform and repeated colours, and crops of what was decoded smaller begin and
+    end at a pixel: small errors compared with a random crop's.
     """
 
     def __init__(self, source: Source, train: bool, config: TrainConfig) -> None:
         super().__init__(source, train, config)
-        self.fast = fast_decode(config, train)
         self.memory = bytearray()  # holds the decoded image, also if a warning ends the call
 
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
@@ -89,7 +89,7 @@ class TorchDecoder(ImageDecoder):
         """
         height, width, _ = SIZE.unpack_from(data, frame + 5)
         smaller = {"min_width": -(-width // ratio), "min_factor": ratio}
-        smaller |= {"fastdct": self.fast, "fastupsample": self.fast}
+        smaller |= {"fastdct": self.train, "fastupsample": self.train}
         if len(self.memory) < height * width * 3:
             self.memory = bytearray(height * width * 3)
         rows = bottom + 2 * ratio  # the colour of a row is made from the next row's, too
@@ -116,7 +116,7 @@ class TorchDecoder(ImageDecoder):
         left, top, width, height = box
         if ratio > 1:  # the box begins and ends within pixels
             right, bottom = (left + width) / ratio, (top + height) / ratio
-            if not self.fast:  # PyTorch cannot do that
+            if not self.train:  # PyTorch cannot do that
                 x, y = left // ratio, top // ratio
                 part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
                 exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
@@ -160,10 +160,6 @@ class BatchDataset(torch.utils.data.Dataset):
         except UserError as error:
             return error
         return images
-
-
-def _unchanged(made: torch.Tensor | UserError) -> torch.Tensor | UserError:
-    return made
 
 
 def _start_worker(worker: int) -> None:
@@ -223,7 +219,7 @@ class TorchLoader:
             BatchDataset(source, sampler.train, config),
             batch_sampler=self.keys,
             num_workers=workers,
-            collate_fn=_unchanged,
+            collate_fn=default_convert,  # they are whole batches
             worker_init_fn=_start_worker,
             pin_memory=torch.cuda.is_available(),
             **options,

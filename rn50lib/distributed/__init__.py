@@ -76,20 +76,13 @@ def connect(name: str = "local", backend: str = "torch", timeout: float | None =
     return Comm()
 
 
-def own_gpu(local_rank: int, visible: int) -> int:
-    """Return the index of this worker's GPU among the `visible` ones of its process.
-
-    It is 0 if a batch system shows each worker only its own GPU.
-    """
-    return local_rank % visible
-
-
 def choose_gpu(local_rank: int) -> None:
     """Select this worker's GPU for PyTorch, if there is one, before anything uses a GPU."""
     import torch
 
     if torch.cuda.is_available():
-        torch.cuda.set_device(own_gpu(local_rank, torch.cuda.device_count()))
+        # a batch system may show each worker only its own GPU
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
 
 
 def assert_same_across_ranks(facts: Mapping[str, Any], comm: Comm) -> None:

@@ -27,7 +27,6 @@ VARIABLES = {  # by launcher: rank, size, local rank, local size
 }  # fmt: skip
 FIRST_PORT, PORTS = 10240, 20000  # below the ports that Linux assigns
 GROUP = "RN50_GROUP"  # HOST:PID:FOLDER: the `rn50 run` that started this worker, and its records
-BIND = "RN50_BIND"  # "core": each worker gets its own cores
 _records = ""  # where this worker leaves records: FOLDER/RANK, once it has registered
 
 
@@ -107,14 +106,6 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 
 
-def own_cores(cores: list[int], local_rank: int, local_size: int) -> list[int]:
-    """Return the cores of one worker: adjacent ones, shared only if there are too few."""
-    each = len(cores) // local_size
-    if each == 0:
-        return [cores[local_rank % len(cores)]]
-    return cores[local_rank * each : (local_rank + 1) * each]
-
-
 def end_with_parent() -> None:
     """Have the kernel send this process SIGTERM when its parent dies (Linux)."""
     if sys.platform == "linux":
@@ -123,7 +114,7 @@ def end_with_parent() -> None:
 
 
 def register() -> None:
-    """Bind this worker to its cores, end it with its launcher, and write its pid for `rn50 run`.
+    """End this worker with its launcher, and write its pid for `rn50 run`.
 
     Does nothing in other processes. Raises SystemExit if `rn50 run` is already gone.
     """
@@ -133,9 +124,6 @@ def register() -> None:
     host, pid, folder = os.environ.pop(GROUP).split(":", 2)  # this process's children are none
     me = LaunchEnv.detect()
     _records = os.path.join(folder, str(me.rank if me else 0))
-    if me and os.environ.get(BIND) == "core" and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, own_cores(cores, me.local_rank, me.local_size))
     end_with_parent()
     if host == socket.gethostname() and not (is_running(int(pid)) and os.path.isdir(folder)):
         sys.exit("error: the `rn50 run` that started this worker is gone")

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.distributed import Comm, own_gpu
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError, first_line, memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
@@ -245,7 +245,7 @@ def configure(threads: int, local_rank: int) -> str:
             # the gradients of a convolution's input and weights are computed in parallel
             tf.config.threading.set_inter_op_parallelism_threads(min(threads, 2))
         if gpus:
-            mine = gpus[own_gpu(local_rank, len(gpus))]
+            mine = gpus[local_rank % len(gpus)]
             if tf.config.get_visible_devices("GPU") != [mine]:
                 tf.config.set_visible_devices([mine], "GPU")
             tf.config.experimental.set_memory_growth(mine, True)

@@ -85,19 +85,6 @@ def test_torchrun_on_several_hosts_is_(rn50: Callable, photos: Photos) -> None:
     assert "..." not in error and "…" not in error
 
 
-@pytest.mark.parametrize(
-    ("cores", "size", "wanted"),
-    [
-        ([0, 1, 2, 3], 2, [[0, 1], [2, 3]]),
-        ([4, 6, 9], 3, [[4], [6], [9]]),
-        ([0, 1, 2, 3, 4], 2, [[0, 1], [2, 3]]),
-        ([5], 3, [[5], [5], [5]]),
-    ],
-)
-def test_every_worker_gets_its_own_cores(cores: list, size: int, wanted: list) -> None:
-    assert [launch_env.own_cores(cores, r, size) for r in range(size)] == wanted
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -110,10 +97,7 @@ def test_every_worker_gets_its_own_cores(cores: list, size: int, wanted: list) -
         (("-n", "2", "--hosts", "a:1,a:1"), "each named once"),
         (("-n", "2", "--comm", "local"), "--comm local is one worker"),
         (("-n", "2", "--comm", "ddp", "--launcher", "mpirun"), "not DDP's"),
-        (("-n", "1", "--set", "timeline=t.json"), "--set timeline is for many workers"),
-        (("-n", "2", "--comm", "ddp", "--set", "timeline=t.json"), "--set timeline is Horovod's"),
         (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "--comm ddp is PyTorch's"),
-        (("-n", "1", "--set", "bind=core"), "--set bind is for many workers"),
         (("-n", "1", "--comm-timeout", "9"), "--comm-timeout is for many workers"),
         (("-n", "2", "--hosts", "localhost:1,nowhere.invalid:1"), "nowhere.invalid has no address"),
         (("--checkpoint-steps", "5", "--set", "step=100"), "nothing to save"),
@@ -229,9 +213,9 @@ def argv_of(photos: Photos, launcher: str, *flags: str) -> list[str]:
             *FLAGS[launcher], *flags]  # fmt: skip
 
 
-def finish(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def finish(argv: list[str], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv, cwd=folder, env=clean_environment(RN50_RUNS=str(folder)), text=True,
+        argv, cwd=folder, env=clean_environment(RN50_RUNS=str(folder), **env), text=True,
         capture_output=True, timeout=600, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -247,11 +231,11 @@ def test_two_workers_train_and_one_scores_the_same(
     are averaged.
     """
     flags = ("-e", "2", "--report", "r.json", "--model-prefix", "m", "--lr", "0.4")
-    timeline = ("--set", f"timeline={tmp_path}/t.json") if launcher == "horovodrun" else ()
-    done = finish(argv_of(photos, launcher, *flags, *timeline), tmp_path)
+    timeline = tmp_path / "t.json"
+    done = finish(argv_of(photos, launcher, *flags), tmp_path, HOROVOD_TIMELINE=str(timeline))
     assert done.returncode == 0, done.stderr
-    if timeline:  # the 53 parameters of the tiny network in each of 12 steps
-        events = json.loads((tmp_path / "t.json").read_text())
+    if launcher != "torchrun":  # the 53 parameters of the tiny network in each of 12 steps
+        events = json.loads(timeline.read_text())
         reduced = Counter(event["pid"] for event in events if event.get("name") == "ALLREDUCE")
         assert list(reduced.values()).count(12) == 53
     report = strict_json(tmp_path / "r.json")
@@ -330,10 +314,7 @@ def start(photos: Photos, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 @pytest.mark.parametrize("launcher", [ALONE, *LAUNCHERS])
 def test_a_killed_worker_ends_the_run(launcher: str, start: Callable[..., Run]) -> None:
     last = 0 if launcher == "alone" else 1
-    run = start(launcher, *ENDLESS, *("--set", "bind=core") * last)
-    if last and len(os.sched_getaffinity(0)) > 1:
-        cores = [set(run.worker(rank).cpu_affinity() or ()) for rank in (0, 1)]
-        assert cores[0] and cores[1] and not cores[0] & cores[1]
+    run = start(launcher, *ENDLESS)
     run.worker(last).kill()
     assert run.ends() == 128 + signal.SIGKILL, run.text()
     (error,) = [line for line in run.text().splitlines() if line.startswith("error: ")]

@@ -297,24 +297,6 @@ def test_a_batch_larger_than_the_data_is_refused(packed: Path, loader: str) -> N
         read(loader, open_source(packed, "train"), batch_size=64)
 
 
-@pytest.mark.parametrize(
-    "loader", [pytest.param(name, marks=MARKS[name]) for name in ("tensorflow", "dali")]
-)
-def test_fast_resampling_lets_fine_patterns_through(tmp_path: Path, loader: str) -> None:
-    """One-pixel stripes become grey with antialiasing; without it, some of them stay stripes."""
-    stripes = np.zeros((60, 60, 3), np.uint8)
-    stripes[:, ::2] = 255
-    for split in ("train", "val"):
-        (tmp_path / split / "a").mkdir(parents=True)
-        Image.fromarray(stripes).save(tmp_path / split / "a" / "0.jpg", quality=100)
-    source = open_source(tmp_path, "val")
-    contrast = [
-        pixels(read(loader, source, "val", num_classes=1, resample=how)).std()
-        for how in ("antialias", "fast")
-    ]
-    assert contrast[0] < 15 < 40 < contrast[1]
-
-
 # -- a learner's functions -------------------------------------------------------------------------
 
 MINE = """

@@ -46,23 +46,15 @@ def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
 @pytest.mark.parametrize(
     "loader", ["torch", pytest.param("tensorflow", marks=test_loaders.MARKS["tensorflow"])]
 )
-def test_training_images_are_rotated_and_flipped(textured: Path, loader: str) -> None:
-    """The slides' augmentation is applied to the same crops; validation images do not change."""
+def test_training_images_are_rotated(textured: Path, loader: str) -> None:
+    """The same crops are rotated as on the slides; validation images do not change."""
     for split in ("train", "val"):
         source = open_source(textured, split, "files")
         level = by_position(test_loaders.read(loader, source, split, batch_size=4))
-        over = by_position(
-            test_loaders.read(loader, source, split, batch_size=4, flip_up_down=True)
-        )
         turned = by_position(test_loaders.read(loader, source, split, batch_size=4, rotate=30.0))
         if split == "val":
-            assert np.array_equal(level, over) and np.array_equal(level, turned)
+            assert np.array_equal(level, turned)
             continue
-        flipped, same = (  # apart from rounding
-            [np.abs(a[::turn].astype(int) - b).mean() < 3 for a, b in zip(level, over, strict=True)]
-            for turn in (-1, 1)
-        )
-        assert 0 < sum(flipped) < 12 and sum(flipped) + sum(same) == 12
         angles = []
         for a, b in zip(level, turned, strict=True):
             fits = [

@@ -9,7 +9,7 @@ import pytest
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import format_index, serialize_example, write_records
-from rn50lib.data import recordio, source
+from rn50lib.data import recordfile
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import index_path, shard_name
 
@@ -50,8 +50,7 @@ def note(root: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def all_files_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordio, "LARGE", 1)
-    monkeypatch.setattr(source, "LARGE", 1)
+    monkeypatch.setattr(recordfile, "LARGE", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
