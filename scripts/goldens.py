@@ -18,7 +18,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -30,11 +29,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from measure import print_table, run_rounds  # noqa: E402
@@ -51,7 +45,6 @@ FORMATS = {form: f"--data-format {form} --data-root {root}" for form, root in (
     ("files", "data"), ("recordio", "data/records"), ("tfrecord", "data/tfrecord"))}  # fmt: skip
 LAUNCHERS = {"torchrun": "ddp", "horovodrun": "horovod", "mpirun": "horovod"}
 LOADERS: dict[str, tuple[str, ...]] = {"native": (), "dali": ("nvidia.dali",)}  # and what they need
-BLANKS = {"path to imagenet": "/data/imagenet/train-val-recordio-passthrough"}
 
 Values = dict[str, Any]  # what an item finds in one checkout; the first value is shown
 
@@ -83,18 +76,8 @@ class Side:
             raise Failed(f"{root} is not a checkout: Python imports {used}")
 
     def rn50(self, *words: str) -> str:
-        """Run `rn50 WORDS` and return its standard output. It was `rn50lib.cli` before the cut."""
-        moved = (self.root / "rn50" / "__main__.py").exists()
-        return self.python("-m", "rn50" if moved else "rn50lib.cli", *words)
-
-    def as_config(self, *words: str) -> str:
-        """Return the complete configuration of `rn50 run`. It was `--print-config` before --set."""
-        old = "--print-config" in self.rn50("run", "--help", "all")
-        return self.rn50(*words, *(["--print-config"] if old else ["--print", "config"]))
-
-    def reference(self) -> dict[str, Any]:
-        """Return the reference's command lines and their translation."""
-        return tomllib.loads((self.root / "tests" / "parity" / "commands.toml").read_text())
+        """Run `rn50 WORDS` and return its standard output."""
+        return self.python("-m", "rn50", *words)
 
     def python(self, *words: str) -> str:
         """Run `python WORDS` and return its standard output. Raise Failed if it fails."""
@@ -154,43 +137,6 @@ def reports(side: Side) -> Values:
     return found
 
 
-def configuration(line: dict[str, Any], side: Side) -> Values:
-    """Return the complete configuration that a training command of the reference comes to."""
-    words = translated(line["there"], side.reference()["translation"])
-    for name, value in {**BLANKS, **line.get("fill", {})}.items():
-        words = words.replace(f"<{name}>", value)
-    found = settings(side.as_config(*shlex.split(words)[1:]).replace(f"{side.folder}/", ""))
-    return {"settings": f"{len(found)}, {zlib.crc32(json.dumps(found).encode()):08x}", **found}
-
-
-def translated(line: str, table: list[dict[str, str]]) -> str:
-    """Return a line of the reference as a command of this project."""
-    for rule, dtype, gpus in itertools.product(table, ("FP16", "FP32"), "148"):
-        there, here = (rule[side].replace("FP16", dtype).replace("8GPU", f"{gpus}GPU")
-                       for side in ("there", "here"))  # fmt: skip
-        if line.split()[: len(there.split())] == there.split():
-            return here + line.removeprefix(there)
-    raise Failed("this checkout does not translate the line")
-
-
-def settings(shown: str) -> Values:
-    """Return the settings in lines `name: value`.
-
-    How a value is written does not count, nor whether one that is off, or the default, is shown.
-    """
-    found: Values = {}
-    for name, value in re.findall(r"^(\w+): (.*?)(?:  # .*)?$", shown, re.M):
-        parts = re.sub(r"[\[\]\"' ]", "", value).split(",")
-        value = ",".join(f"{float(part):.6g}" if re.fullmatch(r"[\d.]+(e-\d+)?", part)
-                         else part for part in parts)  # fmt: skip
-        default = (name, value) in (("disp_batches", "20"), ("save_period", "1"))
-        if value not in ("null", "false", "0", "") and not default and name != "profile":
-            found[name] = value
-    if not found:
-        raise Failed("what it printed holds no setting that this program recognises")
-    return dict(sorted(found.items()))
-
-
 def pace(flags: str, side: Side) -> float:
     """Run a short training, or with --test-io its input alone; return the seconds per image."""
     words = f"--recipe reference --dtype float32 -e 2 --no-val --run-dir speed {flags}"
@@ -202,10 +148,9 @@ def pace(flags: str, side: Side) -> float:
     return 1 / float(report["metrics"]["train.total_ips"][-1])
 
 
-def items(lines: dict[str, Any]) -> list[Item]:
+def items() -> list[Item]:
     """Return all items but those of speed."""
-    found = [Item(f"line {line['there']}", partial(configuration, line)) for line in lines["run"]]
-    found.append(Item("reports", reports, ("torch",)))
+    found = [Item("reports", reports, ("torch",))]
 
     def add(name: str, needs: tuple[str, ...], flags: str) -> None:
         found.append(Item(name, partial(weights, f"{TRAIN} {flags}"), needs))
@@ -296,7 +241,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="goldens-") as name:
         roots = (args.checkout_a, args.checkout_b)
         a, b = (Side(root, Path(name, side)) for root, side in zip(roots, "ab", strict=True))
-        chosen = speed_items() if args.speed else items(a.reference())
+        chosen = speed_items() if args.speed else items()
         chosen = [item for item in chosen if any(part in item.name for part in args.only)]
         if not chosen:
             sys.exit("error: --only: no item has such a part in its name")

@@ -44,35 +44,8 @@ megabytes = {
 workshop.check("ex06.memory", megabytes)
 
 # %% [markdown]
-# Now count what autograd keeps of an image, in float32 and under `autocast`. The cell uses bfloat16, which has the size of float16 and runs on every CPU, and small images: activations grow with the area. A few things do not shrink in 16 bits, such as the positions that max pooling keeps.
-
-# %%
-import torch
-
-from rn50lib import resnet as network
-from rn50lib.torch.model import ResNet
-
-
-def kept_bytes(images, dtype):
-    model, kept = ResNet(network.resnet(50)), {}
-
-    def pack(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            outputs = model(torch.randn(images, 3, 64, 64))
-    del outputs  # it kept all of them until here
-    return sum(kept.values())
-
-
-for dtype, each in ((torch.float32, 12), (torch.bfloat16, 14)):
-    per_image = (kept_bytes(2, dtype) - kept_bytes(1, dtype)) * (224 / 64) ** 2
-    for batch in (1, 96):
-        print(f"{dtype}, batch {batch:2}: {25.6 * each + per_image * batch / 1e6:7,.0f} MB")
-
-# %% [markdown]
+# Notebook 06 has measured this: it printed the MB that autograd keeps of an image of 224 pixels. In 16 bits it is a little more than half, because a few things do not shrink, such as the positions that max pooling keeps.
+#
 # ## ex06.scaler · A dynamic loss scale
 #
 # *fill in · medium · 10 minutes*
@@ -211,13 +184,10 @@ workshop.check("ex06.layout", strides)
 # PyTorch calls NHWC `channels_last`. The shape does not change; only the strides differ. These are PyTorch's:
 
 # %%
-try:
-    import torch
-except ImportError:
-    print("PyTorch is not installed here.")
-else:
-    images = torch.empty(2, 3, 4, 5)
-    last = images.to(memory_format=torch.channels_last)
-    print(f"NCHW: {tuple(images.shape)}, PyTorch's strides {images.stride()}")
-    print(f"NHWC: {tuple(last.shape)}, PyTorch's strides {last.stride()}")
-    print(f"Yours: {strides((2, 3, 4, 5), 'NCHW', 1)} and {strides((2, 3, 4, 5), 'NHWC', 1)}")
+import torch
+
+images = torch.empty(2, 3, 4, 5)
+last = images.to(memory_format=torch.channels_last)
+print(f"NCHW: {tuple(images.shape)}, PyTorch's strides {images.stride()}")
+print(f"NHWC: {tuple(last.shape)}, PyTorch's strides {last.stride()}")
+print(f"Yours: {strides((2, 3, 4, 5), 'NCHW', 1)} and {strides((2, 3, 4, 5), 'NHWC', 1)}")

@@ -421,22 +421,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 saves nothing here, because the originals already have a quality of 91 to 95, and it changes the pixels all the same. Can you see the difference?
-
-# %%
-fig, axes = plt.subplots(1, 4, figsize=(10, 3), layout="constrained")
-for ax, (name, few) in zip(axes, opened.items(), strict=True):
-    image = few[0][0]
-    (w, h), half = image.size, min(image.size) / 8  # a quarter of the shorter side
-    ax.imshow(image.convert("RGB").crop((w / 2 - half, h / 2 - half, w / 2 + half, h / 2 + half)))
-    ax.set(title=name, xticks=[], yticks=[], xlabel=f"{2 * half:.0f} pixels wide")
-fig.suptitle("The centre of one image after each choice")
-workshop.figure(
-    fig, alt="The centre of an image in four versions: noise at quality 75, coarse edges at 256 px"
-)
-
-# %% [markdown]
-# Quality 75 adds noise along the edges, and resizing makes them coarser. Resizing also takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here, because each would need its own training run.
+# Quality 95 saves nothing here, because the originals already have a quality of 91 to 95, and it changes the pixels all the same. Resizing takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here, because each would need its own training run.
 #
 # ## One wrong bit
 #

@@ -248,51 +248,13 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # %% [markdown]
 # ## What the exchange costs
 #
-# How long should one all-reduce take? A message has a fixed cost and a cost per megabyte: `t = α + β · size`. Measure the all-reduce alone and fit both numbers.
-
-# %%
-# %%writefile allreduce.py
-import time
-
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-device = f"cuda:{hvd.local_rank()}" if torch.cuda.is_available() else "cpu"
-for numbers in (1_000, 1_000_000, 5_000_000, 10_000_000, 25_557_032):
-    gradients, times = torch.ones(numbers, device=device), []
-    for _ in range(6):
-        begin = time.perf_counter()
-        hvd.allreduce(gradients, op=hvd.Average)[0].item()  # wait until it has arrived
-        times.append(time.perf_counter() - begin)
-    if hvd.rank() == 0:
-        print(f"{4 * numbers / 1e6:.3f} MB: {1000 * min(times[1:]):.3f} ms")
-
-# %% language="bash" magic_args="-e"
-# set -o pipefail
-# $HOROVODRUN python allreduce.py 2> errors.txt | tee allreduce.txt || (cat errors.txt; exit 1)
-
-# %%
-import re
-
-import numpy as np
-
-lines = Path("allreduce.txt").read_text()
-measured = np.array(re.findall(r"([\d.]+) MB: ([\d.]+) ms", lines), float).reshape(-1, 2)
-if len(measured):
-    beta, alpha = np.polyfit(*measured.T, 1)
-    print(
-        f"t = {max(alpha, 0):.1f} ms + {beta:.2f} ms per MB; ResNet-50: {102 * beta + alpha:.0f} ms"
-    )
-    print(f"your script's communication: {found.get('communication_ms', 0):.0f} ms per step")
-
-# %% [markdown]
-# The script's number can be larger, because a step also waits for its slowest worker, or smaller, because part of the exchange overlaps with `backward()`. Because each message has a fixed cost, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`).
+# Each message has a fixed cost and a cost per megabyte, which you will measure in notebook 08. Because of the fixed cost, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) and sends many at once.
 #
 # The communication does not depend on the batch, so a larger batch does more work for the same lost time. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
 
 # %%
 lost = found.get("communication_ms", 0.0)
+print(f"your script's communication: {lost:.0f} ms per step")
 per_image = found["compute_ms"] / batch
 for size in (8, 16, 32, 64, 128, 256):
     print(f"batch {size:3} per worker: {100 * size * per_image / (size * per_image + lost):.0f} %")
@@ -350,6 +312,7 @@ workshop.figure(
 import json
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")

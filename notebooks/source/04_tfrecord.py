@@ -428,21 +428,7 @@ if TF:
 # %% [markdown]
 # In the first row all images have the same angle, and so they would for the whole training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images upside down. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks upside down. Does the label also stay the same for road signs?
-
-# %%
-signs = {name: Image.open(sorted((session.data_root / "train" / name).iterdir())[0])
-         for name in ("yield", "speed-50")}  # fmt: skip
-fig, axes = plt.subplots(1, 4, figsize=(10, 3), layout="constrained")
-for ax, (name, flipped) in zip(axes, [(n, f) for n in signs for f in (False, True)], strict=True):
-    image = signs[name].transpose(Image.Transpose.FLIP_TOP_BOTTOM) if flipped else signs[name]
-    ax.imshow(image)
-    ax.set(xticks=[], yticks=[], title=f"{name}{', upside down' * flipped}")
-fig.suptitle("Two road signs, and the same images flipped upside down")
-workshop.figure(fig, alt="Upside down, yield looks like a warning sign and 50 like 20")
-
-# %% [markdown]
-# Upside down, *yield* has the outline of a warning sign, and a limit of 50 looks like 20. So omit this flip for signs. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# **A flip that changes the label.** The script also flips images upside down. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks upside down. But upside down, a *yield* sign has the outline of a warning sign, and a limit of 50 looks like 20. So omit this flip for signs. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #

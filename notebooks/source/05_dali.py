@@ -190,23 +190,7 @@ if DALI:
 #
 # ### Python runs once
 #
-# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. That invites a silent failure. Here are two random numbers per image, one drawn by DALI and one by Python:
-
-# %%
-if DALI:
-
-    @pipeline_def(batch_size=4, num_threads=1, device_id=None, seed=seed)
-    def chance():
-        return fn.random.uniform(range=[0, 100]), fn.constant(fdata=[random.uniform(0, 100)])
-
-    pipe = chance()
-    pipe.build()
-    for _ in range(2):
-        dali, python = (np.array(values.as_array()).ravel().round(1) for values in pipe.run())
-        print("drawn by DALI", dali, "  drawn by Python", python)
-
-# %% [markdown]
-# Python's number is the same for every image, for the whole training. No error is raised, but the augmentation is gone. So draw random numbers in the graph, with `fn.random`.
+# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So the mistake of notebook 04 is possible here too: a random number drawn by Python would be the same for every image, for the whole training, and no error would be raised. Draw random numbers in the graph, with `fn.random`.
 #
 # ### What each operator costs
 #

@@ -401,14 +401,7 @@ print(f"Arithmetic alone: {v100['fp16'] / v100['fp32']:.1f} times. Roofline: {fa
 print(f"Published: {published[1] / published[0]:.2f} times.")
 
 # %% [markdown]
-# By this estimate, arithmetic that is eight times as fast makes the step four times as fast. The published factor is 3.6. The two rates come from two commands:
-#
-# ```
-# python benchmark.py -n 1,4,8 -b 208 --dtype float16 ... -i 100 -e 12 -w 4 --num-examples 25600
-# python benchmark.py -n 1,4,8 -b 96 --dtype float32 ... -i 100 -e 12 -w 4 --num-examples 12800
-# ```
-#
-# They differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
+# By this estimate, arithmetic that is eight times as fast makes the step four times as fast. The published factor is 3.6. The two runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
 #
 # On newer GPUs there is a third candidate, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
 

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 GRADIENTS_MB = 102  # of ResNet-50 in float32
 
 
-# --- the ring -------------------------------------------------------------------------------------
-
-
 def all_reduce(gradients: np.ndarray) -> list[np.ndarray]:
     """Return the gradients of all workers, (workers, elements), after 0, 1, ... 2 (N - 1) steps.
 
