@@ -6,7 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell says
 
@@ -63,10 +63,6 @@ def memory_full(batch: int, training: bool) -> UserError:
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one line and suggests the closest flag."""
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help text; unlike argparse's, a failing write raises OSError."""
-        print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with status 2."""

@@ -62,6 +62,7 @@ class Meter:
         self.window = np.zeros(len(SUMS))
         self.images = self.first_images = self.read_images = 0  # of this rank, without padding
         self.data_s = self.step_s = 0.0
+        self.lr: float | None = None  # of the latest step
         self.begin = self.end = self.read_time = self.first_time = time.perf_counter()
 
     def batches(self, source: Iterator[Batch]) -> Iterator[Batch]:
@@ -77,16 +78,16 @@ class Meter:
     def step_done(self, lr: float | None = None) -> None:
         """Count a step; read the sums if they are due."""
         self.step_s += time.perf_counter() - self.handed_over
-        self.steps += 1
+        self.steps, self.lr = self.steps + 1, lr
         self.progress.step(self.data_s)
         if self.steps == 1:
             self.read()
             self.first_time, self.first_images = time.perf_counter(), self.images
             self.read_at, self.read_time, self.read_images = 1, self.first_time, self.images
         elif self.steps % self.every == 0:
-            self.read(lr, show=True)
+            self.read(show=True)
 
-    def read(self, lr: float | None = None, show: bool = False) -> None:
+    def read(self, show: bool = False) -> None:
         """Add the device's sums to the total; `show` those since the last reading.
 
         Raises UserError if the loss is not finite.
@@ -110,7 +111,7 @@ class Meter:
             "loss": loss / examples if examples else None,
             "top1": 100 * top1 / examples if examples else None,
             "ips": (self.images - self.read_images) * self.comm.size / (now - self.read_time),
-            "lr": lr,
+            "lr": self.lr,
         }
         if self.progress.phase == "train" and (scale := self.step.loss_scale_state()):
             values["loss_scale"] = scale["scale"]

@@ -144,17 +144,15 @@ def open_loggers(config: TrainConfig, run_dir: Path | None) -> list[Logger]:
 
 
 class TensorBoard:
-    """TensorBoard's event files, by the writer that torch.utils.tensorboard uses too."""
+    """TensorBoard's event files, by its own writer."""
 
     def __init__(self, folder: Path) -> None:
         # TensorBoard's own switch: without it TensorFlow is imported to open a file
         sys.modules.setdefault("tensorboard.compat.notf", ModuleType("notf"))
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary import Writer
 
         make_folder(folder, f"--logger tensorboard: {folder}")
-        self.event, self.summary, self.writer = Event, Summary, EventFileWriter(str(folder))
+        self.writer = Writer(str(folder))
         self.close = self.writer.close
 
     def __call__(self, line: Line) -> None:
@@ -162,12 +160,8 @@ class TensorBoard:
         phase = line["phase"]
         if phase == "report":
             return
-        values = [
-            self.summary.Value(tag=f"{phase}/{name}", simple_value=value)
-            for name, value in line.items()
-            if name not in NOT_MEASURED and isinstance(value, (int, float))
-        ]
         step = line["epoch"] if phase == "epoch" else line["epoch"] * line["steps"] + line["step"]
-        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
-        self.writer.add_event(event)
+        for name, value in line.items():
+            if name not in NOT_MEASURED and isinstance(value, (int, float)):
+                self.writer.add_scalar(f"{phase}/{name}", value, step)
         self.writer.flush()

@@ -43,9 +43,8 @@ class Run:
     preemption: Preemption
     progress: Progress
     report: Report
-    seconds: dict[str, float] = field(  # of training, by where they went
-        default_factory=lambda: dict.fromkeys(("data", "step", "loop"), 0.0)
-    )
+    # of training, by where they went
+    seconds: dict[str, float] = field(default_factory=lambda: {"data": 0, "step": 0, "loop": 0})
 
 
 def main(argv: list[str] | None = None) -> int:

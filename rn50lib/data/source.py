@@ -20,9 +20,7 @@ from rn50lib.errors import UserError
 
 SPLITS = ("train", "val")
 IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")  # or in capitals; im2rec has the same list
-
-LFS_POINTER = b"version https://git-lfs"
-"""The first bytes of a git-LFS pointer: a short text in place of the file itself."""
+LFS_POINTER = b"version https://git-lfs"  # the first bytes of a pointer in place of the file
 
 
 class Source(Protocol):

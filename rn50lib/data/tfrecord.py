@@ -66,11 +66,6 @@ class TFRecordReader:
             at = stop + CRC.size
         return np.array(found, np.int64)
 
-    @property
-    def offsets(self) -> np.ndarray:
-        """The starts of the records, int64."""
-        return self.spans[:, 0] - _HEAD.size
-
     def read(self, offset: int) -> bytes:
         """Return the data of the record that starts at an offset."""
         start, stop = self._locate(self.file.read(offset, offset + _HEAD.size), offset)
@@ -173,7 +168,7 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
                 raise UserError(
                     f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
                 )
-        offsets.append(reader.offsets)
+        offsets.append(starts - _HEAD.size)
         labels.append(found - 1)
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
     return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}

@@ -53,10 +53,6 @@ class BatchNorm(tf.keras.layers.Layer):
                 running.assign(BN_MOMENTUM * running + (1 - BN_MOMENTUM) * batch)
         return y_NHWC
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """Return the shape of the input."""
-        return input_shape
-
 
 INITIAL = {"gamma": "ones", "beta": "zeros", "running_mean": "zeros", "running_var": "ones"}
 

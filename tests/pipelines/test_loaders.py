@@ -37,9 +37,10 @@ LOADERS: dict[str, dict[str, Any]] = {
     "dali": {"loader": "dali", "backend": "torch"},
 }
 ORDERED = {"torch": FORMATS, "tensorflow": FORMATS[:2], "dali": FORMATS[:1]}
-MARKS = {
-    name: [pytest.mark.needs(name), *([pytest.mark.slow] if name != "torch" else [])]
-    for name in LOADERS
+MARKS = {  # a capability of tests/capabilities.toml, if the loader needs a package
+    "torch": [pytest.mark.needs("torch")],
+    "tensorflow": [pytest.mark.needs("tensorflow"), pytest.mark.slow],
+    "dali": [pytest.mark.needs("dali"), pytest.mark.slow],
 }
 LARGE = pytest.mark.acceptance
 every_loader = pytest.mark.parametrize(
