@@ -58,8 +58,7 @@ def endless(loader):
 def main():
     args = parser.parse_args()
     hvd.init()  # 1. one process per GPU
-    torch.manual_seed(0)
-    random.seed(hvd.rank())
+    torch.manual_seed(hvd.rank())  # seeds the loader's workers too: other crops on each rank
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.cuda.set_device(hvd.local_rank())

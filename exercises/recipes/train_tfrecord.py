@@ -27,8 +27,8 @@ add("--log-every", type=int, default=10, help="steps between two lines of the lo
 add("--checkpoints", type=Path, help="save here after each epoch, and resume from this folder")
 
 
-augment = tf.keras.Sequential(  # the talk's flips and its rotation by up to 10 degrees
-    [tf.keras.layers.RandomFlip(), tf.keras.layers.RandomRotation(10 / 360, "constant")]
+augment = tf.keras.Sequential(  # as in the talk, but signs are not flipped top to bottom
+    [tf.keras.layers.RandomFlip("horizontal"), tf.keras.layers.RandomRotation(10 / 360, "constant")]
 )
 
 

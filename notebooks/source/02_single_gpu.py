@@ -10,7 +10,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the library's run
 batch: int | None = None  # images per step of the loop and of the library's run
 pairs: int | None = None  # timed pairs of v1 and v1.5
-seed: int = 0  # start of all randomness
+seed: int = 0  # seed of all random numbers
 
 # %%
 import os
@@ -34,7 +34,7 @@ os.environ |= {
 #
 # From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input pipeline, 06 changes its number format, and 08 tunes it. After every change you ask the same question: **where is the time going now?**
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one cuts a random square out of each image, so that the network rarely sees the same pixels twice.
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one cuts a random square out of each image, so that the network rarely sees exactly the same crop twice.
 
 # %%
 import random
@@ -129,7 +129,7 @@ print(f"with model.eval():    {top1(small.eval()):.1f} % right")
 print(f"without model.eval(): {top1(small.train()):.1f} % right")
 
 # %% [markdown]
-# In training mode the statistics come from a batch that holds little but one class, so the normalisation removes much of what tells this class from the others. Both numbers look plausible, and no error was raised. Training has such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that nearly every batch holds a single class. **Predict** what the loss curve will look like.
+# In training mode the statistics come from a batch with almost only one class, so normalisation removes much of what distinguishes it from the others. Both numbers look plausible. Training has such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that nearly every batch holds a single class. **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -144,7 +144,7 @@ axes.legend()
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
-# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that knows only one class is right 1 time in 12, or 8.3 %.
+# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that always gives the same answer is right 1 time in 12, or 8.3 %.
 #
 # ## The whole script
 #
@@ -156,11 +156,11 @@ text = script.read_text()
 print(text[text.index("    def now():") :])
 
 # %% [markdown]
-# A GPU works through a queue: Python adds work to it and continues. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
+# A GPU works through a queue: Python adds work to it and moves on. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
 #
 # ### Where is the time going?
 #
-# **Predict:** of every 100 ms, how many does the loop wait for images? Write the number down, then run the script. While it runs, check the utilisation by hand in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures the CPU with `psutil`.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Then run the script. While it runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures the CPU with `psutil`.
 
 # %%
 import psutil
@@ -186,7 +186,7 @@ print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.
 # %% [markdown]
 # With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
 #
-# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder skip pixels that the resize would throw away, which works if the images are several times larger than `--image-size`:
+# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 of the size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with images of 224 pixels, as on a GPU, nothing changes.
 #
 # ```python
 # image = Image.open(self.files[i])
@@ -198,7 +198,7 @@ print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.
 #
 # ## How long will it take?
 #
-# Data sets grow: they get more images, and larger ones. The time is images × epochs ÷ images per second, and the work per image grows with its area.
+# Data sets grow, in both the number and the size of their images. The time is images × epochs ÷ images per second, and the work per image grows with its area.
 
 # %%
 imagenet, training = 1_281_167, 90  # images, epochs
@@ -207,16 +207,18 @@ speeds = {
     "one V100, FP32": session.results["published.v100.1gpu.fp32.ips"].value,
     "one V100, FP16": session.results["published.v100.1gpu.fp16.ips"].value,
 }
-print(f"{imagenet * training / 1e6:.0f} million images, {imagenet * 110e3 / 1e9:.0f} GB per epoch")
+print(
+    f"{imagenet * training / 1e6:.0f} million images, {imagenet * 115.4e3 / 1e9:.0f} GB per epoch"
+)
 for name, ips in speeds.items():
     hours = imagenet * training / ips / 3600
-    print(f"{name}: {ips:,.1f} images/s, {hours:,.0f} h; 10 x images of twice the side: "
+    print(f"{name}: {ips:,.1f} images/s, {hours:,.0f} h; 10 x as many images, twice as wide and high: "
           f"{10 * 4 * hours / 24:,.0f} days")  # fmt: skip
 
 # %% [markdown]
 # NVIDIA published 82.0 h and 22.9 h for the two V100 lines, with validation included. A fleet of cars cannot wait 40 × 22.9 hours for its new model. That is the reason for everything that follows.
 #
-# ### Minibatching is memory-bound
+# ### Minibatching is memory-bound: memory limits the batch
 #
 # Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, and they must stay in memory until then. PyTorch has a hook that sees every tensor it keeps.
 
@@ -245,7 +247,7 @@ for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 2
     print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
 
 # %% [markdown]
-# The weights are a small part. The published batches of 96 and 208 are below these limits; workspace and copies need memory too. Half the bytes per number allow twice the batch, which is one reason for notebook 06. How much does a larger batch gain here?
+# The published batches of 96 and 208 are below these limits, because workspace and temporary copies need memory too. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. How much does a larger batch gain here?
 
 # %%
 import time
@@ -285,9 +287,9 @@ workshop.figure(fig, alt=f"Images/s by batch. A batch of 32 is {gain:.1f} times 
 workshop.show("rn50lib.recipe:REFERENCE")
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others. Your script's `--lr` follows it too.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, and in proportion for other batches. Your script scales its `--lr` in the same way.
 #
-# The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by ten three times.
+# The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 at three points.
 #
 # The next cell chains two PyTorch schedulers for this, first correctly and then with an easy mistake.
 
@@ -316,21 +318,21 @@ def scheduled(falls):
 at = [step / per_epoch for step in range(90 * per_epoch)]
 ours = [recipe.learning_rate(epoch, 256, recipe.REFERENCE) for epoch in at]
 right, wrong = scheduled([30 - 5, 60 - 5, 80 - 5]), scheduled([30, 60, 80])
-print(f"largest difference to the function: {np.abs(np.subtract(right, ours)).max():.1e}")
+print(f"largest difference from the function: {np.abs(np.subtract(right, ours)).max():.1e}")
 print(f"with (30, 60, 80): still {wrong[32 * per_epoch]:g} in epoch 32")
 
 # %%
 fig, axes = plt.subplots(figsize=(10, 3), layout="constrained")
 axes.semilogy(at, ours, lw=5, alpha=0.4, label="recipe.learning_rate")
 axes.semilogy(at, right, "--", color="black", label="PyTorch's schedulers")
-axes.semilogy(at, wrong, ":", label="the same, decays not shifted by the warm-up")
+axes.semilogy(at, wrong, ":", label="the same, without shifting the decays")
 axes.set(title="The learning rate, batch 256", xlabel="epoch", ylabel="learning rate", ylim=1e-5)
 axes.legend()
 workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the schedulers agree.")
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the third line decays five epochs late, without an error. The library's function has no counter, no state, and no call that must happen once per step. It is a pure function of the progress: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
+# In a sequence, the second scheduler counts from its own start, so the third line decays five epochs late, without an error. The library's function has no state: it is a pure function of the progress: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers, by contrast, must be saved and restored.
 #
 # ## v1 and v1.5
 #
@@ -350,7 +352,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. You cannot check the accuracy here, because that needs ImageNet, 90 epochs and several runs of each. You can check the time. The machine's speed varies, so the networks take turns.
+# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
 
 # %%
 versions = ("v1", "v1.5")
@@ -374,12 +376,12 @@ print(
 # %% [markdown]
 # ## What your script lacks
 #
-# Your script trains, but a run of days on many GPUs needs more:
+# Your script trains, but a run that takes days on many GPUs needs more:
 #
 # | your script | the library | because |
 # |---|---|---|
 # | one learning rate | warm-up and decay, a function of the progress | large batches need the first, accuracy the second |
-# | `loss.item()` at the end | sums that stay on the device, read every 20 steps | each read makes Python wait for the GPU |
+# | the loss of the last step only | sums that stay on the device, read every 20 steps by default | you want to see the loss during the run, and each read makes Python wait for the GPU |
 # | a printed line | a report with every setting and its reason | others need to compare their runs |
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
@@ -392,7 +394,7 @@ print(
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report has the keys of the published program's report, in the same order. Each metric has one value per epoch; what was not measured is `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it: `lr` is the rate for a batch of 256, from which the first lines of the log compute this run's peak, and `warmup_epochs` is the recipe's half of one epoch in nine, as a share of this run.
+# The run's report has the keys of the published program's report, in the same order. Each metric has one value per epoch; what was not measured is `null` (`None` in Python), never 0. `train.time` is the mean time per iteration, leaving out the first iteration of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it: `lr` is the rate for a batch of 256, and the first lines of the log show the peak that this run derives from it.
 
 # %%
 import json
@@ -420,7 +422,7 @@ workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accur
 # **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images)? Your accuracy is in the table only if your run was the full recipe.
 
 # %%
-full = epochs == recipe.ROADSIGNS.epochs and session.images == 2400
+full = (epochs, session.images, session.image_size, batch) == (9, 2400, 64, 32)
 dtype = report["env"]["axes"]["dtype"]["value"]
 yours = {"roadsigns.untrained.top1": None}
 for precision in ("float32", "bfloat16"):
@@ -434,38 +436,38 @@ session.expect(yours)
 # %% [markdown]
 # ## Kill it, and continue
 #
-# Machines fail, and jobs hit their time limit. A run of days must survive that without a change in its result. What has to be saved? The next cell saves the state after two steps, trains on for two more, and compares that with two ways to resume.
+# Machines fail, and jobs hit their time limit. A run that takes days must survive this and still give the same result. What has to be saved? The next cell trains for four steps. Then it trains for two, saves the state, and does the other two from there: once with the weights alone, once with the momentum too.
 
 # %%
 import copy
 
-fixed_batches = [next(iter(loader)) for _ in range(2)]
+fixed_batches = [b for _, b in zip(range(4), loader, strict=False)]
 
 
-def two_steps(weights, momentum=None):
+def train_on(batches, weights, momentum=None):
     network = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
     network.load_state_dict(weights)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
     if momentum:
         optimizer.load_state_dict(copy.deepcopy(momentum))  # it is updated in place
-    for images, labels in fixed_batches:
+    for images, labels in batches:
         optimizer.zero_grad()
         F.cross_entropy(network(images.to(device)), labels.to(device)).backward()
         optimizer.step()
     return copy.deepcopy(network.state_dict()), optimizer.state_dict()
 
 
-saved = two_steps(start)
-undisturbed, _ = two_steps(*saved)
+undisturbed, _ = train_on(fixed_batches, start)
+saved = train_on(fixed_batches[:2], start)
 for what, state in {"weights": saved[:1], "weights and momentum": saved}.items():
-    resumed, _ = two_steps(*state)
+    resumed, _ = train_on(fixed_batches[2:], *state)
     gap = max((resumed[name] - undisturbed[name]).abs().max().item() for name in start)
     print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
 # If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, to a new file that is then renamed, so that a crash never leaves half a checkpoint.
 #
-# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The test runs both, with the `tiny` network, because the promise is about bits, not accuracy. A program cannot catch SIGKILL, just as it cannot catch a power cut. Look in the log for the epoch from which the killed run resumes.
+# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both, with the `tiny` network, because the promise is about bits, not accuracy. A program cannot catch SIGKILL. Look in the log for the epoch from which the killed run resumes.
 
 # %%
 import signal
@@ -500,7 +502,7 @@ print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 #
 # ## The ladder
 #
-# This figure, the ladder, returns in the notebooks that change the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. Published rungs are on the right.
+# This figure is the ladder. You will see it again in the notebooks that change the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. NVIDIA's published speeds are on the right.
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -512,7 +514,7 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # %% [markdown]
 # ## What to take with you
 #
-# - A training script fits on one page. Most of a training library is what makes runs of days reliable.
+# - A training script fits on one page. Most of a training library is what makes long runs reliable.
 # - Silent mistakes give plausible numbers, so check the accuracy on unseen images in `eval()` mode.
 # - If input and computation overlap, only the slower one counts. Measure before you make anything faster.
 # - Activations fill the memory, and they grow with the batch and the image area.

@@ -7,9 +7,9 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-workers: int | None = None  # workers that train together; None: 2, on GPUs all, at most 8
+workers: int | None = None  # workers that train together; None: one per GPU up to 8, or 2 on a CPU
 batch: int | None = None  # images per worker and step
-seed: int = 0  # start of all randomness
+seed: int = 0  # seed of all random numbers
 
 # %%
 import os
@@ -42,7 +42,7 @@ os.environ |= {
 workshop.ladder.figure()
 
 # %% [markdown]
-# The first rung is your script from notebook 02. If computation takes most of its time, use more processors. But workers that train one model must exchange their gradients in every step, which adds a third part, **communication**. Where will the time go now?
+# The first rung is your script from notebook 02. If computation takes most of its time, use more processors. But workers that train one model must exchange their gradients in every step, which adds a third part to each step: **communication**. Where will the time go now?
 #
 # ## Data parallelism
 #
@@ -74,11 +74,11 @@ for name, norm in {
 # %% [markdown]
 # Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted, because sharing them would cost a message per layer.
 #
-# So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, for 16 images as for 256.
+# So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, whether the batch has 16 images or 256.
 #
 # ## The ring
 #
-# If all workers sent their gradients to worker 0, its link would carry everything. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *scatter-reduce*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0, then set the number of workers to 8 and compare the megabytes.
+# If all workers sent their gradients to worker 0, its link would carry everything. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *scatter-reduce*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Move the step slider to follow chunk 0. At the last step, note the megabytes. Then set the workers to 8, go to the last step again, and compare.
 
 # %%
 import inspect
@@ -93,7 +93,7 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # ## Recipe 1: press the sport button
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), has a recipe that keeps the model and adapts the training procedure.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), gives a recipe that leaves the model alone and changes only how it is trained.
 #
 # **Step one: use the NVIDIA container.** Horovod, NCCL and MPI must be compiled to work together, and in the container they are:
 #
@@ -101,7 +101,7 @@ print(inspect.getsource(nb03.all_reduce))
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 # ```
 #
-# `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. [docs/containers.md](../docs/containers.md) describes this project's own image.
+# This image is for TensorFlow scripts, such as those of notebook 04: it has no PyTorch. `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
 #
 # **Step two: five changes.** First, what happens if a launcher starts the *unchanged* script several times?
 
@@ -109,21 +109,21 @@ print(inspect.getsource(nb03.all_reduce))
 # $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# All report the same loss, to the last digit, because every process runs the whole training by itself. Nothing failed, and nothing got faster. Now make the five changes:
+# All report the same loss, because every process runs the whole training by itself. (On a machine with several GPUs, all of them used the first one.) There was no error, and nothing got faster. Now make the five changes:
 
 # %% language="bash" magic_args="-e"
 # diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
 
 # %% [markdown]
 # 1. **Start, and take a device.** After `hvd.init()` a process knows its number, the **rank**, and the number of processes, the **size**. The *local* rank counts the processes on one machine and selects the GPU. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
-# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever.
+# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `set_epoch` gives each epoch a new order; without it, every epoch has the same one. The random crops should differ between ranks too, so each rank takes its rank as its seed.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
 # 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 #
-# In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` only serve the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest.
+# In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` are there only for the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest.
 #
-# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times as fast all workers together are as one: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. As long as your file does not use Horovod, the finished script is used.
+# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times faster all workers together are than one: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. As long as your file does not use Horovod, the finished script is used.
 
 # %%
 workshop.ladder.predict(rung, 1.6)  # your number
@@ -133,7 +133,7 @@ found = workshop.ladder.climb(
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU the workers share the cores that one had before, so do not expect twice the speed. A CPU run can still show whether the script is *right*. The next cell shows the evidence for each change. ○ means the run could not decide.
+# On a CPU the workers share the cores that one had before, so do not expect twice the speed. A CPU run can still show whether the script is *right*. The next cell shows the evidence for each change. ○ means that the run could not tell.
 
 # %%
 script = workshop.ladder.script(rung)
@@ -194,8 +194,8 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # $HOROVODRUN python without.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# - Without the **share**, all ranks see the same images, so of eight GPUs, seven do nothing useful.
-# - Without the **rate**, the weights move about half as far (with two workers).
+# - Without the **share**, all ranks see the same images, so seven out of eight GPUs do nothing useful.
+# - Without the **scaled rate**, the weights move about half as far (with two workers).
 # - Without the **broadcast**, the ranks' weights differ, so the averaged gradient is not the gradient of any rank's model.
 # - Without the **average**, the ranks start alike and become different models.
 #
@@ -203,21 +203,21 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 #
 # ### The same with DDP
 #
-# PyTorch has its own version, `DistributedDataParallel` (DDP), and its own launcher. The five changes are the same; wrapping the model makes two of them.
+# PyTorch has its own version, `DistributedDataParallel` (DDP), and its own launcher. The five changes are the same; wrapping the model takes care of two of them, 4 and 5.
 
 # %% language="bash" magic_args="-e"
 # diff --unified=0 "$LADDER/1_single.py" "$LADDER/2_ddp.py" || test $? = 1
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's containers have not had it since TensorFlow 25.02. *Learn the ring and the five changes from it; start new work on DDP.* FSDP2 also splits the weights; you need it only if the model does not fit on one GPU, and ResNet-50 does.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with it is TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 also splits the weights; you need it only if the model does not fit on one GPU; ResNet-50 fits.
 #
 # ### In TensorFlow
 #
 # TensorFlow scripts have three traps:
 #
 # - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
-# - Horovod's Keras integration belongs to Keras 2. Under Keras 3 the gradients are **not averaged**, without a warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
+# - Horovod's Keras integration belongs to Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
 # - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). The same two remedies work.
 #
 # ### The talk's `mpirun` line
@@ -233,12 +233,12 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # |---|---|
 # | `-np 8` | 8 processes, one per GPU |
 # | `--allow-run-as-root` | in a container you are root, which `mpirun` refuses otherwise |
-# | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two |
+# | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two hosts |
 # | `-bind-to none` | do not bind a process to one core, because it has data loader threads |
 # | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
 # | `-x NAME`, `-x NAME=VALUE` | pass an environment variable on; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
-# | `-mca pml ob1` | use MPI's plain layer for its own messages ... |
-# | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses that for the gradients |
+# | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
+# | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
 #
 # `rn50 run` writes such a line for you; `--dry-run` only prints it.
 
@@ -253,7 +253,11 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # The communication does not depend on the batch, so a larger batch does more work for the same lost time. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
 
 # %%
-lost = found.get("communication_ms", 0.0)
+lost = found.get("communication_ms")
+if lost is None:
+    print("DDP overlaps the exchange with the backward pass, so its script cannot time it;")
+    print("the next lines assume that it costs nothing.")
+lost = lost or 0.0
 print(f"your script's communication: {lost:.0f} ms per step")
 per_image = found["compute_ms"] / batch
 for size in (8, 16, 32, 64, 128, 256):
@@ -263,7 +267,7 @@ efficiency = 100 * batch * per_image / (batch * per_image + lost)
 # %% [markdown]
 # ### The published figures
 #
-# NVIDIA's *ResNet-50 v1.5 for MXNet* measured weak scaling, with the same batch per GPU on 1, 4 and 8 GPUs of a DGX-1. The rates are *Total IPS*: images per second, data and computation together. The FP16 command was `benchmark.py -n 1,4,8 -b 208 --dtype float16 -i 100 -e 12 -w 4 --num-examples 25600`; for FP32 it had `-b 96` and `--num-examples 12800`. **Predict:** which precision scales better?
+# NVIDIA's *ResNet-50 v1.5 for MXNet* reports weak scaling: the same batch per GPU on 1, 4 and 8 GPUs of a DGX-1. The rates are *Total IPS*: images per second, data and computation together. The FP16 command was `benchmark.py -n 1,4,8 -b 208 --dtype float16 -i 100 -e 12 -w 4 --num-examples 25600`; for FP32 it had `-b 96` and `--num-examples 12800`. **Predict:** which precision scales better?
 
 # %%
 for precision in ("fp32", "fp16"):
@@ -282,7 +286,8 @@ for precision in ("fp32", "fp16"):
 # %%
 fig = nb03.draw_phases()
 workshop.figure(
-    fig, alt="Four GPUs: images reach them over PCIe switches, gradients circle over NVLink."
+    fig,
+    alt="Four GPUs: images reach them over PCIe switches, gradients travel in a ring over NVLink.",
 )
 
 # %% language="bash" magic_args="-e"
@@ -293,7 +298,7 @@ workshop.figure(
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images, and an eighth as many per epoch. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
+# Eight workers with 16 images each take steps of 128 images each, and an eighth as many steps per epoch. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags
@@ -332,11 +337,11 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; in the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# In the recorded runs, the full rate without warm-up hardly learns in six epochs, and neither does the unscaled rate. With the warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached the same ImageNet accuracy with ResNet-50 at a batch of 8,192 as at 256.
+# In the recorded runs, the network hardly learns in six epochs at the full rate without warm-up. At the unscaled rate, its loss does not fall below that of guessing (2.48). With the warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74 % error) as at 256 (23.60 %).
 #
 # ## Does it learn as well?
 #
-# Full runs take too long here, so these results of notebook 02's recipe are recorded: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
+# Full runs take too long here, so the results below, with notebook 02's recipe, were recorded in advance: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]

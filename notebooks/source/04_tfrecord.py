@@ -3,13 +3,13 @@
 #
 # After this notebook you can measure whether the input limits a training run, store images as TFRecord shards, and build a tf.data pipeline stage by stage, for one rank or for many.
 #
-# **Time:** 35 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+# **Time:** 35 minutes · **Needs:** notebook 03 for the ranks and the five changes · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 device: float = 1442.6  # images/s of the simulated accelerator: one V100 in FP16
 rounds: int | None = None  # rounds in which the stages take turns
-seed: int = 0  # start of all randomness
+seed: int = 0  # seed of all random numbers
 
 # %%
 import os
@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python opens, decodes, crops and resizes one image after another, and passes each batch to TensorFlow through `feed_dict`. This is such a loop:
+# That recipe feeds the network by hand: Python opens, decodes, crops and resizes one image after another, and passes each batch to TensorFlow through `feed_dict`. Here is such a loop:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -107,16 +107,16 @@ for storage, delay in {
     "a network, 1 ms": 1e-3,
     "a hard disk, 10 ms": 1e-2,
 }.items():
-    print(f"With the delay of {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s")
+    print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s")
 
 # %% [markdown]
-# If your files are in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round: the delays in the list are assumed typical values, and the rates follow from them. Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
+# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round. (The delays in the list are typical values, not measurements; the rates follow from them.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
 #
-# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. The talk calls both together recipe 2, "optimize fuel flow".
+# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. Together, the talk calls them recipe 2, "optimize fuel flow".
 #
 # ## Write shards
 #
-# A data set is split over several TFRecord files, called *shards*. This command copies the JPEGs unchanged into eight shards, in an order shuffled across the classes.
+# A data set is split into several TFRecord files, called *shards*. This command copies the JPEGs unchanged into eight shards, in an order shuffled across the classes.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.tfrecord "$DATA" $SHARDS --train-shards 8 --val-shards 1 2>&1
@@ -124,7 +124,7 @@ for storage, delay in {
 # head -3 $SHARDS/index/train-00000-of-00008.idx
 
 # %% [markdown]
-# The last three lines are from the index of the first shard: offset and size of each record. TensorFlow reads a shard from front to back and needs no index; DALI and random access do.
+# The last three lines are from the index of the first shard: the offset and size of each record. TensorFlow reads a shard from front to back and needs no index; DALI needs one, and so does random access.
 #
 # ## What a record is
 #
@@ -162,7 +162,7 @@ print(f"data:   stored {data_crc:08x}, computed {masked_crc(data):08x}")
 print(f"data begins with {data[:48]}")
 
 # %% [markdown]
-# You can see the names of features in the data. Let TensorFlow parse the message, then flip one bit of the file and let TensorFlow read it again. **Predict:** does it notice?
+# You can see some feature names in the data. Let TensorFlow parse the message, then flip one bit of the file and let TensorFlow read it again. **Predict:** does it notice?
 
 # %%
 if TF:
@@ -180,7 +180,7 @@ if TF:
         print("\nDataLossError:", error.message.split("}} ")[-1])
 
 # %% [markdown]
-# The checksum catches any single flipped bit. It cannot catch a misunderstanding about the content: in this schema the labels **count from 1**; in the talk's they are floating-point numbers that count from 0. A program that confuses the two is off by one for every image and reports no error.
+# The checksum catches any single flipped bit. It cannot catch a misunderstanding about the content: in this schema the labels **count from 1**; in the talk's they are floating-point numbers that count from 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
 # ## From a loop to a pipeline, one stage at a time
 #
@@ -212,7 +212,7 @@ def measure(name, guess):
 
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. (tf.data would add a prefetch stage at the end by itself; the options switch that off until you do it.) Is it faster than Python?
 
 # %%
 if TF:
@@ -235,7 +235,10 @@ if TF:
         image = tf.image.resize(tf.slice(image, begin, size), (224, 224), antialias=True)
         return tf.cast(image, tf.uint8)
 
-    stages["tf.data"] = tf.data.TFRecordDataset(shards).map(decode).batch(32)
+    by_hand = tf.data.Options()
+    by_hand.experimental_optimization.inject_prefetch = False
+    records = tf.data.TFRecordDataset(shards).with_options(by_hand)
+    stages["tf.data"] = records.map(decode).batch(32)
     measure("tf.data", 1.0)
 
 # %% [markdown]
@@ -247,6 +250,7 @@ if TF:
 if TF:
     files = tf.data.Dataset.from_tensor_slices(shards)
     records = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=4)
+    records = records.with_options(by_hand)
     stages["+ interleave"] = records.map(decode).batch(32)
     measure("+ interleave", 1.0)
 
@@ -264,7 +268,7 @@ if TF:
     measure("+ parallel map", 1.0)
 
 # %% [markdown]
-# **Decode only the crop.** The random box is drawn from the JPEG's header; then only that part is decoded. On average a crop covers half of the image.
+# **Decode only the crop.** The JPEG's header gives the image's size, which is enough to draw the random box. Then only that part is decoded. On average a crop covers half of the image.
 
 # %%
 if TF:
@@ -281,7 +285,7 @@ if TF:
     measure("+ decode the crop", 1.0)
 
 # %% [markdown]
-# **Prefetch** makes the next batches while the device works on this one.
+# **Prefetch** prepares the next batches while the device works on the current one.
 
 # %%
 if TF:
@@ -289,7 +293,7 @@ if TF:
     measure("+ prefetch", 1.0)
 
 # %% [markdown]
-# Single measurements on a busy machine mislead. The next cell lets all stages take turns, so that a slow moment affects each of them, and draws the median of the rounds and the range. Diamonds are your predictions.
+# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow moment affects all of them, and plots the median and range over the rounds. Diamonds are your predictions.
 
 # %%
 timed = {name: [] for name in stages}
@@ -315,9 +319,9 @@ print(f"The device is busy {speed['Python loop'] / device:.0%} of the time with 
 print(f"and {speed[names[-1]] / device:.0%} with all stages.")
 
 # %% [markdown]
-# Ask after each bar: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, input or device.
+# At each bar, ask: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. The next cell computes it from your rates. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured in front of one V100 in FP16, so for faster devices the second column is a lower limit. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -328,7 +332,7 @@ for name, ips in {"a CPU": 20.0, **speeds}.items():
     )
 
 # %% [markdown]
-# A model that trains on a CPU at 20 images/s is hardly affected by its input. If you measure only there, you will conclude that a Python loop is good enough, which is wrong for a GPU.
+# A model that trains on a CPU at 20 images/s loses little by waiting for its input. If you measure only there, you will conclude that a Python loop is good enough, which is wrong for a GPU.
 #
 # ## Shard, then shuffle
 #
@@ -363,7 +367,7 @@ if TF:
 #
 # ### How good is a shuffle buffer?
 #
-# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell it is sorted by class, which happens if you pack one folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell it is sorted by class, as it is if you pack one folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -401,7 +405,7 @@ if TF:
 # grep "loss = " log
 
 # %% [markdown]
-# It runs without an error, although its ranks do not shard. It makes two more silent mistakes.
+# It runs without an error, although its ranks do not shard. Two more of its silent mistakes are worth a closer look.
 #
 # **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row will show.
 
@@ -426,17 +430,21 @@ if TF:
     print(f"Distinct angles for six images: {distinct}")
 
 # %% [markdown]
-# In the first row all images have the same angle, and so they would for the whole training. **Draw random numbers in the graph.**
+# In the first row all images have the same angle, and they would keep it for the whole training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images upside down. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks upside down. But upside down, a *yield* sign has the outline of a warning sign, and a limit of 50 looks like 20. So omit this flip for signs. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 of a limit of 50 looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
-# `train_horovod.py` is recipe 1 in current TensorFlow: the loop of `train_single.py` with Horovod's five changes. The next cell copies it to `train.py` and shows where Python loads the images.
+# `train_horovod.py` is recipe 1 in current TensorFlow: the loop of `train_single.py` with Horovod's five changes. The next cell copies it to `runs/lesson-04/recipe2.py` and shows where Python loads the images. Your `runs/train.py` stays as it is.
 
 # %%
 recipes = Path(os.environ["RECIPES"])
-mine, before, after = Path("train.py"), recipes / "train_horovod.py", recipes / "train_tfrecord.py"
+mine, before, after = (
+    Path("recipe2.py"),
+    recipes / "train_horovod.py",
+    recipes / "train_tfrecord.py",
+)
 shutil.copy(recipes / "model.py", "model.py")
 if not mine.exists():
     shutil.copy(before, mine)
@@ -444,9 +452,9 @@ text = before.read_text()
 print(text[text.index("def load(") : text.index("def checksum(")])
 
 # %% [markdown]
-# Edit `train.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files.
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files.
 #
-# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. As long as `train.py` is unedited, the finished script runs. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, 29 new lines.
+# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. As long as `recipe2.py` is unedited, the finished script runs. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, 29 new lines.
 
 # %% language="bash" magic_args="-e"
 # mkdir -p two-signs/train
@@ -463,8 +471,7 @@ if os.environ["READY"]:
         "--batch-size", 8, "--warmup-epochs", 0, steps=4, seconds=1, single=session.alone,
         env={"CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
-    for row in tried.rows:
-        print(f"{row.change:8} {row.status:9} {row.evidence}")
+    print(tried)
 
 # %% [markdown]
 # The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 3 as well as with Keras 2. Two shortcuts do not work with Keras 3: Horovod's `DistributedOptimizer` in Keras's `fit` trains without averaging, and TensorFlow's own `MultiWorkerMirroredStrategy` [fails](https://github.com/keras-team/keras/issues/20585). Use `tf-keras`, or a loop such as this one.
@@ -495,4 +502,4 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 #
 # **Try it yourself.** Set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input stops being the bottleneck.
 #
-# What remains is decoding, which can keep all cores busy while a GPU waits. In the next notebook, DALI can decode on the GPU.
+# What remains is decoding, which can keep all cores busy while a GPU waits. The next notebook introduces DALI, which can decode on the GPU.

@@ -3,13 +3,13 @@
 #
 # After this notebook you can prove that a training run waits for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
 #
-# **Time:** 30 minutes · **Needs:** notebook 03 for the script that you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 30 minutes · **Needs:** notebook 03 for the script that you extend, DALI and Horovod · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-v100: float = 1442.6  # images per second of the accelerator that is simulated: a V100 in FP16
-rounds: int | None = None  # turns of everything that is timed
-seed: int = 0  # start of all randomness
+v100: float = 1442.6  # images/s of the simulated accelerator: one V100 in FP16
+rounds: int | None = None  # rounds of each timed comparison
+seed: int = 0  # seed of all random numbers
 
 # %%
 import itertools
@@ -93,7 +93,7 @@ def wait_like_a_v100(images, labels):
 
 
 def images_per_second(batches, step, count, warm_up):
-    """Return the speed of a loop of `count` steps; the first `warm_up` empty the queue."""
+    """Return the speed of a loop of `count` steps; `warm_up` steps before them empty the queue."""
     for number in range(-warm_up, count):
         if number == 0:
             begin = time.perf_counter()
@@ -109,13 +109,13 @@ for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v1
     print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}: headroom {perfect / real:.2f} times")  # fmt: skip
 
 # %% [markdown]
-# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. Feeding a fast accelerator, the same loader can be the bottleneck. The faster your device, the more the rest of this notebook can gain.
+# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. In front of a fast accelerator, the same loader can be the bottleneck. The faster your device, the more the rest of this notebook can gain.
 #
-# What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colours are enlarged to full size. That is arithmetic, and a faster disk would not help.
+# What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is arithmetic, and a faster disk would not help.
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. This project uses version 1.34 on CPUs and 2.4 on GPUs.
+# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. One word per operator decides where it runs: `cpu`, `mixed` or `gpu`. This project uses version 1.34 on CPUs and 2.4 on GPUs.
 #
 # Build a pipeline in four pieces. The first only reads. `build` turns the function into a graph, and `run` returns the next batch.
 
@@ -235,15 +235,15 @@ if DALI:
     print(f"Decoding is {share:.0f} % of the graph; decoding only the crop saves {saved:.0f} %.")
 
 # %% [markdown]
-# A crop has about half of the pixels on average, so compare that with the time saved. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
+# A crop has about half of the pixels on average. Compare that with the time saved. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
 #
 # ### What changed since 1.34
 #
-# One word per operator decides where it runs: `cpu`, `mixed` or `gpu`. Older texts about DALI state rules that no longer hold:
+# Older texts about DALI state rules that no longer hold:
 #
-# - *No CPU operator after a GPU operator.* True in 1.34. Since 1.44 `node.cpu()` brings data back.
+# - *No CPU operator after a GPU operator.* True in 1.34. Since 1.44, with the dynamic executor (`exec_dynamic=True`), `node.cpu()` brings data back.
 # - *A pipeline is always a graph.* Since 1.52 **dynamic mode** calls operators like functions, batch by batch. It suits debugging and Python control flow.
-# - *nvJPEG and libjpeg-turbo decode.* Since 2.2 the default decoder is nvImageCodec, which calls them and others.
+# - *nvJPEG and libjpeg-turbo decode.* Since 2.2 the default decoder is nvImageCodec, which uses these two and other decoders.
 #
 # Check your version:
 
@@ -266,7 +266,7 @@ if DALI:
 # %% [markdown]
 # ## A fair comparison
 #
-# Three loaders now read the same files, take random crops of 8 to 100 % of the area, and resize with antialiasing: Pillow in processes (above), TensorFlow's `tf.data`, and DALI.
+# Three loaders now read the same files, take random crops of 8 to 100 % of the area (TensorFlow and DALI vary the crop's aspect ratio too), and resize with antialiasing: Pillow in processes (above), TensorFlow's `tf.data`, and DALI.
 
 # %%
 loaders = {"DataLoader + Pillow": pillow}
@@ -318,14 +318,17 @@ for row, (name, values) in enumerate(rates.items()):
     print(f"{name:20} {np.median(values):8,.0f} images/s, {np.median(ratio):.2f} times Pillow (from {ratio.min():.2f} to {ratio.max():.2f})")  # fmt: skip
 axes.axvline(v100, color="#d55e00", ls="--", label=f"a V100 in FP16 needs {v100:,.0f}")
 axes.set_yticks(range(len(rates)), list(rates))
-axes.set(title=f"Loaders on {cores} cores, {size} pixels, one dot per round", xlabel="images/s")
+axes.set(
+    title=f"Loaders on {cores} cores ({decoder} in DALI), {size} pixels, one dot per round",
+    xlabel="images/s",
+)
 axes.legend()
 medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.items())
 workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed line is a V100.")
 over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
 
 # %% [markdown]
-# On a CPU, all three unpack the same bits on the same cores with similar JPEG code, so do not expect one to be many times as fast as another. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator does not use that engine, so there you use `decoders.image` followed by `random_resized_crop`.
+# On a CPU, all three unpack the same bits on the same cores with similar JPEG code, so do not expect one to be many times as fast as another. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator does not use that engine, so there you use `decoders.image` followed by `random_resized_crop`. (The finished rung keeps the fused operator.)
 #
 # With eight V100s and TensorFlow, NVIDIA published the effect of the input pipeline:
 
@@ -335,10 +338,10 @@ for name, ips in published.items():
     print(
         f"{name:10} {ips:9,.2f} images/s, {100 * ips / published['synthetic']:.1f} % of synthetic"
     )
-print(session.results["published.v100.8gpu.input.dali.ips"].provenance)
+print("source:", session.results["published.v100.8gpu.input.dali.ips"].provenance)
 
 # %% [markdown]
-# *Synthetic* is the perfect loader of this notebook's first cells, so 100 % divided by the last column is the headroom again. On the DGX-1 of the MXNet tables, DALI ran with three threads per GPU. The 40 reader threads of NVIDIA's program (`--data-nthreads`) feed only MXNet's own loader.
+# *Synthetic* plays the part of the perfect loader from the first cells, so 100 % divided by the last column is the headroom again. (In the published MXNet runs on a DGX-1, DALI used three threads per GPU. That program's 40 reader threads, `--data-nthreads`, serve only MXNet's own loader.)
 #
 # ## The same image?
 #
@@ -382,7 +385,7 @@ workshop.images([images[-1] for images in resized.values()], labels=list(resized
                 alt=f"One image, resized in several ways. Mean differences from Pillow, of 255: {finding}")  # fmt: skip
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all pixels that become one. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The third difference is easy to overlook: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
+# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has another cause, which is easy to overlook: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
 #
 # ## Who reads what
 #
@@ -440,7 +443,7 @@ if DALI:
 workshop.ladder.changes("3_dali", "2_horovod")
 
 # %% [markdown]
-# You know the headroom of this machine. **Predict** how many times as fast the script becomes: replace the number, then run both rungs. While they run, check the utilisation with `htop`, and with `nvidia-smi dmon` if you have a GPU. Is the CPU or the GPU the busy one?
+# You know the headroom of this machine. **Predict** how many times as fast the script becomes: replace the number, then run the next two cells. While they run, check the utilisation with `htop`, and with `nvidia-smi dmon` if you have a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
@@ -473,6 +476,8 @@ if DALI:
     )
 
 # %% [markdown]
+# ## What to take with you
+#
 # The figure splits each step into input, computation and communication. The headroom tells you how much a shorter input part could gain.
 #
 # - Cache one batch before you change a loader. You cannot gain more than the headroom.
@@ -481,4 +486,4 @@ if DALI:
 # - Compare loaders in turns, on the same images, with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #
-# Now the input keeps up, or you know what is missing. What remains is the arithmetic. The next notebook asks how few bits it needs.
+# Now the input keeps up, or you know what holds it back. What remains is the arithmetic. The next notebook asks how few bits it needs.

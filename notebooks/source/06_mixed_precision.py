@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook you can say what 16-bit numbers gain and what they lose, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, and predict from arithmetic and memory traffic how much faster a network becomes.
+# After this notebook you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, and predict from arithmetic and memory traffic how much faster a network becomes.
 #
-# **Time:** 35 minutes · **Needs:** notebook 05 for the script that you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 35 minutes · **Needs:** notebook 05 for the script that you extend, DALI and Horovod · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 pairs: int | None = None  # timed pairs of float32 and 16 bits
-seed: int = 0  # start of all randomness
+seed: int = 0  # seed of all random numbers
 
 # %%
 import io
@@ -68,7 +68,7 @@ for dtype, (integer, exponent) in formats.items():
     print(f"smallest {info.smallest_normal * info.eps:.2g}")
 
 # %% [markdown]
-# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` without its last 16 bits: it has the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only from 0.00000006 to 65,504.
+# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` without its last 16 bits: it has the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only 0.00000006 to 65,504.
 #
 # **Predict** before you run: what becomes of 70,000, of 0.00000001 and of 1.001 in each format?
 
@@ -82,7 +82,7 @@ for value in (70_000.0, 1e-8, 1.001):
 # %% [markdown]
 # ## Gradients that vanish
 #
-# Gradients are small, because the loss is a *mean*: the gradient of one pixel of one feature map is its share of a mean over all images. To look at real ones, train a small network on road signs for a moment in `float32`.
+# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little to a mean over all images. To look at real ones, train a small network on road signs briefly in `float32`.
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -144,7 +144,10 @@ axes.axvline(16, color="black", ls="--", label="infinite in float16")
 axes.set(title="Gradients that flow back", xlabel="size, power of two", ylabel="count", xlim=(-60, 20))  # fmt: skip
 axes.legend(loc="upper left")
 finding = f"{vanish:.1f} % vanish in float16, {vanish_bfloat16:.2f} % in bfloat16."
-workshop.figure(fig, alt=f"Histogram of gradients by size, below the range of float16. {finding}")
+workshop.figure(
+    fig,
+    alt=f"Histogram of gradients by size, mostly in the lower part of float16's range. {finding}",
+)
 print(finding)
 
 # %% [markdown]
@@ -235,7 +238,7 @@ for dtype in formats:
     print(f"{str(dtype):15} {weight.item():.6g}; it should be 1.1")
 
 # %% [markdown]
-# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower ones, which follow when the rate decays. What share of the weights does not change at all?
+# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower ones, which the schedule reaches later. What share of the weights does not change at all?
 
 # %%
 for rate in (1e-2, 1e-3, 1e-4):
@@ -252,9 +255,9 @@ for rate in (1e-2, 1e-3, 1e-4):
 # %% [markdown]
 # So the weights stay in `float32`; these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master weights.
 #
-# ## All of it in twelve lines
+# ## A training loop in twelve lines
 #
-# PyTorch has two tools for all of this. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` is your rule, starting at 2^16 and with a wait of 2,000 steps.
+# PyTorch has two tools for this. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` is your rule, starting at 2^16 and with a wait of 2,000 steps.
 
 
 # %%
@@ -308,7 +311,7 @@ for fused in (False, True):
 #
 # ## Why 208 images in FP16 and 96 in FP32?
 #
-# These are NVIDIA's batches on a V100 with 16 GB. ResNet-50's weights take only 0.1 GB. Most of the memory holds **activations**: outputs of layers that the backward pass needs. Ask autograd what it keeps:
+# These are NVIDIA's batches on a V100 with 16 GB. Notebook 02 estimated the limit from `float32` activations, the outputs of layers that the backward pass needs. Now measure what 16 bits change:
 
 
 # %%
@@ -341,7 +344,7 @@ memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
 #
 # ## Tensor Cores and the roofline
 #
-# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. Intel's AMX does the same in a CPU. A layer is limited by arithmetic *or* by memory traffic, depending on its **FLOP per byte**, the operations per byte moved. A convolution can use each number hundreds of times, but a ReLU uses it once. Measure both limits of this machine:
+# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. Intel's AMX does the same on a CPU. A layer is limited by arithmetic *or* by memory traffic, depending on its **FLOP per byte**, the operations per byte moved. A convolution can use each number hundreds of times, but a ReLU uses it once. Measure both limits of this machine:
 
 # %%
 from torch.utils import benchmark
@@ -362,7 +365,7 @@ print({name: f"{peak / 1e9:,.1f} GFLOP/s" for name, peak in peaks.items()})
 print(f"memory: {bandwidth / 1e9:.1f} GB/s")
 
 # %% [markdown]
-# The next figure, a **roofline**, shows both limits for this machine and, from its data sheet, for a V100. Each mark is one type of layer in ResNet-50 during training. On the slope a layer is limited by memory, and on the flat part by arithmetic. **Predict:** which marks can Tensor Cores raise?
+# The next figure, a **roofline**, shows both limits for this machine and, from NVIDIA's data sheet, for a V100. Each mark is one type of layer in ResNet-50 during training. On the slope a layer is limited by memory, and on the flat part by arithmetic. **Predict:** which marks can Tensor Cores raise?
 
 # %%
 from workshop.lessons import nb06
@@ -382,11 +385,12 @@ for axes, (name, (limits, bytes_per_s)) in zip(panels, roofs.items(), strict=Tru
     axes.set(title=name, xlabel="FLOP per byte", ylabel="GFLOP/s at most")
 panels[1].legend(fontsize="small")
 workshop.figure(
-    fig, alt="Rooflines of this machine and of a V100: only convolutions reach the flat part"
+    fig,
+    alt="Rooflines of this machine and of a V100: on the V100 only convolutions reach the flat part",
 )
 
 # %% [markdown]
-# Of these four types, only the convolutions reach the flat part. The others are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum time of all layers on a V100:
+# On the V100, only the convolutions reach the flat part of the roof. (An H100 needs more FLOP per byte, so there even they may not in 16 bits.) The others are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum times of all types of layers on a V100:
 
 # %%
 least = {}
@@ -403,18 +407,18 @@ print(f"Published: {published[1] / published[0]:.2f} times.")
 # %% [markdown]
 # By this estimate, arithmetic that is eight times as fast makes the step four times as fast. The published factor is 3.6. The two runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
 #
-# On newer GPUs there is a third candidate, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
+# On newer GPUs there is another format, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
 
 # %%
 print("matrix products:", torch.get_float32_matmul_precision())  # highest: real float32
 print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 
 # %% [markdown]
-# On such GPUs it does for convolutions, but not for matrix products. A "float32" ResNet on an A100 is therefore mostly TF32 unless you switch it off, and a speed-up over it looks smaller than one over real FP32.
+# On such GPUs, PyTorch uses TF32 by default for convolutions, but not for matrix products. A "float32" ResNet on an A100 is therefore mostly TF32 unless you switch it off, and a speed-up over it looks smaller than a speed-up over real FP32.
 #
 # ## Your turn: one more rung
 #
-# Open `runs/train.py`, which uses DALI since notebook 05, and add mixed precision. It takes seven lines. Try it before you look at the solution:
+# Open `runs/train.py`, which has used DALI since notebook 05, and add mixed precision. It takes seven lines. Try it before you look at the solution:
 
 # %%
 workshop.ladder.changes("4_amp", "3_dali")
@@ -422,7 +426,7 @@ workshop.ladder.changes("4_amp", "3_dali")
 # %% [markdown]
 # Horovod exchanges the gradients *before* `scaler.step` tests them, so either all workers skip a step or none does.
 #
-# **Predict** how many times as fast the script becomes on this machine. You know its roofline, and whether it emulates `bfloat16`. Replace the number, then run both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
+# **Predict** how many times as fast the script becomes on this machine. You know its roofline, and whether it emulates `bfloat16`. Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
 
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number
@@ -461,7 +465,7 @@ native = None if emulated or device.type == "cuda" else speedup
 session.expect({"precision.speedup": native, "precision.vanish": vanish})
 
 # %% [markdown]
-# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back; the first row then has no number of yours. Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back; the first row of the table then leaves your column empty. Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -479,7 +483,7 @@ for dtype in ("float32", "bfloat16"):
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and the FP32 runs differ from each other by as much. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy by several seeds, because a single pair of runs mostly shows noise.
 #
-# ## What you have now
+# ## What to take with you
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -489,10 +493,10 @@ session.note("speedup", speedup, "times", "speed of a training step in 16 bits o
 
 # %% [markdown]
 # - Exponent bits give range, and mantissa bits give resolution. `float16` lacks range, and `bfloat16` lacks resolution.
-# - A loss scale moves gradients into `float16`'s range. A fixed one can fail silently.
-# - Updates are too small for 16 bits, so the weights stay in `float32`.
+# - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
+# - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory, which allows the larger batch.
 # - Arithmetic becomes much faster, but memory traffic is only halved. The mix of layers decides the total.
 # - A faster step may have to wait for its input. After each rung, ask again where the time goes; `rn50 diagnose` measures it.
 #
-# So far the course was about training. The next notebook uses a trained network: how fast is one answer, and how fast are many?
+# So far the course has been about training. The next notebook uses a trained network: how fast is one answer, and how fast are many?
