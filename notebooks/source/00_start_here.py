@@ -68,7 +68,7 @@ for ax, file, answer, share in zip(axes.flat, chosen, answers, sure, strict=True
         xticks=[], yticks=[], title=f"{file.parent.name}", xlabel=f"{answer}, {100 * share:.0f} %"
     )
 right = sum(answers == truth)
-fig.suptitle(f"Eight signs: class above, the network's answer below; {right} right")
+fig.suptitle(f"True class above, the network's answer below: {right} of 8 correct")
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
@@ -85,7 +85,7 @@ print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(r
 # %% [markdown]
 # ## Why train so much?
 #
-# This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, people and lanes. The cars that use these networks also collect the data for the next ones, so development is a loop of five steps. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
+# This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, people and lanes. Cars that use these networks also collect the data that trains the next ones, so development is a loop of five steps. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
 
 # %%
 loop = ["collect data", "train models", "simulate", "re-simulate", "map"]
@@ -110,7 +110,7 @@ ax.axis("off")
 workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every pass through the loop adds data, and the networks are trained again on all of it. How long does that take? You can estimate it. ImageNet, the data set behind the published ResNet-50 results, has 1,281,167 training images, and the recipe shows each of them 90 times. The rates and hours below were published for one V100 GPU with 16 GB, in 32-bit (FP32) and 16-bit (FP16) precision. The hours come from `runner -n 1 -b 96 --dtype float32` and from `runner -n 1 -b 208`, which trains in FP16 by default.
+# Every pass through the loop adds data, and the networks are trained again on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet. ImageNet, the data set behind the published ResNet-50 results, has 1,281,167 training images, and the recipe shows each of them 90 times. NVIDIA published the rates and hours below for one 16 GB V100, in 32-bit (FP32) and 16-bit (FP16) precision. The hours are for its training script, called as `runner -n 1 -b 96 --dtype float32` and from `runner -n 1 -b 208`, which trains in FP16 by default.
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -119,11 +119,13 @@ for precision in ("fp32", "fp16"):
     took = session.results[f"published.v100.1gpu.{precision}.hours"].value
     hours = images * passes / rate / 3600
     print(f"{precision.upper()}: {images:,} images x {passes} epochs / {rate:,} images/s", end=" ")
-    print(f"= {hours:.1f} h, reading {rate * megabytes / images:.0f} MB/s; published: {took} h")
+    print(
+        f"= {hours:.1f} h at {rate * megabytes / images:.0f} MB/s from storage; published: {took} h"
+    )
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. The other ways to go faster are several GPUs and an input pipeline that keeps up with them. Minibatching is also memory-bound: with the same 16 GB, the published FP32 run has 96 images in a batch, the FP16 run 208.
+# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. (The talk says that minibatching is memory-bound: memory limits the batch.) In the same 16 GB, the published FP32 run uses a batch of 96, the FP16 run 208. The other ways to go faster are several GPUs and an input pipeline that keeps up with them.
 #
 # ## Where the course goes
 #
@@ -133,17 +135,17 @@ print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} 
 workshop.course_map()
 
 # %% [markdown]
-# Each lesson has a notebook of exercises. Checks tell you at once what is wrong with an answer and why. So far you have passed:
+# Each lesson has a notebook of exercises. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which ones you have passed:
 
 # %%
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a lesson computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: it is so short that its accuracy and speed mean nothing. If a lesson needs hardware that you don't have, you see a smaller variant, or a recorded result and its source.
+# The profile decides how much a lesson computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that accuracy and speed mean nothing. If you lack the hardware for a lesson, you get a smaller variant, or a recorded result and its source.
 #
 # ## Your turn
 #
-# A fleet of 100 cars has 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days do 90 epochs of training on all of them take, at `rate` images per second? Replace `...` with your formula.
+# Each of the 100 cars in a fleet has 8 cameras. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days does training take then, for 90 epochs on all of them at `rate` images per second? Replace `...` with your formula.
 
 
 # %%

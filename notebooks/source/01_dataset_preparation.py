@@ -32,7 +32,7 @@ os.environ |= {
 # %% [markdown]
 # ## What is in the data set
 #
-# A model learns what is in the files, not what you think is in them. Ten minutes of looking at them can save days of training.
+# A model learns what is in the files, not what you think is in them. Ten minutes spent looking at them can save days of training.
 #
 # The layout is the usual one for ImageNet: one folder per split, and in it one folder of images per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
 
@@ -66,7 +66,7 @@ print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 10
 print("colour modes here:", dict(modes))
 
 # %% [markdown]
-# ImageNet's mean is the size of its archive divided by the number of images; the headers inside the archive are less than 1 % of it. Next, look at the images, their shapes and their sizes.
+# The mean image size of ImageNet is the size of its archive divided by the number of images; the headers inside the archive are less than 1 % of it. Next, look at the images, their shapes and their sizes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -93,7 +93,9 @@ for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
 right.set(title="File sizes", xlabel="kilobytes", ylabel="training images")
 right.legend()
 upright = 100 * np.mean(height > width)
-finding = f"{upright:.0f} % are in portrait format; the largest file has {kilobytes.max():.0f} KB"
+finding = (
+    f"{upright:.0f} % are in portrait orientation; the largest file is {kilobytes.max():.0f} KB"
+)
 workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. {finding}.")
 print(finding)
 
@@ -102,7 +104,7 @@ print(finding)
 #
 # ## From folder to label
 #
-# A network knows its classes only by number, so a number must mean the same class in training, in validation and a year later. The rule: **the label is the rank of the folder's name in sorted order**, counted from 0.
+# A network knows its classes only by number, so each number must mean the same class in training, in validation, and a year from now. The rule: **the label is the rank of the folder's name in sorted order**, counted from 0.
 #
 # The rule has a weakness. Suppose one folder is missing from val because a copy was interrupted. **Predict:** what accuracy is reported for a perfect model?
 
@@ -115,7 +117,7 @@ print("labels in train:", in_train)
 print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f} % top-1")
 
 # %% [markdown]
-# The missing folder shifts every label after it. Nothing crashes, and the training loss looks healthy. Only the validation accuracy is poor, and finding out why can take days. So keep the list of classes next to the data, and look at some validation images with their labels.
+# The missing folder shifts every label after it. With a plain folder loader nothing crashes, and the training loss looks healthy: only the validation accuracy is poor, and finding out why can take days. (`rn50` compares the two sets of folders and refuses to start.) So keep the list of classes next to the data, and look at some validation images with their labels.
 #
 # ## ImageNet's archives
 #
@@ -218,7 +220,9 @@ kind, length = word >> 29, word & (1 << 29) - 1
 flag, label, number, unused = struct.unpack_from("<IfQQ", packed, 8)
 jpeg = packed[8 + 24 : 8 + length]
 print(f"magic {magic:#x}, kind {kind} (a whole record), length {length:,}")
-print(f"flag {flag} (one label), label {label:.0f}, number {number}, second number {unused}")
+print(
+    f"flag {flag} (one label), label {label:.0f}, number {number}, second number {unused} (unused)"
+)
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
@@ -238,15 +242,11 @@ for line in Path("records/val.lst").read_text().splitlines():
     own += pack(int(number), float(label), (data / "val" / path).read_bytes())
 words = np.frombuffer(packed, dtype="<u4")
 print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}")
-print(
-    f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} places that look like the start of one"
-)
-print(
-    f"ImageNet, if its bytes were random: {ARCHIVE / 4 / 2**32:.1f} more such places than records"
-)
+print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numbers")
+print(f"If ImageNet's bytes were random, {ARCHIVE / 4 / 2**32:.1f} more would be there by chance")
 
 # %% [markdown]
-# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a multiple of 4 bytes. If it does, the real writer omits it and splits the record into parts there (kinds 1, 2 and 3); the reader puts it back.
+# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a multiple of 4 bytes. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
 #
 # A reader or writer without this rule passes most small tests. The last line of the output estimates, for random bytes, how often ImageNet needs it, so such a program *probably* fails there. You implement the rule in exercise `ex01.frame`.
 #
@@ -304,9 +304,9 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works, too. So why make one large file? Read all images in three ways, in turns, without decoding: one file per image in random order, records in random order, and records from front to back. Each way is measured **warm**, with the bytes in memory, and **cold**, after asking the operating system to drop them.
+# Training from the folder works, too. So why make one large file? The next cells read all validation images in three ways, which take turns, without decoding: one file per image in random order, records in random order, and records from front to back. Each way is measured **warm**, with the bytes in memory, and **cold**, after asking the operating system to drop them.
 #
-# **Predict:** how many times faster is the last way than the first, warm and cold?
+# **Predict:** how many times as fast as the first way is the last, warm and cold?
 
 # %%
 import random
@@ -346,6 +346,8 @@ for turn in range(rounds + 1):  # the first one warms up
         for way in ways:
             if cache == "cold":
                 forget()
+            else:
+                way()  # not timed: now all bytes are in memory
             begin = time.perf_counter()
             way()
             if turn:
@@ -363,7 +365,7 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
     ax.barh(names, mid, xerr=ends, capsize=4)
     ax.axvline(needed, color="black", ls="--", label="training speed of 8 V100s, FP16")
-    ax.set(title=f"Reading speed, {cache}", xlabel=f"images/s, median and range of {rounds} turns")
+    ax.set(title=f"Reading speed, {cache}", xlabel=f"images/s, median and range of {rounds} rounds")
     ax.locator_params(axis="x", nbins=5)
 axes[0].invert_yaxis()
 axes[1].legend(fontsize=8)
@@ -375,7 +377,7 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose that takes 1 ms. How long does it take for all of ImageNet? The published runs used DALI: of its threads, three per GPU decode, and one per GPU reads, so eight GPUs have 8 readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
+# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
 
 # %%
 print(
@@ -387,7 +389,7 @@ overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f} % larger than the first")
 
 # %% [markdown]
-# The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. In return, you need a second copy on disk and have to pack again whenever the data changes.
+# At 1 ms per file, even 8 readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. In return, you need a second copy on disk and have to pack again whenever the data changes.
 #
 # ## Resize? Which quality?
 #
@@ -421,11 +423,11 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 saves nothing here, because the originals already have a quality of 91 to 95, and it changes the pixels all the same. Resizing takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here, because each would need its own training run.
+# Quality 95 saves nothing here, because the originals already have a quality of 91 to 95, and it changes the pixels all the same. Resizing takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. (The published runs never passed that 5 % to DALI, whose default minimum is 8 %.) The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here, because each would need its own training run.
 #
 # ## One wrong bit
 #
-# Disks and copies sometimes corrupt a bit. **Predict:** what share of images with a single flipped bit still decodes without an error?
+# Disks and copies sometimes corrupt a bit. **Predict:** what share of copies of one image, each with a single flipped bit, still decode without an error?
 
 # %%
 exact = np.asarray(Image.open(io.BytesIO(original)).convert("RGB"), float)
@@ -446,7 +448,7 @@ for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.set_title(f"mean error {error:.0f} of 255", fontsize=10)
     ax.axis("off")
 fig.suptitle("One image, and the three worst results of flipping one bit")
-finding = f"{len(decoded)} of {session.flips} images with one flipped bit decode without an error"
+finding = f"{len(decoded)} of {session.flips} damaged copies decode without an error"
 workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
 print(finding)
 
@@ -471,7 +473,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# Without checksums, the same damage passes, at most with a warning from the decoder, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you know that the files are good.
+# Without checksums, this damage passes, at most with a warning from the decoder, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you know that the files are good.
 #
 # Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
@@ -482,9 +484,9 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. Given a whole data set, `verify` also compares the classes of train and val, so it would report the missing folder from above.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name that could contradict it. Given a whole data set, `verify` also compares the classes of train and val, so it would report the missing folder from above.
 #
-# TensorFlow has its own format, TFRecord, with checksums in each record. Its usual ImageNet labels count from 1. Notebook [04](04_tfrecord.ipynb) covers it.
+# TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
 # ## Your numbers
 
@@ -504,7 +506,7 @@ session.note(
 # - A label is the rank of the folder's name. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: translate the numbers, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
-# - Pack pass-through unless disk or decoding forces you to resize.
+# - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
 # To try: pack at quality 30 and look again, or flip two bits instead of one.

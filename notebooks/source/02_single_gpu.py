@@ -129,7 +129,7 @@ print(f"with model.eval():    {top1(small.eval()):.1f} % right")
 print(f"without model.eval(): {top1(small.train()):.1f} % right")
 
 # %% [markdown]
-# In training mode the statistics come from a batch with almost only one class, so normalisation removes much of what distinguishes it from the others. Both numbers look plausible. Training has such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that nearly every batch holds a single class. **Predict** what the loss curve will look like.
+# In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Both numbers look plausible. Training code can contain such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -218,7 +218,7 @@ for name, ips in speeds.items():
 # %% [markdown]
 # NVIDIA published 82.0 h and 22.9 h for the two V100 lines, with validation included. A fleet of cars cannot wait 40 × 22.9 hours for its new model. That is the reason for everything that follows.
 #
-# ### Minibatching is memory-bound: memory limits the batch
+# ### Memory limits the batch
 #
 # Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, and they must stay in memory until then. PyTorch has a hook that sees every tensor it keeps.
 
@@ -247,7 +247,7 @@ for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 2
     print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
 
 # %% [markdown]
-# The published batches of 96 and 208 are below these limits, because workspace and temporary copies need memory too. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. How much does a larger batch gain here?
+# The published batches of 96 and 208 are well below these limits: workspace and temporary copies need memory too. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. How much does a larger batch gain here?
 
 # %%
 import time
@@ -270,13 +270,9 @@ def rate(count):
 
 counts = [2, 4, 8, 16, 32]
 rates = [rate(count) for count in counts]
-fig, axes = plt.subplots(figsize=(10, 3), layout="constrained")
-axes.plot(counts, rates, "o-")
-axes.set(title=f"Speed here, {session.image_size} pixels", xlabel="batch", ylabel="images/s")
-axes.set_ylim(0)
+print("images/s by batch:", *(f"{count}: {r:.1f}," for count, r in zip(counts, rates, strict=True)))
 gain = rates[-1] / rates[0]
 print(f"A batch of 32 is {gain:.1f} times as fast per image as a batch of 2.")
-workshop.figure(fig, alt=f"Images/s by batch. A batch of 32 is {gain:.1f} times as fast.")
 
 # %% [markdown]
 # ## The recipe
@@ -287,7 +283,7 @@ workshop.figure(fig, alt=f"Images/s by batch. A batch of 32 is {gain:.1f} times 
 workshop.show("rn50lib.recipe:REFERENCE")
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, and in proportion for other batches. Your script scales its `--lr` in the same way.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, and in proportion for other batches.
 #
 # The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 at three points.
 #
@@ -332,7 +328,7 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the third line decays five epochs late, without an error. The library's function has no state: it is a pure function of the progress: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers, by contrast, must be saved and restored.
+# In a sequence, the second scheduler counts from its own start, so the third line decays five epochs late, without an error. The library's function has no state: it depends only on the progress, so for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers, by contrast, must be saved and restored.
 #
 # ## v1 and v1.5
 #
@@ -498,7 +494,7 @@ same = sum(np.array_equal(calm[name], killed[name]) for name in calm)
 print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 
 # %% [markdown]
-# This holds for the same number of threads, because sums are then added in the same order. On a GPU some operations add in whatever order their threads finish, so the runs agree only up to rounding. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. Your script's `random.uniform` does not do that.
+# This holds for the same number of threads, because the terms of each sum are then added in the same order. On a GPU some operations add in whatever order their threads finish, so the runs agree only up to rounding. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. The crops that your script draws do not meet this requirement.
 #
 # ## The ladder
 #
@@ -514,9 +510,9 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # %% [markdown]
 # ## What to take with you
 #
-# - A training script fits on one page. Most of a training library is what makes long runs reliable.
+# - A training script takes about a hundred lines. Most of the code in a training library is there to make long runs reliable.
 # - Silent mistakes give plausible numbers, so check the accuracy on unseen images in `eval()` mode.
-# - If input and computation overlap, only the slower one counts. Measure before you make anything faster.
+# - If input and computation overlap, only the slower one counts. Measure first.
 # - Activations fill the memory, and they grow with the batch and the image area.
 # - The learning rate scales with the global batch, starts with a warm-up, and is a pure function of the progress.
 # - With everything restored, a killed run on a CPU gives the same result as an uninterrupted one.

@@ -109,14 +109,14 @@ print(inspect.getsource(nb03.all_reduce))
 # $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# All report the same loss, because every process runs the whole training by itself. (On a machine with several GPUs, all of them used the first one.) There was no error, and nothing got faster. Now make the five changes:
+# All report the same loss, because every process runs the whole training by itself. (On a machine with several GPUs, all the processes used the first GPU.) There was no error, and nothing got faster. Now make the five changes:
 
 # %% language="bash" magic_args="-e"
 # diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
 
 # %% [markdown]
 # 1. **Start, and take a device.** After `hvd.init()` a process knows its number, the **rank**, and the number of processes, the **size**. The *local* rank counts the processes on one machine and selects the GPU. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
-# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `set_epoch` gives each epoch a new order; without it, every epoch has the same one. The random crops should differ between ranks too, so each rank takes its rank as its seed.
+# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `set_epoch` gives each epoch a new order; without it, every epoch has the same one. The random crops should differ between ranks too, so each process uses its rank as its seed.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
 # 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
@@ -210,14 +210,14 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with it is TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 also splits the weights; you need it only if the model does not fit on one GPU; ResNet-50 fits.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with it is TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 also splits the weights; you need it only if the model does not fit on one GPU, and ResNet-50 does fit.
 #
 # ### In TensorFlow
 #
 # TensorFlow scripts have three traps:
 #
 # - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
-# - Horovod's Keras integration belongs to Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
+# - Horovod's Keras integration was written for Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
 # - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). The same two remedies work.
 #
 # ### The talk's `mpirun` line
@@ -250,15 +250,12 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 #
 # Each message has a fixed cost and a cost per megabyte, which you will measure in notebook 08. Because of the fixed cost, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) and sends many at once.
 #
-# The communication does not depend on the batch, so a larger batch does more work for the same lost time. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
+# The amount of communication does not depend on the batch, so a larger batch does more work for at most the same lost time: a longer backward pass also hides more of the exchange. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
 
 # %%
-lost = found.get("communication_ms")
-if lost is None:
-    print("DDP overlaps the exchange with the backward pass, so its script cannot time it;")
-    print("the next lines assume that it costs nothing.")
-lost = lost or 0.0
-print(f"your script's communication: {lost:.0f} ms per step")
+lost = found.get("communication_ms", 0.0)
+timed = f"{lost:.0f} ms per step" if horovod else "not timed (DDP overlaps it), taken as 0"
+print(f"your script's communication: {timed}")
 per_image = found["compute_ms"] / batch
 for size in (8, 16, 32, 64, 128, 256):
     print(f"batch {size:3} per worker: {100 * size * per_image / (size * per_image + lost):.0f} %")
@@ -298,7 +295,7 @@ workshop.figure(
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images each, and an eighth as many steps per epoch. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
+# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps as for one worker with 16 images. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags
@@ -354,7 +351,7 @@ workshop.ladder.figure()
 
 # %% tags=["results"]
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {workers} workers")
-session.note("communication_ms", lost, "ms", "communication per step")
+session.note("communication_ms", lost, "ms", "communication per step that is not hidden")
 session.note("scaling_efficiency", efficiency, "%", "computation as a share of both")
 
 # %% [markdown]
@@ -365,6 +362,6 @@ session.note("scaling_efficiency", efficiency, "%", "computation as a share of b
 # - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
 # - Larger batches and faster links improve scaling; faster computation alone makes the lost time a larger share.
 #
-# **Try it:** find the bugs in `exercises/hunt/train_parallel.py`.
+# **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer).
 #
 # The talk ends this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.

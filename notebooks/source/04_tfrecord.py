@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python opens, decodes, crops and resizes one image after another, and passes each batch to TensorFlow through `feed_dict`. Here is such a loop:
+# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) Here is such a loop:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -112,7 +112,7 @@ for storage, delay in {
 # %% [markdown]
 # If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round. (The delays in the list are typical values, not measurements; the rates follow from them.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
 #
-# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. Together, the talk calls them recipe 2, "optimize fuel flow".
+# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. The talk calls the two together recipe 2, "optimize fuel flow".
 #
 # ## Write shards
 #
@@ -193,7 +193,7 @@ stages, predicted = {"Python loop": PythonLoop()}, {}
 
 
 def rate(batches):
-    """Return images/s in front of a device that takes 1 / `device` seconds per image."""
+    """Return images/s when feeding a device that takes 1 / `device` seconds per image."""
     batches = iter(batches)
     next(batches)
     begin = time.perf_counter()
@@ -212,7 +212,7 @@ def measure(name, guess):
 
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. (tf.data would add a prefetch stage at the end by itself; the options switch that off until you do it.) Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. (tf.data would add a prefetch stage at the end on its own; the options switch that off, so that you can add it yourself.) Is it faster than Python?
 
 # %%
 if TF:
@@ -314,14 +314,14 @@ gain = speed[names[-1]] / speed["Python loop"]
 ax.set(title=f"All stages: {gain:.2f} times the Python loop", xlabel="images/s, 224 px")
 ax.legend()
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
-workshop.figure(fig, alt=f"Images/s before a device of {device:,.1f} images/s: {found}")
+workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
 print(f"The device is busy {speed['Python loop'] / device:.0%} of the time with the Python loop")
 print(f"and {speed[names[-1]] / device:.0%} with all stages.")
 
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured in front of one V100 in FP16, so for faster devices the second column is a lower limit. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured while feeding one simulated V100 in FP16, so for faster devices the second column is a lower limit. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -367,7 +367,7 @@ if TF:
 #
 # ### How good is a shuffle buffer?
 #
-# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell it is sorted by class, as it is if you pack one folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell it is sorted by class, as happens when you pack one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -391,7 +391,7 @@ if TF:
 #
 # ## The talk's recipe 2
 #
-# [exercises/recipes](../exercises/recipes/README.md) has the talk's scripts, written for TensorFlow 1, which `tf.compat.v1` still runs. One writes a TFRecord file with raw pixels; the other trains from it with a queue of file names, a `TFRecordReader` and `shuffle_batch`. Their mistakes are left in.
+# [exercises/recipes](../exercises/recipes/README.md) has the talk's two scripts for recipe 2, written for TensorFlow 1, which `tf.compat.v1` still runs. One writes a TFRecord file with raw pixels; the other trains from it with a queue of file names, a `TFRecordReader` and `shuffle_batch`. Their mistakes are left in.
 
 # %% language="bash" magic_args="-e"
 # [ "$READY" ] || { echo "TensorFlow or Horovod is missing: make setup WITH=tensorflow"; exit 0; }
@@ -432,7 +432,7 @@ if TF:
 # %% [markdown]
 # In the first row all images have the same angle, and they would keep it for the whole training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 of a limit of 50 looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
@@ -454,7 +454,7 @@ print(text[text.index("def load(") : text.index("def checksum(")])
 # %% [markdown]
 # Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files.
 #
-# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. As long as `recipe2.py` is unedited, the finished script runs. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, 29 new lines.
+# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. As long as `recipe2.py` is unedited, the finished script runs. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
 
 # %% language="bash" magic_args="-e"
 # mkdir -p two-signs/train
@@ -496,10 +496,10 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 #
 # - First find out whether the input is the bottleneck. The faster the device, the likelier that is.
 # - TFRecord turns many small files into a few large reads. A checksum protects each record, but not the meaning of its features.
-# - Add one stage at a time, and measure in turns.
+# - Add one stage at a time, and let the stages take turns when you measure them.
 # - Shard the file names, then shuffle. Shuffle across the classes when you write the shards.
 # - Draw random numbers in the graph, and use only augmentations that keep the label.
 #
-# **Try it yourself.** Set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input stops being the bottleneck.
+# **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input stops being the bottleneck.
 #
 # What remains is decoding, which can keep all cores busy while a GPU waits. The next notebook introduces DALI, which can decode on the GPU.

@@ -58,7 +58,7 @@ class Signs(torch.utils.data.Dataset):
         left, top = random.randint(0, image.width - width), random.randint(0, image.height - height)
         box = (left, top, left + width, top + height)
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
-        return torch.from_numpy(np.array(image)), i % 12
+        return torch.from_numpy(np.array(image)), i % 12  # any label: only the speed counts here
 
 
 def endless(loader):
@@ -73,7 +73,7 @@ loader = torch.utils.data.DataLoader(
 pillow = endless(loader)
 
 # %% [markdown]
-# Two devices consume the batches: this machine training ResNet-50, and a simulated V100, which sleeps for as long as a V100 would compute.
+# Two devices consume the batches: this machine running ResNet-50 forwards and backwards, and a simulated V100, which sleeps for as long as a V100 would compute.
 #
 # **Predict:** how much faster is each of them with a perfect loader?
 
@@ -109,7 +109,7 @@ for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v1
     print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}: headroom {perfect / real:.2f} times")  # fmt: skip
 
 # %% [markdown]
-# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. In front of a fast accelerator, the same loader can be the bottleneck. The faster your device, the more the rest of this notebook can gain.
+# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. When it feeds a fast accelerator, the same loader can be the bottleneck. The faster your device, the more the rest of this notebook can gain.
 #
 # What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is arithmetic, and a faster disk would not help.
 #
@@ -309,7 +309,9 @@ if DALI:
 rates = {name: [] for name in loaders}
 for _ in range(rounds):
     for name, batches in loaders.items():
-        rates[name].append(images_per_second(batches, lambda *batch: None, session.batches, 8))
+        rates[name].append(
+            images_per_second(batches, lambda *batch: None, session.batches, 2 * cores + 4)
+        )
 fig, axes = plt.subplots(figsize=(9, 2.6))
 for row, (name, values) in enumerate(rates.items()):
     axes.barh(row, np.median(values), color="#0072b2")
@@ -409,7 +411,7 @@ if DALI:
 # %% [markdown]
 # Shards rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. By default nothing is shuffled, and an incomplete last batch is filled with images from the next epoch.
 #
-# A class folder can be split by file. In a record file, DALI needs an **index** with the offset of each record to find where shard 1 begins.
+# Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where shard 1 begins.
 
 # %% language="bash" magic_args="-e"
 # echo "key and offset of each record:"
@@ -460,7 +462,7 @@ for rung in ("2_horovod", "3_dali"):
 # %% tags=["results"]
 workshop.ladder.figure()
 session.note("headroom", headroom[train_here], "times", "faster with a cached batch, this machine")
-session.note("headroom_v100", headroom[wait_like_a_v100], "times", "the same in front of a V100")
+session.note("headroom_v100", headroom[wait_like_a_v100], "times", "the same when feeding a V100")
 if DALI:
     session.note("dali_over_pillow", over_pillow, "times", "DALI's speed over DataLoader + Pillow")
     session.note("decode_share", share, "%", "time of the graph that is decoding")
@@ -483,7 +485,7 @@ if DALI:
 # - Cache one batch before you change a loader. You cannot gain more than the headroom.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
 # - Decoding takes most of the time, and decoding only the crop saves less than its share of the pixels suggests.
-# - Compare loaders in turns, on the same images, with the same resizing.
+# - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #
 # Now the input keeps up, or you know what holds it back. What remains is the arithmetic. The next notebook asks how few bits it needs.

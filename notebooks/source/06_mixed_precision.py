@@ -35,7 +35,7 @@ workshop.ladder.figure()
 #
 # Once the input keeps up, what remains is arithmetic, and moving numbers between memory and the processor. A `float32` has 32 bits. With 16 bits, an array takes half the memory and half the traffic, and hardware built for it computes several times as fast.
 #
-# The right panel of the figure shows how much that can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
+# The right panel of the figure shows how much that can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains on 400.2 images per second with one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
 # GPUs since Volta have fast arithmetic in `float16`. CPUs with 16-bit arithmetic mostly have `bfloat16`. Check your machine's flags:
 
@@ -151,7 +151,7 @@ workshop.figure(
 print(finding)
 
 # %% [markdown]
-# The gradients occupy only the lower end of `float16`'s range; its upper end is unused. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
+# The gradients lie at the lower end of `float16`'s range or below it; its upper end is unused. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
 # ## Write the loss scale yourself
 #
@@ -220,7 +220,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# Your rule skips the first steps until the scale fits, and later one step each time that the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
+# Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
 #
 # The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which at least you notice.
 #
@@ -390,7 +390,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# On the V100, only the convolutions reach the flat part of the roof. (An H100 needs more FLOP per byte, so there even they may not in 16 bits.) The others are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum times of all types of layers on a V100:
+# On the V100, only the convolutions reach the flat part of the roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even its convolutions may stay on the slope.) The others are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum times of all types of layers on a V100:
 
 # %%
 least = {}
@@ -465,7 +465,7 @@ native = None if emulated or device.type == "cuda" else speedup
 session.expect({"precision.speedup": native, "precision.vanish": vanish})
 
 # %% [markdown]
-# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back; the first row of the table then leaves your column empty. Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back; your column in the first row of the table is then empty. Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -481,7 +481,7 @@ for dtype in ("float32", "bfloat16"):
     print(f"road signs, {dtype}: {seeds} %, mean {sum(seeds) / 3:.1f}")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and the FP32 runs differ from each other by as much. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy by several seeds, because a single pair of runs mostly shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and the FP32 runs differ from each other by as much. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
 #
 # ## What to take with you
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, and measure latency and throughput the way published tables do.
+# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, and measure latency, and throughput the way published tables do.
 #
 # **Time:** 25 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -39,7 +39,7 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command trains ResNet-50 on the road signs briefly. The variables in capitals were set in the cell above.
+# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at their recipe's 64 pixels. The variables in capitals were set in the cell above.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $EPOCHS epochs of $IMAGES images"
@@ -89,7 +89,9 @@ labels = torch.tensor([classes.index(file.parent.name) for file in some])
 images = torch.stack([prepare(file) for file in some]).to(device)
 with torch.inference_mode():
     logits = torch.cat([model(part) for part in images.split(32)]).cpu()
-print(f"{100 * (logits.argmax(1) == labels).float().mean():.1f} % of {len(some)} images are right")
+print(
+    f"{100 * (logits.argmax(1) == labels).float().mean():.1f} % of {len(some)} images are classified correctly"
+)
 
 # %% [markdown]
 # `rn50 score` does this for the whole validation set, in a new process that knows nothing but the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
@@ -109,7 +111,7 @@ print(f"training reported {trained}, score computed {scored}; equal: {trained ==
 #
 # ## Images that are not in the data set
 #
-# The validation images come from the same generator and the same seed as the training images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. **Predict:** which class will the network choose for the road, and with what probability?
+# The validation images come from the same generator and the same seed as the training images, so good answers on them say little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. **Predict:** which class will the network choose for the road, and with what probability?
 
 # %%
 from workshop.lessons import nb07
@@ -135,12 +137,12 @@ for ax, file in zip(axes.flat, new, strict=True):
     ax.set_xlabel("\n".join(lines))
     ax.set(xticks=[], yticks=[])
     told.append(f"{file.stem}: {lines[0]}")
-fig.suptitle("Six new images, and the three most likely classes of each")
+fig.suptitle("Six new images, with the three most likely classes for each")
 workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(told)}.")
-print(f"{told[-2]}; the 12 probabilities of noise add up to {sure['noise'].sum():.3f}")
+print(f"{told[-2]}; the 12 probabilities for the noise image add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "if it is one of the twelve, which one?", but never "is it one of the twelve?". If a camera can see other things, the training data must contain other things too.
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". They answer "if it is one of the twelve, which one?", not "is it one of the twelve?". If a camera can see other things, the training data must contain other things too.
 #
 # ## How far to trust a probability
 #
@@ -161,7 +163,7 @@ ax.bar_label(ax.bar(x - 0.2, mean, 0.38, label="mean probability"), fmt="%.0f")
 ax.bar_label(ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="right"), fmt="%.0f")
 names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f} %" for g in there]
 ax.set_xticks(x, [f"{name}\n{n} images" for name, n in zip(names, size, strict=True)])
-ax.set(title="Claimed probability and share of right answers", ylabel="%", ylim=(0, 110))
+ax.set(title="Mean probability and share of right answers", ylabel="%", ylim=(0, 110))
 ax.set_xlabel("probability of the chosen class")
 ax.legend(loc="upper left")
 finding = f"{names[-1]}: {size[-1]} images, {share[-1]:.0f} % right, {mean[-1]:.0f} % claimed."
@@ -173,7 +175,7 @@ print(finding)
 #
 # ## A benchmark with six mistakes
 #
-# How long does one answer take? This benchmark prints a number, but makes six mistakes. **Find as many as you can** before you read on.
+# How long does one answer take? The benchmark below prints a number but makes six mistakes. **Find as many as you can** before you read on.
 
 # %%
 import copy
@@ -187,7 +189,7 @@ print(f"A batch of 4 takes {1000 * (time.perf_counter() - begin) / 4:.1f} ms!")
 
 # %% [markdown]
 # 1. The network is in **training mode**: batch norm uses the statistics of these four images, so each answer depends on its neighbours, and every call changes the running averages.
-# 2. Autograd **keeps all activations** for a backward pass that never comes.
+# 2. Without `inference_mode`, autograd **keeps all activations** for a backward pass that never comes.
 # 3. The time includes **decoding**. That can be right, but then the report must say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
 # 5. On a GPU, the clock **does not wait**: the call returns as soon as the work is queued.
@@ -220,7 +222,7 @@ print(f"batch 4, 64 px, float32, {torch.get_num_threads()} threads, {device}, {l
 # %% [markdown]
 # ## Fold the batch norms
 #
-# Training needs batch norm as a separate layer. In inference its mean and variance are fixed, so it is one multiplication and one addition per value, with constants for each channel. The convolution before it can do both:
+# Training needs batch norm as a separate layer. In inference its mean and variance are fixed, so batch norm is one multiplication and one addition per value, with constants for each channel. The preceding convolution can absorb both:
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`
 #
@@ -251,8 +253,10 @@ print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change
 # %%
 (flops, separate), (_, fused) = (nb07.traffic(16, "float32", fused) for fused in (False, True))
 print(f"ResNet-50, 224 px, batch 16, float32: {flops / 1e9:.1f} GFLOP per image in both versions")
-print(f"separate layers: {separate / 1e6:.0f} MB of traffic per image")
-print(f"fused kernels:   {fused / 1e6:.0f} MB, {separate / fused:.1f} times less")
+print(f"separate layers:                      {separate / 1e6:.0f} MB of traffic per image")
+print(
+    f"folded, with ReLU and addition fused: {fused / 1e6:.0f} MB, {separate / fused:.1f} times less"
+)
 
 # %% [markdown]
 # ## Export the network
@@ -284,7 +288,7 @@ print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f} % of t
 #
 # ## Which version is fastest?
 #
-# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also fuses ReLU and addition if PyTorch has a kernel for that on your processor. The versions take turns, so a slow moment of this machine affects all of them. **Predict** the order, and whether folding gains as much as the traffic suggests.
+# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also fuses ReLU and addition if PyTorch has a kernel for that on your processor. The versions take turns, so a slow moment of this machine affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels the weights are a larger share of the traffic than at 224, so expect less.)
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -325,7 +329,7 @@ names = [f"{name}\n{m:.1f} ms" for name, m in zip(ms, middle, strict=True)]
 ax.barh(names, middle, xerr=ends, capsize=4)
 ax.invert_yaxis()
 ax.set(title=f"Time for a batch of {len(batch)} images, 64 px, in six versions ({device})")
-ax.set(xlabel=f"milliseconds: median and range of {rounds} turns")
+ax.set(xlabel=f"milliseconds: median and range of {rounds} rounds")
 plain = ms["inference_mode"]
 gain = {name: float(np.median(plain / values)) for name, values in ms.items()}
 finding = "; ".join(f"{name} {value:.2f}" for name, value in gain.items())
@@ -333,7 +337,7 @@ workshop.figure(fig, alt=f"Time per batch by version. Speed relative to inferenc
 print(f"Speed relative to inference_mode, median of {rounds} rounds: {finding}")
 
 # %% [markdown]
-# Folding can save only the time spent on memory traffic; the arithmetic of the convolutions remains. 16 bits are fast only if the hardware has instructions for them. A CPU that has to emulate bfloat16 is usually slower with it.
+# Folding can save only the time spent on memory traffic; the arithmetic of the convolutions remains. 16-bit arithmetic is fast only if the hardware supports it. A CPU that has to emulate bfloat16 is usually slower with it.
 #
 # Training in float16 needed a loss scale and master weights. Inference has no gradients, so one question is left: do the answers change?
 
@@ -429,28 +433,23 @@ workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch:
 print(f"Largest batch over batch 1: {finding} times the images per second")
 
 # %%
-print("batch      real  synthetic | V100 FP32  V100 FP16   images/s")
-for b in sorted(yours["real"]):
-    row = [rates.get(b, np.nan) for rates in (*yours.values(), v100["FP32"], v100["FP16"])]
-    print("{:5} {:9.1f}  {:9.1f} | {:9.0f}  {:9.0f}".format(b, *row))
-
-# %%
 flops, moved = nb07.traffic(1, "float16")
 bandwidth = 1e9 * session.results["v100.bandwidth"].value  # the data sheet's bytes per second
 peak = 1e12 * session.results["v100.fp16"].value
-print(f"V100, FP16, batch 1: measured {1000 / v100['FP16'][1]:.1f} ms per image, of which the")
-print(f"network needs {1000 * max(moved / bandwidth, flops / peak):.2f} ms by the data sheet")
+print(
+    f"V100, FP16, batch 1: published {1000 / v100['FP16'][1]:.1f} ms per image; by the data sheet,"
+)
+print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):.2f} ms")
 
 # %% [markdown]
-# Why is a batch of 1 so slow on the V100? Memory traffic and arithmetic account for about a tenth of a millisecond, so nearly all of the time goes elsewhere. Total IPS includes three likely causes:
+# Why is a batch of 1 so slow on the V100? At the data sheet's rates, memory traffic and arithmetic would take about a tenth of a millisecond, so nearly all of the time must go elsewhere. Total IPS includes three likely causes:
 #
-# - **Decoding.** A batch of 1 holds one JPEG, so only one of its ten DALI threads has work.
+# - **Decoding.** A batch of 1 holds one JPEG, so only one of DALI's ten validation threads has work.
 # - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost.
 # - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
 #
 # A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two columns comes from the input, the rise in the synthetic column from the network. On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
-
-# %% [markdown]
+#
 # ## Your numbers
 #
 # Your measurements next to recorded ones:
@@ -475,17 +474,17 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # %% [markdown]
 # ## Where is the time going now?
 #
-# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive latency from throughput or vice versa, so publish both, with batch, image size, precision and threads.
+# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive the latency of a request from the throughput of batches, or the reverse, so publish both, with batch, image size, precision and threads.
 #
 # ## What to remember
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
 # - A probability says which of the known classes is most likely, never whether the image shows one of them. Count to see how far you can trust it.
-# - Folding and fusing give the same answers with less memory traffic.
+# - Folding and fusing give the same answers, up to rounding, with less memory traffic.
 # - For a correct timing you need evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Promise a p99, not a mean.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# To try: set `epochs = 1` in the first code cell. Is a network with less training under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# To try: change `epochs` in the first code cell. Is a network with less training under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.

@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every script of the course and see the whole ladder.
 #
-# **Time:** 30 minutes · **Needs:** the scripts of notebooks 02 to 06 · **On a CPU:** about 4 minutes to run
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; rungs 2 to 5 use Horovod and DALI · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -11,7 +11,7 @@ workers: int | None = None  # workers to compare with one; None: all GPUs up to 
 iterations: int | None = None  # iterations per epoch of the sweeps
 ips: float = 1442.6  # images/s of one GPU, for the predictions: published, V100, FP16
 gpu_batch: int = 208  # its batch
-price: float = 2.0  # of one GPU per hour
+price: float = 2.0  # per GPU-hour, in any currency
 
 # %%
 import os
@@ -44,7 +44,7 @@ os.environ |= {
 }
 
 # %% [markdown]
-# ## A benchmark in ten lines
+# ## A first benchmark
 #
 # Here is a typical first benchmark: a model, a batch, a training step and a clock.
 
@@ -83,17 +83,15 @@ print("img/s of each step:", *(f"{rate:.1f}" for rate in rates))
 print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
 
 # %% [markdown]
-# Is the last line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates was printed? What is missing next to it?
+# Is the last printed line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates was printed? What is missing next to it?
 #
-# ## Seven ways to a wrong number
-#
-# The last four come from NVIDIA's own benchmark program and tables.
+# ## Seven ways to get a wrong number
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
 # In a fresh process, the first steps are slow because they allocate memory and choose kernels. On a GPU, `step` returns as soon as the work is queued. So leave out the first steps, and call `torch.cuda.synchronize()` before you read the clock.
 #
-# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports the time of *every* step, so that you can see the warm-up.
+# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports the time of *every* step, so that you can see the warm-up. Read only `now()` and the two loops.
 
 # %%
 # %%writefile {session.folder}/bench.py
@@ -183,7 +181,7 @@ ax.xaxis.get_major_locator().set_params(integer=True)
 ax.legend()
 finding = (
     f"The first step takes {took[0] / np.median(took[half:]):.1f} times as long as a warm one;"
-    f" all steps give {cold:.1f} img/s, the second half {warm:.1f}."
+    f" averaged over all steps, {cold:.1f} img/s; over the second half, {warm:.1f}."
 )
 workshop.figure(fig, alt=f"Milliseconds of each step. {finding}")
 print(finding)
@@ -191,7 +189,7 @@ print(finding)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. Average rates over equal work with the **harmonic mean**, which equals total images over total seconds. Compare the means of your own steps:
+# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. To average rates over equal amounts of work, use the **harmonic mean**, which equals total images over total seconds. Compare the means of your own steps:
 
 # %%
 rates = small / took
@@ -201,11 +199,9 @@ print(f"arithmetic mean             {rates.mean():8.1f}")
 print(f"median                      {np.median(rates):8.1f}")
 
 # %% [markdown]
-# The median describes a typical step, not a run: it ignores how long the slow steps took.
-#
 # ### 3. The best of n
 #
-# "We report the best of five runs." The more runs you make, the higher the best rate, even on the same machine. Draw at random from your own warm steps:
+# "We report the best of five runs." The more runs you make, the higher the best rate, even on the same machine. Draw at random from your own warm steps (this exaggerates, because single steps vary more than whole runs):
 
 # %%
 rng = np.random.default_rng(0)
@@ -218,7 +214,7 @@ for n in (1, 5, 30):
 #
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does the precision gain?" (*equal batch*). Say which one you publish.
 #
-# To compare two things on a machine that is also doing other work, let them **take turns**, and report the **median and range** of the ratio within a turn. A slow moment then affects both.
+# To compare two things on a machine that is also doing other work, let them **take turns**, and report the **median and range** of the ratio within a turn. Then a slow moment affects both. Here, the smaller batch stands in for the one that FP32's memory would allow.
 
 # %%
 reduced = torch.float16 if gpus else torch.bfloat16
@@ -242,13 +238,13 @@ print(f"training, {session.size} px, {device}, {torch.get_num_threads()} threads
 print(f"PyTorch {torch.__version__}, {session.turns} turns")
 
 # %% [markdown]
-# A processor without bfloat16 instructions emulates them, and then the ratio can be below 1. The last line, together with batch and precision, belongs next to every rate.
+# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. So the first benchmark counted cold steps, did not synchronise, printed the best of four, and left out batch, precision and size. The last line, together with batch and precision, belongs next to every rate.
 #
-# ## The same, hardened
+# ## A benchmark that avoids the mistakes
 #
 # `rn50 benchmark` warms up, synchronises, takes harmonic means and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Over epochs, it takes the harmonic mean.
 #
-# The published tables show Total IPS on *real* records. So measure real images, and show synthetic ones, which need no input pipeline, in a second column. Each worker gets the same number of cores. The last batch of the first sweep is too large on purpose. **Predict:** how much faster is synthetic than real, and what should the report say about the batch that is too large?
+# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** runs each number of workers with each batch; the last batch of the first one is too large on purpose. **Predict:** how much faster are synthetic images than real ones, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -277,7 +273,9 @@ workshop.table(
     rows, columns, f"Total IPS, images/s: {sweeps['real']['model']}, {session.size} px, float32"
 )
 gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
-print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthetic ones")
+print(
+    f"one worker, batch {big}: real images give {gap:.0f} % fewer images per second than synthetic ones"
+)
 
 # %% [markdown]
 # If real images are much slower, you measured your input pipeline, and a faster GPU or a different precision would change little.
@@ -297,9 +295,9 @@ print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthet
 #   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# **These rows are not Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
+# **These rows do not use Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
 #
-# ### 5. A failed cell that counts
+# ### 5. A failed cell counted as a result
 #
 # For the batch that is too large, your report has `null` and the reason. The exit status was 1, so a script notices the failure. NVIDIA's program writes `NaN`, which is not valid JSON. A zero would distort the mean:
 
@@ -307,8 +305,8 @@ print(f"one worker, batch {big}: real images are {gap:.0f} % slower than synthet
 rates = [rate for (n, _), rate in real.items() if n == 1]
 measured = [rate for rate in rates if rate is not None]
 print(sweeps["real"]["env"]["cells"]["1"]["100000"]["reason"])
-print(f"harmonic mean of what was measured: {1 / np.mean([1 / r for r in measured]):8.1f} img/s")
-print(f"arithmetic mean with 0 for failure: {sum(measured) / len(rates):8.1f} img/s")
+print(f"mean of what was measured:   {sum(measured) / len(measured):8.1f} img/s")
+print(f"mean with 0 for the failure: {sum(measured) / len(rates):8.1f} img/s")
 
 # %% [markdown]
 # ### 6. A stale report
@@ -334,9 +332,9 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
     print(precision, *(f"{n} GPUs: {it:5.1f} iterations;" for n, it in lasts.items()))
 
 # %% [markdown]
-# With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times between timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
+# With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times within the 100 timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
 #
-# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This is a different loader, so it shows the effect, not its size on a DGX-1.)
+# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This is a different loader, and most of its restart is the start of new worker processes. So it shows the effect, not its size on a DGX-1.)
 
 # %%
 from PIL import Image
@@ -373,7 +371,7 @@ def loader_rate(files, batch=8, count=30):
 files = sorted(Path(session.data_root, "train").glob("*/*.jpg"))[:80]
 pairs = [(loader_rate(files), loader_rate(4 * files)) for _ in range(3)]  # in turns
 lost = 100 * np.median([1 - short / long for short, long in pairs])
-print(f"img/s with restarts and without: {pairs[0][0]:.0f} and {pairs[0][1]:.0f}")
+print("img/s with restarts and without: {:.0f} and {:.0f}".format(*np.median(pairs, axis=0)))
 print(f"the restarts cost {lost:.0f} % (median of 3 turns)")
 
 # %% [markdown]
@@ -381,7 +379,7 @@ print(f"the restarts cost {lost:.0f} % (median of 3 turns)")
 #
 # ## Weak and strong scaling
 #
-# In **weak scaling**, each worker keeps its batch, so the global batch grows. In **strong scaling**, the workers share a fixed batch, so each computes less per step but exchanges just as many gradients. If you read "scales to 512 GPUs", ask which one is meant. **Predict both** for your workers:
+# In **weak scaling**, each worker keeps its batch, so the global batch grows. In **strong scaling**, the workers share a fixed batch, so each computes less per step but exchanges just as many gradients. **Predict both** for your workers:
 
 # %% language="bash" magic_args="-e"
 # export OMP_NUM_THREADS=$CORES
@@ -408,7 +406,7 @@ if workers > gpus > 0:
 # - **Amdahl's law**: a share *s* of the work cannot be split. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Alpha-beta**: a message takes a latency *α* plus its bytes over a bandwidth *β*. In a ring all-reduce, each worker sends 2 (*n* − 1) messages of 1/*n* of the *S* bytes of gradients, so a step takes *compute* + 2 (*n* − 1) (*α* + *S* / (*n β*)).
 #
-# Fit *α* and *β* to the all-reduces that you timed alone, add the predicted time to the step of one worker, and compare with the measured step. Nothing is fitted to that step.
+# Fit *α* and *β* to the all-reduces that you timed alone, add the predicted time to the step of one worker, and compare with the measured step.
 
 # %%
 size, seconds = np.array(report["all_reduce"]).T
@@ -416,6 +414,7 @@ messages = 2 * (workers - 1)
 line = np.column_stack([np.full_like(size, messages), messages * size / workers])
 # divide by the seconds, so that the short messages count as much as the long ones
 alpha, per_byte = np.linalg.lstsq(line / seconds[:, None], np.ones_like(size), rcond=None)[0]
+alpha = max(alpha, 0)  # noise may make it negative
 gradients = 4 * sum(weight.numel() for weight in model.parameters())
 exchange = messages * (alpha + per_byte * gradients / workers)
 predicted = workers * big / (big / one + exchange)
@@ -426,11 +425,11 @@ print(f"{1000 * workers * big / weak:.0f} ms")
 print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f} %")
 
 # %% [markdown]
-# On a CPU, expect the prediction to be too fast: the workers share memory and caches, so each computes more slowly than alone. The model does not include that.
+# The model leaves out two things. DDP overlaps the exchange with the backward pass, so the prediction may be too slow. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too fast; on a CPU or one shared GPU, that usually dominates.
 #
 # ### Compared with published rows
 #
-# Now predict published rows. Amdahl's *s* is solved from the DGX-1 row for 4 GPUs. "Wires only" is alpha-beta with NCCL's constants for the links, overlapped with the backward pass. Two more models add one cause each, fitted to the rows with few GPUs: **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows rows that were not fitted. **Predict:** which model is closest, and how large is its error?
+# Now predict published rows. The next cell solves Amdahl's *s* from the DGX-1 row for 4 GPUs by hand; in the table it is fitted like the other models' numbers. "Wires only" is alpha-beta with published latencies and bandwidths of the links, overlapped with the backward pass. Two more models add one cause each, fitted to the other rows of the same series (up to 4 GPUs, or 16 of 32): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows rows that were not fitted. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -443,13 +442,13 @@ print(f"(published 10,263: {100 * (eight / 10263.2 - 1):+.1f} %)")
 models = ("perfect", "wires only", "Amdahl", "stragglers", "communication")
 rows = nb08.held_out(*models)
 columns = ["rows that were not fitted", "GPUs", "img/s", *(f"{name}, %" for name in models)]
-workshop.table(rows, columns, "Predicted over published, minus 1")
+workshop.table(rows, columns, "Error of the prediction, %")
 errors = np.abs([row[3:] for row in rows])
 for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), strict=True):
     print(f"{name:13} {mean:4.1f} % off on average, {worst:4.1f} % at most")
 
 # %% [markdown]
-# The wires alone explain almost none of the loss. The last two models come within a few per cent on average, although they contradict each other. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
+# The wires alone explain almost none of the loss. The last two models come within a few per cent on average, although they blame different causes. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
 #
 # ## How long would training take?
 #
@@ -470,7 +469,7 @@ for n in (64, 512):
     print("strong scaling {:.0f} or {:.0f} %".format(*strong_n))
 
 # %% [markdown]
-# For 512 GPUs, the honest answer is at best the range between the two numbers, because no row here has more than 32 GPUs. Strong scaling shares the batch of 8 GPUs. Its numbers assume that a GPU is equally fast with every batch; small batches are slower, so they flatter it.
+# No row here has more than 32 GPUs, so for 512 the most you can honestly give is the range between the two numbers. For strong scaling, the global batch is fixed at that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
 #
 # ## Time to accuracy
 #
@@ -486,7 +485,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f} %")
 
 # %% [markdown]
-# Nearly; the published hours also include validation. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step has 106,496. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. trained each point five times:
+# Nearly; the published hours also include validation. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. trained each point five times:
 
 # %%
 goyal = {
@@ -509,7 +508,7 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6 % with another recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. If you have more GPUs than that allows, each gets a smaller batch, which is strong scaling. Another way is a different recipe: the FFCV run above trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
+# Up to about 8,192 images, the plain recipe loses almost nothing. With more GPUs than that, either each gets a smaller batch (strong scaling), or you change the recipe: the FFCV run above trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
 #
 # ## The ladder
 #
@@ -521,7 +520,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. The last rung is your `train.py` if it has some of them; the others are the finished scripts.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others are the finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -564,7 +563,9 @@ session.note("own_error", own_error, "%", "error of the alpha-beta model on this
 # - A fitted model can predict the total to a few per cent. It does not tell you why time is lost.
 # - The goal is time to accuracy, not images per second.
 #
-# To try: set your own GPU's speed and batch in the first code cell and run "How long would training take?" again. So far you have passed:
+# To try: set your own GPU's speed and batch in the first code cell and run "How long would training take?" again.
+#
+# The exercises that you have passed so far:
 
 # %%
 workshop.summary()
