@@ -23,7 +23,7 @@ font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
 .rn50.rn50.rn50 tr,.rn50.rn50.rn50 tr:hover{background:none}
 .rn50.rn50 th,.rn50.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;
 background:none;max-width:none;border:0;
-border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal;overflow-wrap:anywhere}
+border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal;overflow-wrap:break-word}
 .rn50.rn50 th{font-weight:600}
 .rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums}
 .rn50.rn50 td.n{white-space:nowrap}

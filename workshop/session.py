@@ -133,6 +133,7 @@ def start(number: str, profile: str = "auto") -> Session:
     chosen, reason = choose_profile(profile, machine)
     if chosen == "ci":  # spinning threads would take cores from others
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     _put_programs_on_path()
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
@@ -247,8 +248,6 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def has(package: str) -> bool:
     """Return True if a framework is installed; if not, print that the cell is skipped."""
-    if package == "tensorflow":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     found = table.installed(package)
     if not found:
         name = table.PACKAGES.get(package, package)
