@@ -21,6 +21,8 @@ from workshop import output
 from workshop.errors import RunFailed
 
 KEPT_LINES = 80
+# what horovodrun makes TensorFlow say, at any TF_CPP_MIN_LOG_LEVEL
+NOISE = re.compile(r"I0000 |WARNING: All log messages before absl|To enable the following instr")
 HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
@@ -103,7 +105,7 @@ def run(
     try:
         for line in process.stdout or ():
             text = re.sub(HOROVODRUN_MARK, r"\1 ", line.decode("utf-8", "replace").rstrip("\n"))
-            lines = [*lines, text][-KEPT_LINES:]
+            lines = [*lines, *([] if NOISE.match(text) else [text])][-KEPT_LINES:]
             show()
         ended = process.wait()
     finally:  # also when the cell is interrupted: the program ends its own workers

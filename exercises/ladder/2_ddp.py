@@ -64,7 +64,7 @@ def main():
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group()  # 1. one process per GPU
-    torch.manual_seed(dist.get_rank())  # seeds the loader's workers too: other crops per rank
+    torch.manual_seed(dist.get_rank())
     photos = Photos(args.data / "train", args.image_size)
     sampler = DistributedSampler(photos)  # 2. a share of the images each
     loader = DataLoader(

@@ -58,7 +58,7 @@ def endless(loader):
 def main():
     args = parser.parse_args()
     hvd.init()  # 1. one process per GPU
-    torch.manual_seed(hvd.rank())  # seeds the loader's workers too: other crops on each rank
+    torch.manual_seed(hvd.rank())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.cuda.set_device(hvd.local_rank())
