@@ -107,7 +107,7 @@ def test_crops_of_a_large_image_have_the_recipe_s_areas_and_aspects() -> None:
     drawn = [recipes.augment(seed, 4000, 4000) for seed in range(4000)]
     boxes = [box for box, _ in drawn]
     assert sum(mirror for _, mirror in drawn) / 4000 == pytest.approx(0.5, abs=0.03)
-    assert drawn[0] == ((13, 41, 3977, 3428), True)  # the same in every version: runs are repeated by their seed
+    assert drawn[0] == ((13, 41, 3977, 3428), True)  # as ever: a seed repeats a run
     areas = [w * h / 4000**2 for _, _, w, h in boxes]
     aspects = [w / h for _, _, w, h in boxes]
     assert 0.0499 < min(areas) < 0.06 and 0.9 < max(areas) <= 1
