@@ -37,7 +37,8 @@ load_triton_first()  # tests of both frameworks share a process
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # No test may fail because the machine is busy.
-hypothesis.settings.register_profile("rn50", deadline=None)
+slow = [hypothesis.HealthCheck.too_slow]  # on a busy machine
+hypothesis.settings.register_profile("rn50", deadline=None, suppress_health_check=slow)
 hypothesis.settings.load_profile("rn50")
 
 
