@@ -81,13 +81,7 @@ def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
     )
 
 
-@pytest.mark.parametrize(
-    ("backend", "carrier"),
-    [  # with horovod and torch, frozen statistics are the stricter test
-        pytest.param(*GROUPS[0].values, marks=[*GROUPS[0].marks, pytest.mark.acceptance]),
-        *GROUPS[1:],
-    ],
-)
+@pytest.mark.parametrize(("backend", "carrier"), GROUPS)
 def test_two_workers_match_the_gradients_of_one(backend: str, carrier: str, tmp_path: Path) -> None:
     """Both halves of the batch contain the same images, with different labels.
 
