@@ -23,6 +23,7 @@ from workshop.errors import RunFailed
 KEPT_LINES = 80
 # what horovodrun makes TensorFlow say, at any TF_CPP_MIN_LOG_LEVEL
 NOISE = re.compile(r"I0000 |WARNING: All log messages before absl|To enable the following instr")
+FROM_RANK = re.compile(r"\[\d+\] (?!\[frame |.*HorovodInternalError)")  # and no C++ stack
 HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
@@ -119,5 +120,5 @@ def run(
     if ended:
         raise RunFailed(
             f"{shown.split(' -')[0]} ended with exit status {ended}; it said:",
-            "\n".join(([line for line in lines if line.startswith("[")] or lines)[-12:]),
+            "\n".join(([line for line in lines if FROM_RANK.match(line)] or lines)[-12:]),
         )

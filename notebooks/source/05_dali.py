@@ -439,7 +439,7 @@ if DALI:
 #
 # ## Your turn: one more rung
 #
-# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator`, which returns tensors. Try it before you look at the solution:
+# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` from `nvidia.dali.plugin.pytorch`. It needs the reader's `name`, and each batch is a list with a dictionary per pipeline: `data`, and `label` of shape (batch, 1). Try it before you look at the solution:
 
 # %%
 workshop.ladder.changes("3_dali", "2_horovod")

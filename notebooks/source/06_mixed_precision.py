@@ -424,7 +424,7 @@ print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 workshop.ladder.changes("4_amp", "3_dali")
 
 # %% [markdown]
-# Horovod exchanges the gradients *before* `scaler.step` tests them, so either all workers skip a step or none does.
+# Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`: in notebook 03 these lines were there only for the clock, here they are needed.
 #
 # **Predict** how many times as fast the script becomes on this machine. You know its roofline, and whether it emulates `bfloat16`. Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
 

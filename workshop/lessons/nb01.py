@@ -51,9 +51,6 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-# --- meta.mat, a MATLAB 5 file --------------------------------------------------------------------
-
-
 def _meta() -> bytes:
     """Return meta.mat: the array of structs `synsets`, one per class."""
     fields = ("ILSVRC2012_ID", "WNID", "words", "num_children", "num_train_images")

@@ -96,9 +96,6 @@ def explore_ring() -> None:
     )
 
 
-# --- the machine ----------------------------------------------------------------------------------
-
-
 def draw_phases() -> Figure:
     """Draw the two phases of a step on half a DGX-1: images over PCIe, gradients over NVLink."""
     from matplotlib.figure import Figure

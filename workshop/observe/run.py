@@ -161,7 +161,8 @@ class ScriptRun:
                 if now - enough >= self.seconds:
                     return False
             if now - began > self.limit:
-                self.say(f"ended after {self.limit:.0f} s")
+                why = ": the ranks may wait for each other; do all make the same collective calls?"
+                self.say(f"ended after {self.limit:.0f} s{why if not done else ''}")
                 return False
             time.sleep(POLL_S)
         group.wait([])

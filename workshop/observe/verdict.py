@@ -188,7 +188,10 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     if unchanged(fed, alone):
         return SEEN, f"{text}; samples recur unchanged, without augmentation"
     text += ", but augmentation changes pixels, so they may come from the same files"
-    return NOT_SEEN, f"{text}. To decide it, switch the augmentation off or use a DataLoader"
+    return (
+        NOT_SEEN,
+        f"{text}. To decide it, switch the augmentation off or use a DataLoader's sampler",
+    )
 
 
 def planned(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str] | None:
@@ -257,8 +260,10 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     rising = any(values[-1] == max(values) > 1.0001 * values[0] for values in (rates[0], single))
     if not one or rising:
         return NOT_SEEN, f"{text}: still rising, so its peak is not known"
-    if top / one > 1 + CLOSE:
-        return SEEN, f"{text}: {top / one:.3g} times as much"
+    if (factor := top / one) > 1 + CLOSE:
+        twice = factor > (1 + CLOSE) * size
+        text += f": {factor:.3g} times as much{' with so few ranks: scaled twice?' * twice}"
+        return MISSING if twice else SEEN, text
     together, by_one = (
         sum(len(batch) for rank in group for batch in rank.all("inputs")[: len(single)])
         for group in (ranks, alone)
