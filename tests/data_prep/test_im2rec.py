@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from data_prep import common, im2rec, recordwriter
+from data_prep.encoding import pack_header
 from rn50lib.data.recordio import Reader
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
@@ -84,6 +85,16 @@ def test_records_index_and_checksums_match_the_files(tree, tmp_path, threads, mo
         Path(f"{prefix}.{ending}").unlink()
         im2rec.main([flag, str(prefix)])
         assert Path(f"{prefix}.{ending}").read_bytes() == before
+
+
+def test_index_of_records_with_repeated_ids_numbers_them(tmp_path):
+    for name in ("b", "c"):
+        with recordwriter.Writer(tmp_path / name) as writer:
+            writer.write(7, pack_header(1, 7, name.encode()))
+    both = b"".join((tmp_path / f"{name}.rec").read_bytes() for name in ("b", "c"))
+    (tmp_path / "a.rec").write_bytes(both)
+    im2rec.main(["--index", str(tmp_path / "a")])
+    assert (tmp_path / "a.idx").read_text() == f"0\t0\n1\t{len(both) // 2}\n"
 
 
 def test_several_labels_and_reencoded_images_have_checksums(tmp_path):
