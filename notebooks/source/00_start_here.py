@@ -110,7 +110,7 @@ ax.axis("off")
 workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every pass through the loop adds data, and the networks are trained again on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet. ImageNet, the data set behind the published ResNet-50 results, has 1,281,167 training images, and the recipe shows each of them 90 times. NVIDIA published the rates and hours below for one 16 GB V100, in 32-bit (FP32) and 16-bit (FP16) precision. The hours are for its training script, called as `runner -n 1 -b 96 --dtype float32` and from `runner -n 1 -b 208`, which trains in FP16 by default.
+# Every pass through the loop adds data, and the networks are trained again on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet. ImageNet, the data set behind the published ResNet-50 results, has 1,281,167 training images, and the recipe shows each of them 90 times. NVIDIA published the rates and hours below for one 16 GB V100, in 32-bit (FP32) and 16-bit (FP16) precision. The hours come from its training script, run as `runner -n 1 -b 96 --dtype float32` for FP32 and as `runner -n 1 -b 208` for FP16, the script's default.
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -125,7 +125,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. (The talk says that minibatching is memory-bound: memory limits the batch.) In the same 16 GB, the published FP32 run uses a batch of 96, the FP16 run 208. The other ways to go faster are several GPUs and an input pipeline that keeps up with them.
+# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. In the same 16 GB, the published FP32 run fits a batch of 96 and the FP16 run 208: memory limits the batch size, which is what the talk means by "minibatching is memory-bound". The other ways to go faster are several GPUs and an input pipeline that keeps up with them.
 #
 # ## Where the course goes
 #
@@ -135,7 +135,7 @@ print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} 
 workshop.course_map()
 
 # %% [markdown]
-# Each lesson has a notebook of exercises. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which ones you have passed:
+# Each lesson has a notebook of exercises. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which exercises you have passed:
 
 # %%
 workshop.progress()
@@ -145,7 +145,7 @@ workshop.progress()
 #
 # ## Your turn
 #
-# Each of the 100 cars in a fleet has 8 cameras. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days does training take then, for 90 epochs on all of them at `rate` images per second? Replace `...` with your formula.
+# Each of the 100 cars in a fleet has 8 cameras. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on all of these images at `rate` images per second? Replace `...` with your formula.
 
 
 # %%

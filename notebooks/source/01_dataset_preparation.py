@@ -32,7 +32,7 @@ os.environ |= {
 # %% [markdown]
 # ## What is in the data set
 #
-# A model learns what is in the files, not what you think is in them. Ten minutes spent looking at them can save days of training.
+# A model learns what is in the files, not what you think is in them. A few minutes spent looking at them can save days of training.
 #
 # The layout is the usual one for ImageNet: one folder per split, and in it one folder of images per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
 
@@ -100,7 +100,7 @@ workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. 
 print(finding)
 
 # %% [markdown]
-# A program drew these images, but they have the flaws of real photos: signs are small, tilted, dirty or half hidden, and some images are dark, grey or in portrait format.
+# A program drew these images, but they have the flaws of real photos: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
 #
 # ## From folder to label
 #
@@ -162,7 +162,7 @@ print(f"{right} of {number} labels are right if you subtract 1 from the number i
 #
 # ## Odd files
 #
-# Among a million files, some are not what their names say. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each kind. **Predict:** which of them will Pillow decode?
+# Among a million files, some are not what their names say. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each, and a greyscale image. **Predict:** which of them will Pillow decode?
 
 # %%
 original = firsts[0].read_bytes()
@@ -243,7 +243,7 @@ for line in Path("records/val.lst").read_text().splitlines():
 words = np.frombuffer(packed, dtype="<u4")
 print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}")
 print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numbers")
-print(f"If ImageNet's bytes were random, {ARCHIVE / 4 / 2**32:.1f} more would be there by chance")
+print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occur by chance")
 
 # %% [markdown]
 # One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a multiple of 4 bytes. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
@@ -304,9 +304,9 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works, too. So why make one large file? The next cells read all validation images in three ways, which take turns, without decoding: one file per image in random order, records in random order, and records from front to back. Each way is measured **warm**, with the bytes in memory, and **cold**, after asking the operating system to drop them.
+# Training from the folder works, too. So why make one large file? The next cells read all validation images, without decoding them, in three ways that take turns: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
 #
-# **Predict:** how many times as fast as the first way is the last, warm and cold?
+# **Predict:** by what factor does the last way beat the first, warm and cold?
 
 # %%
 import random
@@ -484,7 +484,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name that could contradict it. Given a whole data set, `verify` also compares the classes of train and val, so it would report the missing folder from above.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name that could contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing folder in the example above.
 #
 # TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #

@@ -85,7 +85,7 @@ print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 workshop.show("rn50lib.torch.model:Bottleneck")
 
 # %% [markdown]
-# Next comes the loop. Each step takes a batch, computes the loss, propagates it backwards through the network, and moves every weight a little against its gradient. The cell trains the 18-layer version, which learns something within a minute on a CPU.
+# Next comes the loop. Each step takes a batch, computes the loss, propagates it backwards through the network, and moves every weight a little against its gradient. The next cell trains the 18-layer version, which learns something within a minute on a CPU.
 
 
 # %%
@@ -129,7 +129,7 @@ print(f"with model.eval():    {top1(small.eval()):.1f} % right")
 print(f"without model.eval(): {top1(small.train()):.1f} % right")
 
 # %% [markdown]
-# In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Both numbers look plausible. Training code can contain such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. **Predict** what the loss curve will look like.
+# In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Training code can contain such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -160,7 +160,7 @@ print(text[text.index("    def now():") :])
 #
 # ### Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Then run the script. While it runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures the CPU with `psutil`.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation with `psutil`.
 
 # %%
 import psutil
@@ -186,7 +186,7 @@ print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.
 # %% [markdown]
 # With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
 #
-# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 of the size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with images of 224 pixels, as on a GPU, nothing changes.
+# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 of the size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
 #
 # ```python
 # image = Image.open(self.files[i])
@@ -247,7 +247,7 @@ for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 2
     print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
 
 # %% [markdown]
-# The published batches of 96 and 208 are well below these limits: workspace and temporary copies need memory too. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. How much does a larger batch gain here?
+# The published batches of 96 and 208 are well below these limits: workspace and temporary copies need memory too. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. How much do you gain from a larger batch here?
 
 # %%
 import time
@@ -277,7 +277,7 @@ print(f"A batch of 32 is {gain:.1f} times as fast per image as a batch of 2.")
 # %% [markdown]
 # ## The recipe
 #
-# Two people who train "ResNet-50" and get different accuracies have often used different recipes. In this course, the recipe is data in one place:
+# Two people who train "ResNet-50" and get different accuracies have often used different recipes. In this course, the whole recipe is defined in one place:
 
 # %%
 workshop.show("rn50lib.recipe:REFERENCE")
@@ -287,7 +287,7 @@ workshop.show("rn50lib.recipe:REFERENCE")
 #
 # The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 at three points.
 #
-# The next cell chains two PyTorch schedulers for this, first correctly and then with an easy mistake.
+# The next cell chains two PyTorch schedulers for this, first correctly, and then with a mistake that is easy to make.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -382,7 +382,7 @@ print(
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`. Any setting you omit comes from the recipe. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
+# The library's command is `rn50 run`. Any training setting you omit comes from the recipe. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run

@@ -123,7 +123,7 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` are there only for the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest.
 #
-# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times faster all workers together are than one: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. As long as your file does not use Horovod, the finished script is used.
+# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times as fast as one worker all of them together are: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. As long as your file does not use Horovod, the finished script is used.
 
 # %%
 workshop.ladder.predict(rung, 1.6)  # your number
@@ -234,7 +234,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # | `-np 8` | 8 processes, one per GPU |
 # | `--allow-run-as-root` | in a container you are root, which `mpirun` refuses otherwise |
 # | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two hosts |
-# | `-bind-to none` | do not bind a process to one core, because it has data loader threads |
+# | `-bind-to none` | do not bind processes to cores, because it has data loader threads |
 # | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
 # | `-x NAME`, `-x NAME=VALUE` | pass an environment variable on; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
 # | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
@@ -274,7 +274,7 @@ for precision in ("fp32", "fp16"):
     print(f"{precision.upper()}: {shares}; 8 GPUs lose {step[8] - step[1]:.0f} of {step[8]:.0f} ms")
 
 # %% [markdown]
-# FP16 computes faster, so about the same lost time becomes a larger share. The rows alone do not show where it is lost, and they are not Horovod's: in that release, one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
+# FP16 computes faster, so about the same lost time becomes a larger share. The figures alone do not show where the time is lost, and they were not measured with Horovod: in that release, one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
 #
 # ## The wires
 #
@@ -295,7 +295,7 @@ workshop.figure(
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps as for one worker with 16 images. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
+# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps as with one worker and 16 images. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags

@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) Here is such a loop:
+# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) Here is a loop that does so:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -293,7 +293,7 @@ if TF:
     measure("+ prefetch", 1.0)
 
 # %% [markdown]
-# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow moment affects all of them, and plots the median and range over the rounds. Diamonds are your predictions.
+# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell is spread over all of them, and plots the median and range over the rounds. Diamonds are your predictions.
 
 # %%
 timed = {name: [] for name in stages}
@@ -387,7 +387,7 @@ if TF:
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to answer with that class, and batch normalisation takes its statistics from it. A larger buffer needs memory on each rank. It is better to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
+# A network that sees one class for many steps learns to answer with that class, and batch normalisation takes its statistics from it. A larger buffer costs more memory on every rank. It is better to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
 #
 # ## The talk's recipe 2
 #
@@ -430,7 +430,7 @@ if TF:
     print(f"Distinct angles for six images: {distinct}")
 
 # %% [markdown]
-# In the first row all images have the same angle, and they would keep it for the whole training. **Draw random numbers in the graph.**
+# In the first row all images have the same angle, and they would keep it throughout training. **Draw random numbers in the graph.**
 #
 # **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
@@ -452,7 +452,7 @@ text = before.read_text()
 print(text[text.index("def load(") : text.index("def checksum(")])
 
 # %% [markdown]
-# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, with `size` ranks, which returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files: `index/NAME.idx` has a line for each.
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, where `size` is the number of ranks. It returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files: `index/NAME.idx` has a line for each.
 #
 # The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. As long as `recipe2.py` is unedited, the finished script runs. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
 

@@ -3,7 +3,7 @@
 #
 # After this notebook you can prove that a training run waits for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
 #
-# **Time:** 30 minutes · **Needs:** notebook 03 for the script that you extend, DALI and Horovod · **On a CPU:** about 3 minutes to run
+# **Time:** 30 minutes · **Needs:** DALI, Horovod, and the script from notebook 03, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -102,14 +102,14 @@ def images_per_second(batches, step, count, warm_up):
 
 
 headroom = {}
-for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v100, session.batches, 8)):  # fmt: skip
+for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v100, session.batches, 2 * cores + 4)):  # fmt: skip
     real = images_per_second(pillow, step, count, warm_up)
     perfect = images_per_second(itertools.repeat(next(pillow)), step, count, 1)
     headroom[step] = perfect / real
     print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}: headroom {perfect / real:.2f} times")  # fmt: skip
 
 # %% [markdown]
-# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. When it feeds a fast accelerator, the same loader can be the bottleneck. The faster your device, the more the rest of this notebook can gain.
+# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator. The faster your device, the more you can gain from the rest of this notebook.
 #
 # What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is arithmetic, and a faster disk would not help.
 #
@@ -117,7 +117,7 @@ for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v1
 #
 # **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. One word per operator decides where it runs: `cpu`, `mixed` or `gpu`. This project uses version 1.34 on CPUs and 2.4 on GPUs.
 #
-# Build a pipeline in four pieces. The first only reads. `build` turns the function into a graph, and `run` returns the next batch.
+# Build a pipeline in four pieces. The first only reads. Calling the function describes the graph, `build` creates its operators, and `run` returns the next batch.
 
 # %%
 if DALI:
@@ -190,7 +190,7 @@ if DALI:
 #
 # ### Python runs once
 #
-# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So the mistake of notebook 04 is possible here too: a random number drawn by Python would be the same for every image, for the whole training, and no error would be raised. Draw random numbers in the graph, with `fn.random`.
+# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So the mistake of notebook 04 is possible here too: a random number drawn by Python would be the same for every image throughout training, and no error would be raised. Draw random numbers in the graph, with `fn.random`.
 #
 # ### What each operator costs
 #
@@ -480,7 +480,7 @@ if DALI:
 # %% [markdown]
 # ## What to take with you
 #
-# The figure splits each step into input, computation and communication. The headroom tells you how much a shorter input part could gain.
+# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part.
 #
 # - Cache one batch before you change a loader. You cannot gain more than the headroom.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.

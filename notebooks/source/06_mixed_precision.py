@@ -3,7 +3,7 @@
 #
 # After this notebook you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, and predict from arithmetic and memory traffic how much faster a network becomes.
 #
-# **Time:** 35 minutes · **Needs:** notebook 05 for the script that you extend, DALI and Horovod · **On a CPU:** about 3 minutes to run
+# **Time:** 35 minutes · **Needs:** DALI, Horovod, and the script from notebook 05, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -35,7 +35,7 @@ workshop.ladder.figure()
 #
 # Once the input keeps up, what remains is arithmetic, and moving numbers between memory and the processor. A `float32` has 32 bits. With 16 bits, an array takes half the memory and half the traffic, and hardware built for it computes several times as fast.
 #
-# The right panel of the figure shows how much that can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) trains on 400.2 images per second with one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
+# The right panel of the figure shows how much you can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
 # GPUs since Volta have fast arithmetic in `float16`. CPUs with 16-bit arithmetic mostly have `bfloat16`. Check your machine's flags:
 
@@ -82,7 +82,7 @@ for value in (70_000.0, 1e-8, 1.001):
 # %% [markdown]
 # ## Gradients that vanish
 #
-# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little to a mean over all images. To look at real ones, train a small network on road signs briefly in `float32`.
+# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little to a mean over all images. To look at real ones, briefly train a small network on road signs in `float32`.
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -238,7 +238,7 @@ for dtype in formats:
     print(f"{str(dtype):15} {weight.item():.6g}; it should be 1.1")
 
 # %% [markdown]
-# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower ones, which the schedule reaches later. What share of the weights does not change at all?
+# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower ones, such as a schedule reaches later. What share of the weights does not change at all?
 
 # %%
 for rate in (1e-2, 1e-3, 1e-4):
@@ -281,7 +281,7 @@ for dtype in formats:
     print(f"{str(dtype):15} loss {loss:.2f}, {time.perf_counter() - begin:.1f} s")
 
 # %% [markdown]
-# Small differences between the losses are normal: a different seed also causes some. The seconds mean little for such a small network, and most CPUs emulate `float16`.
+# Small differences between the losses are normal: changing the seed causes differences too. The seconds mean little for such a small network, and most CPUs emulate `float16`.
 #
 # A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one, which updates the weights in one kernel:
 
@@ -407,7 +407,7 @@ print(f"Published: {published[1] / published[0]:.2f} times.")
 # %% [markdown]
 # By this estimate, arithmetic that is eight times as fast makes the step four times as fast. The published factor is 3.6. The two runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
 #
-# On newer GPUs there is another format, **TF32**: stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
+# On newer GPUs there is another format, **TF32**: its values are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
 
 # %%
 print("matrix products:", torch.get_float32_matmul_precision())  # highest: real float32
@@ -424,7 +424,7 @@ print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 workshop.ladder.changes("4_amp", "3_dali")
 
 # %% [markdown]
-# Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`: in notebook 03 these lines were there only for the clock, here they are needed.
+# Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. Thus `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03 these lines were there only for the clock; here they are needed.
 #
 # **Predict** how many times as fast the script becomes on this machine. You know its roofline, and whether it emulates `bfloat16`. Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
 

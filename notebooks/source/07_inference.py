@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, and measure latency, and throughput the way published tables do.
+# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, measure latency, and measure throughput the way published tables do.
 #
 # **Time:** 25 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -33,13 +33,13 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# In training, only images per second mattered, the **throughput**. A user of a trained network waits for a single answer, so a second number matters: **latency**, the time from request to answer.
+# In training, only the **throughput** mattered: images per second. A user of a trained network waits for a single answer, so a second number matters: **latency**, the time from request to answer.
 #
 # The batch size trades one for the other. This notebook first checks that the answers are right, then makes the network faster, and finally measures single requests and large batches.
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at their recipe's 64 pixels. The variables in capitals were set in the cell above.
+# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at 64 pixels, the image size of their recipe. The variables in capitals were set in the cell above.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $EPOCHS epochs of $IMAGES images"
@@ -142,11 +142,11 @@ workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.j
 print(f"{told[-2]}; the 12 probabilities for the noise image add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". They answer "if it is one of the twelve, which one?", not "is it one of the twelve?". If a camera can see other things, the training data must contain other things too.
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If a camera can see other things, the training data must contain other things too.
 #
 # ## How far to trust a probability
 #
-# Does "90 %" mean that 9 of 10 such answers are right? You can count. Group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers.
+# Does "90 %" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers.
 
 # %%
 chosen = torch.softmax(logits, dim=1).max(dim=1)
@@ -394,7 +394,7 @@ print(finding)
 #
 # The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
 #
-# **Predict** for this machine: how many times as fast is the largest batch as a batch of 1, and how much faster are synthetic images than real ones?
+# **Predict** for this machine: how many times the throughput of batch 1 does the largest batch reach, and how much faster does the network run on synthetic images than on real ones?
 
 # %% language="bash" magic_args="-e"
 # common="-n 1 -b $BATCHES -i $ITERATIONS -e 2 -w 1 --only-inference --image-shape 224 --dtype float32"
@@ -448,7 +448,7 @@ print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):
 # - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost.
 # - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
 #
-# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two columns comes from the input, the rise in the synthetic column from the network. On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
+# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
 #
 # ## Your numbers
 #
@@ -479,7 +479,7 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # ## What to remember
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
-# - A probability says which of the known classes is most likely, never whether the image shows one of them. Count to see how far you can trust it.
+# - A probability says which of the known classes is most likely, never whether the image shows one of them. Compare it with the share of right answers to see how far you can trust it.
 # - Folding and fusing give the same answers, up to rounding, with less memory traffic.
 # - For a correct timing you need evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Promise a p99, not a mean.

@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every script of the course and see the whole ladder.
 #
-# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; rungs 2 to 5 use Horovod and DALI · **On a CPU:** about 4 minutes to run
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; the Horovod rung uses Horovod, and rungs 3 to 5 also DALI · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -83,7 +83,7 @@ print("img/s of each step:", *(f"{rate:.1f}" for rate in rates))
 print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
 
 # %% [markdown]
-# Is the last printed line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates was printed? What is missing next to it?
+# Is the last printed line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates does the last line quote? What is missing next to it?
 #
 # ## Seven ways to get a wrong number
 #
@@ -91,7 +91,7 @@ print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
 #
 # In a fresh process, the first steps are slow because they allocate memory and choose kernels. On a GPU, `step` returns as soon as the work is queued. So leave out the first steps, and call `torch.cuda.synchronize()` before you read the clock.
 #
-# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports the time of *every* step, so that you can see the warm-up. Read only `now()` and the two loops.
+# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports the time of *every* step, so that you can see the warm-up.
 
 # %%
 # %%writefile {session.folder}/bench.py
@@ -189,7 +189,7 @@ print(finding)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. To average rates over equal amounts of work, use the **harmonic mean**, which equals total images over total seconds. Compare the means of your own steps:
+# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. To average rates over equal amounts of work, use the **harmonic mean**, which, for batches of equal size, equals total images divided by total seconds. Now compare the means over your own steps:
 
 # %%
 rates = small / took
@@ -201,7 +201,7 @@ print(f"median                      {np.median(rates):8.1f}")
 # %% [markdown]
 # ### 3. The best of n
 #
-# "We report the best of five runs." The more runs you make, the higher the best rate, even on the same machine. Draw at random from your own warm steps (this exaggerates, because single steps vary more than whole runs):
+# "We report the best of five runs." The more runs you make, the higher the best rate, even on the same machine. Draw at random from your own warm steps:
 
 # %%
 rng = np.random.default_rng(0)
@@ -214,7 +214,7 @@ for n in (1, 5, 30):
 #
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does the precision gain?" (*equal batch*). Say which one you publish.
 #
-# To compare two things on a machine that is also doing other work, let them **take turns**, and report the **median and range** of the ratio within a turn. Then a slow moment affects both. Here, the smaller batch stands in for the one that FP32's memory would allow.
+# To compare two things on a machine that is also doing other work, let them **take turns**, so that a slow moment affects both, and report the **median and range** of the ratio within each turn. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
 
 # %%
 reduced = torch.float16 if gpus else torch.bfloat16
@@ -238,13 +238,13 @@ print(f"training, {session.size} px, {device}, {torch.get_num_threads()} threads
 print(f"PyTorch {torch.__version__}, {session.turns} turns")
 
 # %% [markdown]
-# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. So the first benchmark counted cold steps, did not synchronise, printed the best of four, and left out batch, precision and size. The last line, together with batch and precision, belongs next to every rate.
+# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. The last line, together with batch and precision, belongs next to every rate.
 #
 # ## A benchmark that avoids the mistakes
 #
-# `rn50 benchmark` warms up, synchronises, takes harmonic means and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Over epochs, it takes the harmonic mean.
+# `rn50 benchmark` warms up, synchronises, takes harmonic means and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Across epochs, it reports the harmonic mean.
 #
-# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** runs each number of workers with each batch; the last batch of the first one is too large on purpose. **Predict:** how much faster are synthetic images than real ones, and what should the report say about the batch that is too large?
+# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** runs each number of workers with each batch; the last batch size in the first sweep is too large on purpose. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -404,7 +404,7 @@ if workers > gpus > 0:
 # To predict the speed of GPUs that you do not have, you need a model. There are two classics:
 #
 # - **Amdahl's law**: a share *s* of the work cannot be split. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
-# - **Alpha-beta**: a message takes a latency *α* plus its bytes over a bandwidth *β*. In a ring all-reduce, each worker sends 2 (*n* − 1) messages of 1/*n* of the *S* bytes of gradients, so a step takes *compute* + 2 (*n* − 1) (*α* + *S* / (*n β*)).
+# - **Alpha-beta**: a message takes a latency *α* plus its size divided by the bandwidth *β*. In a ring all-reduce, each worker sends 2 (*n* − 1) messages of 1/*n* of the *S* bytes of gradients, so a step takes *compute* + 2 (*n* − 1) (*α* + *S* / (*n β*)).
 #
 # Fit *α* and *β* to the all-reduces that you timed alone, add the predicted time to the step of one worker, and compare with the measured step.
 
@@ -425,11 +425,11 @@ print(f"{1000 * workers * big / weak:.0f} ms")
 print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f} %")
 
 # %% [markdown]
-# The model leaves out two things. DDP overlaps the exchange with the backward pass, so the prediction may be too slow. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too fast; on a CPU or one shared GPU, that usually dominates.
+# The model leaves out two things. DDP overlaps the exchange with the backward pass, so the predicted speed may be too low. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too high; on a CPU or one shared GPU, this second effect usually dominates.
 #
 # ### Compared with published rows
 #
-# Now predict published rows. The next cell solves Amdahl's *s* from the DGX-1 row for 4 GPUs by hand; in the table it is fitted like the other models' numbers. "Wires only" is alpha-beta with published latencies and bandwidths of the links, overlapped with the backward pass. Two more models add one cause each, fitted to the other rows of the same series (up to 4 GPUs, or 16 of 32): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows rows that were not fitted. **Predict:** which model is closest, and how large is its error?
+# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; in the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with published latencies and bandwidths of the links, overlapped with the backward pass. Two more models add one cause each, fitted to the rows with fewer GPUs: **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows rows that were not fitted. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -485,7 +485,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f} %")
 
 # %% [markdown]
-# Nearly; the published hours also include validation. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. trained each point five times:
+# Nearly; the published hours also include validation. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {
@@ -508,11 +508,11 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6 % with another recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. With more GPUs than that, either each gets a smaller batch (strong scaling), or you change the recipe: the FFCV run above trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
+# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above changes it even for 8 GPUs: it trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
 #
 # ## The ladder
 #
-# The last rung of your script, `5_tuned.py`, trains the same network. It changes the threads per process, the memory layout, the choice of kernels and the queue of prepared batches. On a GPU, it also sends the gradients as 16-bit numbers.
+# The last rung of your script, `5_tuned.py`, trains the same network. It changes the memory layout and the queue of prepared batches. On a CPU, it also sets the threads per process; on a GPU, it lets cuDNN choose the fastest kernels and sends the gradients as 16-bit numbers.
 
 # %%
 from workshop import ladder
@@ -520,7 +520,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` meanwhile. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others are the finished scripts.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` while they run. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others are the finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -560,7 +560,7 @@ session.note("own_error", own_error, "%", "error of the alpha-beta model on this
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
 # - Warm up, synchronise, take harmonic means of rates, take turns, and show the median and range.
 # - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
-# - A fitted model can predict the total to a few per cent. It does not tell you why time is lost.
+# - A fitted model can predict the total to within a few per cent. It does not tell you why time is lost.
 # - The goal is time to accuracy, not images per second.
 #
 # To try: set your own GPU's speed and batch in the first code cell and run "How long would training take?" again.
