@@ -369,7 +369,7 @@ class WorkerGroup:
             time.monotonic() < until and signal.SIGINT not in received[1:]
         ):
             self.look(POLL_S)
-        self.waiting = sorted(self.registered - self.gone.keys() - self.ends().keys())
+        self.waiting = sorted(self.registered - self.ends().keys())
 
     def signal_workers(self, number: int) -> None:
         """Send a signal to the workers on this host, or to the launcher if there are none."""
@@ -406,6 +406,10 @@ class WorkerGroup:
         found += [(at, self.death_of(rank)) for rank, at in self.gone.items() if rank not in ends]
         if not found:
             return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
+        # a launcher kills the others some seconds after a rank has waited too long
+        begin, one = min(found)
+        if TIMEOUT.search(one.failure or ""):
+            found = [(at, one) for at, one in found if order(one) != 1 or at < begin + 1.0]
         _, first = min(found, key=lambda one: (order(one[1]), one[0]))
         # 143 promises a checkpoint, which a rank without a record has not written
         return first._replace(status=1) if first.status in ASKED and first.failure else first

@@ -91,11 +91,11 @@ def test_torchrun_uses_the_given_rendezvous(
     one = finish([*argv, "one.json", "--hosts", "localhost:2"], tmp_path)
     assert one.returncode == 0, one.stderr
     told = finish([*argv, "two.json", "--hosts", "h1:1,h2:1"], tmp_path)
-    (line,) = re.findall("on h1 and h2 `(.*?)`", told.stderr)
+    lines = re.findall("on h[12] `(.*?)`", told.stderr)
     running = [
         subprocess.Popen(host.inside(["bash", "-c", line], tmp_path), env=environment(), text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for host in hosts.values()
+        for host, line in zip(hosts.values(), lines, strict=True)
     ]  # fmt: skip
     said = [process.communicate(timeout=PATIENCE)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], "\n".join(said)
