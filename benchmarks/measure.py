@@ -70,23 +70,14 @@ def processor_seconds() -> float:
 
 
 def import_torchvision():
-    """Return torchvision, also if its compiled operators do not load.
-
-    Its wheel on the package index is a CUDA build. Beside a CPU build of PyTorch, its operators are
-    missing, but its models and transforms are pure Python and need none of them.
-    """
+    """Return torchvision; exit with the remedy if it is missing or does not fit PyTorch's build."""
     try:
-        try:
-            import torchvision
-        except RuntimeError:  # an operator does not exist: a declaration is enough for the import
-            import torch
-
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            for name in ("nms", "qnms"):
-                torch.library.define(f"torchvision::{name}", schema)
-            import torchvision
+        import torchvision
     except ModuleNotFoundError:
         sys.exit(f"error: this needs `pip install {PACKAGES['torchvision'][1]}`")
+    except RuntimeError as error:  # its operators are for a different build, such as CUDA
+        sys.exit(f"error: torchvision and PyTorch are of different builds ({error}): install"
+                 " torchvision from the index that this PyTorch comes from")  # fmt: skip
     return torchvision
 
 
