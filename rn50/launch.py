@@ -407,7 +407,7 @@ class WorkerGroup:
         if not found:
             return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
         # a launcher kills the others some seconds after a rank has waited too long
-        begin, one = min(found)
+        begin, one = min(found, key=lambda one: one[0])
         if TIMEOUT.search(one.failure or ""):
             found = [(at, one) for at, one in found if order(one) != 1 or at < begin + 1.0]
         _, first = min(found, key=lambda one: (order(one[1]), one[0]))
