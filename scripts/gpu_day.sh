@@ -33,16 +33,17 @@ step() { # step NAME SECONDS COMMAND...
 if [ -z "${PYTHON:-}" ]; then
   PYTHON=.venv/bin/python
   [ -z "${WHEELS:-}" ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(realpath "$WHEELS")"
+  export DALI="${DALI:-cuda130}"
   step setup 480 make setup
 fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 rn50="$PYTHON -m rn50"
 size="-b 128,256 -i 30 --image-shape 224" batches="-b 1,2,4,8,16,32,64,128,256 -i 30 --image-shape 224"
-dtypes="float16 bfloat16 float32 tf32" profile=gpu own="--dtype float16" epochs=9 images=7680
+dtypes="float16 bfloat16 float32 tf32" rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16" epochs=9 images=7680
 signs=${RN50_DATA:-data}/roadsigns draw=""
 if [ -n "${CPU:-}" ]; then
   size="-b 2,4 -i 3 --image-shape 32 --network tiny" batches=$size
-  dtypes="float16 bfloat16 float32" profile=ci own="--profile ci --dtype float32" epochs=2 images=24
+  dtypes="float16 bfloat16 float32" rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32" epochs=2 images=24
   signs=$OUT/roadsigns draw="--train 96 --val 48"
 else
   export RN50_REQUIRE_CAPABILITIES=gpu,torch # so that no test is skipped
@@ -54,6 +55,21 @@ step machine 60 sh -c "nvidia-smi; $PYTHON -m pip list --format=freeze; git desc
 step doctor 60 $rn50 doctor --json
 step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py \
   -k "real_gpu or TestGpu"
+step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw
+for number in 02 05 06; do
+  step "notebook-$number" 300 $rn50 workshop run $number --profile $profile --time-limit 280 \
+    --out "$OUT/notebook-$number"
+done
+
+# Horovod on one rank, whose gradients go through NCCL, and the other rungs of the course's script
+step horovod 60 "$(dirname "$PYTHON")/horovodrun" --check-build
+for rung in 1_single 2_ddp 2_horovod 3_dali 4_amp 5_tuned; do
+  start=$PYTHON
+  [ $rung != 2_ddp ] || start="$PYTHON -m torch.distributed.run --standalone --nproc-per-node 1"
+  step "ladder-$rung" 120 $start exercises/ladder/$rung.py --data "$signs" $rungs \
+    --report "$OUT/ladder-$rung.json"
+done
+
 for dtype in $dtypes; do
   step "train-$dtype" 180 $bench $size --dtype "$dtype" --no-val $synthetic -o "$OUT/train-$dtype.json"
 done
@@ -70,12 +86,20 @@ for dtype in $dtypes; do
   step "infer-$dtype" 180 $bench $batches --dtype "$dtype" --only-inference $synthetic -o "$OUT/infer-$dtype.json"
 done
 own="-n 1 --data-root $signs --recipe roadsigns $own"
-step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw
 step run 240 $rn50 run $own -e $epochs --resume --run-dir "$OUT/run" --model-prefix "$OUT/run/model" \
   --report "$OUT/run.json"
 step score 60 $rn50 score "$OUT/run/model" $epochs $own --report "$OUT/score.json"
-for number in 02 05 06; do
-  step "notebook-$number" 300 $rn50 workshop run $number --profile $profile --time-limit 280 \
-    --out "$OUT/notebook-$number"
-done
+
+# everything in one file: how each step ended, and its figures
+$PYTHON - "$OUT" <<'END'
+import json, sys
+from pathlib import Path
+
+out = Path(sys.argv[1])
+lines = (out / "status.txt").read_text().splitlines()
+steps = dict(line.split(" ", 1)[1].split(": ", 1) for line in lines)  # the last result of each
+figures = {file.stem: json.loads(file.read_text()) for file in out.glob("*.json")}
+figures.pop("gpu_day", None)
+(out / "gpu_day.json").write_text(json.dumps({"steps": steps, "figures": figures}, indent=1))
+END
 exit $failed

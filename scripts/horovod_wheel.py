@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -31,12 +33,23 @@ PIP = (sys.executable, "-m", "pip")
 TOGETHER = """if(NOT HAVE_CUDA)
     set(CMAKE_UNITY_BUILD ON)
 endif()"""
-CPP_14, CPP_17 = "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"
+CPP_14, CPP_20 = "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"
+TENSORFLOW_ON_CPU = r"""if(NOT "$ENV{HOROVOD_TENSORFLOW_CPU}" STREQUAL "")
+    set(HAVE_CUDA FALSE)
+    get_directory_property(DEFINITIONS COMPILE_DEFINITIONS)
+    list(FILTER DEFINITIONS EXCLUDE REGEX "CUDA|GPU|NCCL")
+    set_directory_properties(PROPERTIES COMPILE_DEFINITIONS "${DEFINITIONS}")
+    list(FILTER SOURCES EXCLUDE REGEX "/(cuda|gpu|mpi_gpu|nccl|adasum_gpu)_operations")
+    list(FILTER LINKER_LIBS EXCLUDE REGEX "nccl")
+endif()"""
+PYTHON_H = 'execute_process(COMMAND ${{PY_EXE}} -c "{})"'
+OLD = "from distutils.sysconfig import get_python_inc; print(get_python_inc()"
+NEW = "import sysconfig; print(sysconfig.get_path('include')"
 UPPER = 'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)'
 FLAGS = "CMAKE_CXX_FLAGS_RELWITHDEBINFO"
 EDITS = (  # file, the line that is replaced (indentation aside), and with what
-    # the headers of PyTorch >= 2.1 are C++17
-    ("CMakeLists.txt", CPP_14, CPP_17),
+    # the headers of PyTorch >= 2.14 are C++20
+    ("CMakeLists.txt", CPP_14, CPP_20),
     # what a debugger needs takes long to write, and is left out of the wheel anyway
     ("CMakeLists.txt", f'string(REPLACE "-O2" "-O3" {FLAGS} "${{{FLAGS}}}")',
      f'set({FLAGS} "-O3 -DNDEBUG")'),
@@ -44,11 +57,21 @@ EDITS = (  # file, the line that is replaced (indentation aside), and with what
     # toolkit may have a different version than PyTorch's, or lack a part
     ("cmake/Modules/FindPytorch.cmake", UPPER,
      f"{UPPER}\nif(NOT HAVE_CUDA)\n    set(Pytorch_CUDA FALSE)\nendif()"),
-    # C++17 in both files, or the libraries do not link; and built faster
-    ("horovod/torch/CMakeLists.txt", CPP_14, f"{CPP_17}\n{TOGETHER}"),
+    # the same standard in both files, or the libraries do not link; and built faster
+    ("horovod/torch/CMakeLists.txt", CPP_14, f"{CPP_20}\n{TOGETHER}"),
     # TensorFlow no longer ships the XLA headers that it includes; and built faster
     ("horovod/tensorflow/CMakeLists.txt",
      'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")', TOGETHER),
+    # a TensorFlow for the CPU beside a PyTorch for CUDA: its half without CUDA and NCCL
+    ("horovod/tensorflow/CMakeLists.txt", 'set(TF_TARGET_LIB "tensorflow")',
+     f'set(TF_TARGET_LIB "tensorflow")\n{TENSORFLOW_ON_CPU}'),
+    # Python 3.12 has no distutils
+    ("horovod/torch/CMakeLists.txt", PYTHON_H.format(OLD), PYTHON_H.format(NEW)),
+    ("horovod/runner/js_run.py", "from distutils.spawn import find_executable",
+     "from shutil import which as find_executable"),
+    # `horovodrun --check-build` asks the first of these whether NCCL is built in
+    ("horovod/common/util.py", "EXTENSIONS = ['tensorflow', 'torch', 'mxnet']",
+     "EXTENSIONS = ['torch', 'tensorflow', 'mxnet']"),
     # tensorflow.keras may be Keras 2 (tf-keras) while `keras` is Keras 3
     ("horovod/tensorflow/keras/__init__.py", "from keras import backend as K", "K = keras.backend"),
     ("horovod/tensorflow/keras/callbacks.py", "from keras import backend as K",
@@ -101,13 +124,44 @@ def mpi_version() -> str:
     return answer.stdout.partition("\n")[0].strip()
 
 
+def nccl() -> dict[str, str]:
+    """Return the switches that build NCCL in, or {} without a PyTorch for CUDA.
+
+    {} also if the CUDA compiler or NCCL's header is missing, or the compiler is of another CUDA.
+    """
+    (torch,) = package_folders("torch")[:1] or [Path()]
+    file = torch / "version.py"
+    cuda = re.search(r"^cuda\b.*['\"](\d+)\.", file.read_text(), re.M) if file.exists() else None
+    nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH')}:/usr/local/cuda/bin")
+    homes = [*package_folders("nvidia.nccl"), Path("/usr"), Path("/usr/local/cuda")]
+    home = next((home for home in homes if (home / "include" / "nccl.h").exists()), None)
+    if not (cuda and nvcc and home):
+        return {}
+    answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    if f"release {cuda[1]}." not in answer:
+        return {}
+    toolkit = str(Path(nvcc).resolve().parent.parent)
+    return {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED",
+            "HOROVOD_NCCL_HOME": str(home), "HOROVOD_CUDA_HOME": toolkit}  # fmt: skip
+
+
+def package_folders(name: str) -> list[Path]:
+    """Return the folders of an installed package, without importing it."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # its parent is missing
+        return []
+    return [Path(folder) for folder in spec.submodule_search_locations or []] if spec else []
+
+
 def switches() -> dict[str, str]:
     """Return Horovod's build switches: what is installed, then what the user has set."""
     have = frameworks()
     named = {"TENSORFLOW": "tensorflow" in have, "PYTORCH": "torch" in have, "MXNET": False,
              "GLOO": True, "MPI": bool(mpi_version())}  # fmt: skip
     chosen = {f"HOROVOD_WITH{'' if on else 'OUT'}_{name}": "1" for name, on in named.items()}
-    return chosen | {k: v for k, v in os.environ.items() if k.startswith(BUILD_SWITCHES)}
+    chosen |= {k: v for k, v in os.environ.items() if k.startswith(BUILD_SWITCHES)}
+    return nccl() | chosen
 
 
 def cache_folder() -> Path:
@@ -130,9 +184,10 @@ def build(folder: Path) -> Path:
         work = Path(name)
         source = download(work)
         apply_edits(source)
-        # cmake comes with this environment; the system's may be too old or too new (4 fails)
+        # cmake may come with this environment; 4 refuses Gloo's file without the last variable
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-        flags = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}", "LDFLAGS": "-s", "PATH": path}
+        flags = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}", "LDFLAGS": "-s", "PATH": path,
+                 "CMAKE_POLICY_VERSION_MINIMUM": "3.5"} | on_gpus(work)  # fmt: skip
         run(*PIP, "wheel", "--no-build-isolation", "--no-deps", "-w", work / "out", source,
             **switches(), **flags)  # fmt: skip
         wheel = next((work / "out").glob("horovod-*.whl"))
@@ -142,6 +197,23 @@ def build(folder: Path) -> Path:
         run(sys.executable, "-c", f"import {modules}", PYTHONPATH=str(work / "try"))
         folder.mkdir(exist_ok=True)
         return wheel.replace(folder / wheel.name)
+
+
+def on_gpus(work: Path) -> dict[str, str]:
+    """Return further variables of a build with NCCL; `work` receives links that it needs."""
+    chosen = switches()
+    if chosen.get("HOROVOD_GPU_OPERATIONS") != "NCCL":
+        return {}
+    more = {"CUDA_HOME": chosen.get("HOROVOD_CUDA_HOME", "/usr/local/cuda")}
+    for folder in package_folders("tensorflow"):
+        if "'is_cuda_build', True" not in (folder / "python/platform/build_info.py").read_text():
+            more["HOROVOD_TENSORFLOW_CPU"] = "1"
+    library = Path(chosen.get("HOROVOD_NCCL_HOME", "/usr"), "lib", "libnccl.so.2")
+    if library.exists():  # pip's package lacks the name that the linker looks for
+        (work / "nccl").mkdir()
+        (work / "nccl" / "libnccl.so").symlink_to(library)
+        more["HOROVOD_NCCL_LIB"] = str(work / "nccl")
+    return more
 
 
 def download(work: Path) -> Path:

@@ -109,7 +109,7 @@ class Setup:
             print("\n".join([f"Installing into {self.venv}; this takes minutes.", *notes]))
             self.install(lines, keras, kept)
             self.done("packages", *inputs)
-        if kept is None and sys.platform == "linux":
+        if sys.platform == "linux" and not any(line.startswith("horovod==") for line in kept or []):
             self.horovod(text, retry)
 
     def run(self, *command: str) -> None:
@@ -306,10 +306,8 @@ def missing(
     notes = ["Kept from the base Python: " + (", ".join(kept) or "nothing")]
     for name in sorted({"torch", "tensorflow", "dali"} - here - set(add)):
         notes.append(f"{name} is not here and is left out; `make setup WITH={name}` adds it.")
-    if "horovod" not in here:
-        notes.append("Horovod is not here and is not built; DDP runs those lessons.")
-    extras = ["data", "notebooks", "test", *({"torch"} & (here | set(add))),
-              *({"tensorflow"} & (set(add) - here)), *({"horovod"} & here)]  # fmt: skip
+    extras = ["data", "notebooks", "test", "horovod", *({"torch"} & (here | set(add))),
+              *({"tensorflow"} & (set(add) - here))]  # fmt: skip
     lines = [f"-e {ROOT}[{','.join(extras)}]"]
     if "torch" in set(add) - here and cuda == 12:
         lines.append("torch<2.11")  # later wheels are built for CUDA 13
