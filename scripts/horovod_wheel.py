@@ -33,6 +33,8 @@ PIP = (sys.executable, "-m", "pip")
 TOGETHER = """if(NOT HAVE_CUDA)
     set(CMAKE_UNITY_BUILD ON)
 endif()"""
+# Headers that the source uses without including them, which g++ 12 forgives and 13 does not.
+INCLUDES = "-include string -include cstdint"
 CPP_14, CPP_20 = "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"
 TENSORFLOW_ON_CPU = r"""if(NOT "$ENV{HOROVOD_TENSORFLOW_CPU}" STREQUAL "")
     set(HAVE_CUDA FALSE)
@@ -49,7 +51,9 @@ UPPER = 'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)'
 FLAGS = "CMAKE_CXX_FLAGS_RELWITHDEBINFO"
 EDITS = (  # file, the line that is replaced (indentation aside), and with what
     # the headers of PyTorch >= 2.14 are C++20
-    ("CMakeLists.txt", CPP_14, CPP_20),
+    ("CMakeLists.txt", # Headers that the source uses without including them, which g++ 12 forgives and 13 does not.
+INCLUDES = "-include string -include cstdint"
+CPP_14, CPP_20),
     # what a debugger needs takes long to write, and is left out of the wheel anyway
     ("CMakeLists.txt", f'string(REPLACE "-O2" "-O3" {FLAGS} "${{{FLAGS}}}")',
      f'set({FLAGS} "-O3 -DNDEBUG")'),
@@ -187,7 +191,8 @@ def build(folder: Path) -> Path:
         # cmake may come with this environment; 4 refuses Gloo's file without the last variable
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
         flags = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}", "LDFLAGS": "-s", "PATH": path,
-                 "CMAKE_POLICY_VERSION_MINIMUM": "3.5"} | on_gpus(work)  # fmt: skip
+                 "CMAKE_POLICY_VERSION_MINIMUM": "3.5", "CXXFLAGS": INCLUDES}  # fmt: skip
+        flags |= on_gpus(work)
         run(*PIP, "wheel", "--no-build-isolation", "--no-deps", "-w", work / "out", source,
             **switches(), **flags)  # fmt: skip
         wheel = next((work / "out").glob("horovod-*.whl"))

@@ -129,7 +129,7 @@ class TestGpu:
         import torch
 
         free, _ = torch.cuda.mem_get_info()
-        step = build("torch")
+        step = build("torch", batch_size=2048)
         taken = torch.empty(int(0.97 * free), dtype=torch.uint8, device="cuda")
         with pytest.raises(UserError, match="--batch-size .* is full: use -b 1024"):
             step.train_step(batch(2048, size=224), 0.1)
