@@ -51,9 +51,7 @@ UPPER = 'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)'
 FLAGS = "CMAKE_CXX_FLAGS_RELWITHDEBINFO"
 EDITS = (  # file, the line that is replaced (indentation aside), and with what
     # the headers of PyTorch >= 2.14 are C++20
-    ("CMakeLists.txt", # Headers that the source uses without including them, which g++ 12 forgives and 13 does not.
-INCLUDES = "-include string -include cstdint"
-CPP_14, CPP_20),
+    ("CMakeLists.txt", CPP_14, CPP_20),
     # what a debugger needs takes long to write, and is left out of the wheel anyway
     ("CMakeLists.txt", f'string(REPLACE "-O2" "-O3" {FLAGS} "${{{FLAGS}}}")',
      f'set({FLAGS} "-O3 -DNDEBUG")'),
