@@ -243,7 +243,7 @@ def horovod_has(part: str, backend: str) -> bool:
 def gpu_horovod(backend: str) -> str:
     """Return how to get a Horovod that exchanges gradients between GPUs."""
     built = "built without NCCL" if horovod_serves(backend) else "not built here"
-    return f"is {built}: run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
+    return f"is {built}: install the CUDA toolkit and NCCL's headers and run `make horovod`"
 
 
 def check_started(c: TrainConfig, group: LaunchEnv) -> None:

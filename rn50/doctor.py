@@ -296,7 +296,7 @@ def check_communication(found: dict[str, dict[str, Any]], gpus: tuple[Gpu, ...])
          rebuild),
         (broken, NOTE, f"Horovod does not work with {'; '.join(broken)}", rebuild),
         (built and gpus and "nccl" not in ways, NOTE, f"{what}: without NCCL it is slow on GPUs",
-         "run `HOROVOD_GPU_OPERATIONS=NCCL make horovod`, or use --comm ddp"),
+         "install the CUDA toolkit and NCCL's headers and run `make horovod`, or use --comm ddp"),
     )  # fmt: skip
     host, known = socket.gethostname(), False
     with contextlib.suppress(OSError):

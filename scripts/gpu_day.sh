@@ -74,7 +74,7 @@ for dtype in $dtypes; do
   step "train-$dtype" 180 $bench $size --dtype "$dtype" --no-val $synthetic -o "$OUT/train-$dtype.json"
 done
 [ -n "${CPU:-}" ] || {
-  step train-compile 180 $bench $size --dtype float16 --no-val $synthetic --compile -o "$OUT/train-compile.json"
+  step train-compile 180 $bench $size -b 256 --dtype float16 --no-val $synthetic --compile -o "$OUT/train-compile.json"
 }
 step images 240 $PYTHON -m data_prep.roadsigns "$OUT/images" --train $images --val 12
 step records 60 $PYTHON -m data_prep.tfrecord "$OUT/images"

@@ -39,6 +39,7 @@ PUBLISHED = {
     "FP16, 4 GPUs": "published.v100.4gpu.fp16.ips",
     "FP16, 8 GPUs": "published.v100.8gpu.fp16.ips",
 }
+RECORDED = ("1_single", "3_dali", "4_amp", "5_tuned")  # on one GPU, where rung 2 changes nothing
 
 
 def finished(rung: str) -> Path:
@@ -113,7 +114,7 @@ def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) 
 
 
 def figure() -> None:
-    """Draw the images/s of every rung so far next to your predictions and the published rungs."""
+    """Draw the images/s of every rung so far next to your predictions and those of GPUs."""
     output.Slot().update(picture(_file()))
 
 
@@ -126,7 +127,7 @@ def picture(file: Path) -> dict[str, Any]:
     record = _load(file)
     rungs = [rung for rung in RUNGS if rung in record["rungs"]]
     with plot.style():
-        fig, (here, there) = plt.subplots(1, 2, figsize=(10, 1.6 + 0.4 * max(len(rungs), 4)))
+        fig, (here, there) = plt.subplots(1, 2, figsize=(10, 4))
     rates: list[float] = []
     for row, rung in enumerate(rungs):
         found = record["rungs"][rung]
@@ -148,10 +149,12 @@ def picture(file: Path) -> dict[str, Any]:
     if rungs:
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
-    values = {name: results[key].value for name, key in PUBLISHED.items()}
-    there.barh(list(values), list(values.values()), color="#999999")
-    there.bar_label(there.containers[0], fmt="{:,.0f}", padding=3)
-    there.set(title="Published, DGX-1 with V100s", xlabel="images/s (Total IPS)")
+    values = {f"V100, {name}": results[key].value for name, key in PUBLISHED.items()}
+    gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in RECORDED}
+    for bars, colour in ((values, "#999999"), (gpu, "#56b4e9")):
+        there.barh(list(bars), list(bars.values()), color=colour)
+        there.bar_label(there.containers[-1], fmt="{:,.0f}", padding=3)
+    there.set(title="V100: published. H100: these scripts, recorded", xlabel="images/s")
     there.set_xlim(0, 1.2 * max(values.values()))
     there.invert_yaxis()
     steps = ", ".join(f"{RUNGS[rung]} {rate:.3g}" for rung, rate in zip(rungs, rates, strict=True))

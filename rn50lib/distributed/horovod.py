@@ -57,7 +57,7 @@ class Horovod(Comm):
             raise UserError(
                 "--comm horovod: Horovod was built without CUDA here and cannot exchange the"
                 " gradients of GPUs: use --comm ddp, or build it with the CUDA toolkit and NCCL's"
-                " headers: `HOROVOD_GPU_OPERATIONS=NCCL make horovod`"
+                " headers: `make horovod`"
             )
 
     def _call(self, operation: Any, vector: np.ndarray, **options: Any) -> np.ndarray:
