@@ -34,7 +34,7 @@ TOGETHER = """if(NOT HAVE_CUDA)
     set(CMAKE_UNITY_BUILD ON)
 endif()"""
 # Headers that the source uses without including them, which g++ 12 forgives and 13 does not.
-INCLUDES = "-include string -include cstdint"
+INCLUDES = "-include stdexcept -include string -include cstdint"
 CPP_14, CPP_20 = "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"
 TENSORFLOW_ON_CPU = r"""if(NOT "$ENV{HOROVOD_TENSORFLOW_CPU}" STREQUAL "")
     set(HAVE_CUDA FALSE)
