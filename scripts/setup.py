@@ -100,14 +100,15 @@ class Setup:
         cuda = driver_cuda()
         if kept is None:
             lines, keras, notes = pinned(cuda, choose_dali(cuda, dali))
+            optional: list[str] = []
         else:
-            lines, keras, notes = missing(kept, cuda, dali, add)
+            lines, optional, keras, notes = missing(kept, cuda, dali, add)
         self.create(kept is not None)
-        text = "\n".join([*lines, *keras, *(kept or [])])
+        text = "\n".join([*lines, *optional, *keras, *(kept or [])])
         inputs = (text, (ROOT / "pyproject.toml").read_text(), platform.python_version(), str(ROOT))
         if self.is_new("packages", *inputs):
             print("\n".join([f"Installing into {self.venv}; this takes minutes.", *notes]))
-            self.install(lines, keras, kept)
+            self.install(lines, optional, keras, kept)
             self.done("packages", *inputs)
         if sys.platform == "linux" and not any(line.startswith("horovod==") for line in kept or []):
             self.horovod(text, retry)
@@ -137,8 +138,13 @@ class Setup:
         if over_base and not self.plan:
             link_to_base(self.venv)
 
-    def install(self, lines: list[str], keras: list[str], kept: list[str] | None) -> None:
-        """Install the packages, tf-keras without its dependencies, and the project itself."""
+    def install(
+        self, lines: list[str], optional: list[str], keras: list[str], kept: list[str] | None
+    ) -> None:
+        """Install the packages, tf-keras without its dependencies, and the project itself.
+
+        An optional package that does not fit what is kept is left out, with a note.
+        """
         if self.plan:
             print("\n".join([*lines, *(f"kept: {line}" for line in kept or [])]))
         else:
@@ -154,6 +160,11 @@ class Setup:
             pip = (*pip, "--no-build-isolation", "-c", str(self.state / "constraints.txt"))
             self.run(*pip, "setuptools>=68", "wheel")  # which build the project itself
         self.run(*pip, "-r", str(self.state / "requirements.txt"))
+        for line in optional:
+            try:
+                self.run(*pip, line)
+            except subprocess.CalledProcessError:
+                print(f"note: {line} was not installed; pip's message is above.")
         if keras:
             self.run(*self.pip, "install", "--no-deps", *keras)
         self.run(*self.pip, "install", "--no-deps", *editable)
@@ -295,28 +306,35 @@ def normal(name: str) -> str:
 
 def missing(
     kept: list[str], cuda: int | None, dali: str, add: list[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return the requirements of an environment over `kept`, those without dependencies, and notes.
+) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Return the requirements of an environment over `kept`, and its optional ones.
 
-    `add` names frameworks to install although the base Python lacks them.
+    Then those without dependencies, and notes. Beside PyTorch, TensorFlow (for the CPU) and DALI
+    are optional; `add` names further frameworks to install although the base Python lacks them.
     """
     versions = dict(line.split("==") for line in kept)
     here = {name.removesuffix("-cpu") for name in KEPT if name in versions}
     here |= {"dali" for name in versions if name.startswith("nvidia-dali")}
+    new = ({"tensorflow", "dali"} if "torch" in here else set()) | set(add)
+    new -= here
     notes = ["Kept from the base Python: " + (", ".join(kept) or "nothing")]
-    for name in sorted({"torch", "tensorflow", "dali"} - here - set(add)):
+    for name in sorted({"torch", "tensorflow", "dali"} - here - new):
         notes.append(f"{name} is not here and is left out; `make setup WITH={name}` adds it.")
-    extras = ["data", "notebooks", "test", "horovod", *({"torch"} & (here | set(add))),
-              *({"tensorflow"} & (set(add) - here))]  # fmt: skip
+    extras = ["data", "notebooks", "test", "horovod", *({"torch"} & (here | new))]
     lines = [f"-e {ROOT}[{','.join(extras)}]"]
-    if "torch" in set(add) - here and cuda == 12:
+    if "torch" in new and cuda == 12:
         lines.append("torch<2.11")  # later wheels are built for CUDA 13
-    wheel = choose_dali(cuda, dali) if "dali" not in here and (dali or "dali" in add) else None
-    lines += [wheel] if wheel else []
+    wheel = choose_dali(cuda, dali) if "dali" in new or ("dali" not in here and dali) else None
+    optional, keras = [wheel] if wheel else [], []
     version = versions.get("tensorflow") or versions.get("tensorflow-cpu", "0.0")
     major, minor = version.split(".")[:2]
-    new = (int(major), int(minor)) >= (2, 16)  # before that, its own Keras is Keras 2
-    return lines, [f"tf-keras~={major}.{minor}.0"] if new else [], notes
+    if (int(major), int(minor)) >= (2, 16):  # before that, its own Keras is Keras 2
+        keras = [f"tf-keras~={major}.{minor}.0"]
+    if "tensorflow" in new:
+        text = (ROOT / "requirements-cpu.txt").read_text()
+        optional += re.findall(r"^tensorflow.*==.*", text, re.M)
+        keras = re.findall(r"^#\s+--no-deps (\S+)", text, re.M)
+    return lines, optional, keras, notes
 
 
 def link_to_base(venv: Path) -> None:
