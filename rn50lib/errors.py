@@ -6,7 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell says
 
@@ -71,6 +71,10 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown flag or argument {unknown}: {self.suggest(unknown.split('=')[0])}"
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(2)
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; unlike in Python 3.12, an error of the file is not ignored."""
+        print(self.format_help(), end="", file=file or sys.stdout)
 
     def suggest(self, unknown: str) -> str:
         """Return what to pass instead of an unknown flag."""

@@ -145,7 +145,7 @@ def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:
     from filelock import FileLock, Timeout
 
     try:
-        return FileLock(path).acquire(timeout=0)
+        return FileLock(path).acquire(timeout=5)  # the workers of a killed run need a moment
     except Timeout:
         raise UserError(
             f"{name}: another run is writing there: wait for its end, or name another"

@@ -127,10 +127,13 @@ class Setup:
         config = self.venv / "pyvenv.cfg"
         text = config.read_text() if config.exists() else ""
         same = f"version = {platform.python_version()}\n" in text
-        same = same and f"include-system-site-packages = {str(over_base).lower()}" in text
+        system = over_base and sys.prefix == sys.base_prefix  # else link_to_base does it
+        same = same and f"include-system-site-packages = {str(system).lower()}" in text
         if conda or (same and (self.venv / "bin" / "python").exists()):
             return
-        flags = ["--system-site-packages", "--without-pip"] if over_base else []
+        flags = ["--without-pip"] if over_base else []
+        if system:
+            flags.append("--system-site-packages")
         if not flags and importlib.util.find_spec("ensurepip") is None:
             minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
             raise SetupError(f"venv is missing: `sudo apt-get install python{minor}-venv`")

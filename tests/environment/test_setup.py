@@ -159,7 +159,7 @@ def test_a_cuda_framework_or_a_container_is_kept(
     fake_site.install(tmp_path / "base", "sympy", "1.13")
     venv = str(tmp_path / "v")
     plan = setup(repository, tmp_path / "base", "--plan", "--venv", venv, **env).stdout
-    assert ("--system-site-packages" in plan) == kept
+    assert ("--without-pip" in plan) == kept
     assert ("kept: torch==2.6.0a0+nv25.2" in plan and "kept: sympy==1.13" in plan) == kept
     assert "tensorflow-cpu==" in plan  # beside a PyTorch for CUDA, too
     assert "horovod_wheel.py" in plan

@@ -184,7 +184,8 @@ def test_dali_tests_pass_with_the_current_dali(tmp_path: Path, repository: Path)
     assert version.stdout.startswith("2."), version.stderr
     files = ["tests/pipelines/test_dali.py", "tests/pipelines/test_loaders.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "not acceptance", "-k", "dali and not current_dali", *files],
+        [sys.executable, "-m", "pytest", "-q", "-m", "not acceptance",
+         "-k", "dali and not current_dali", *files],
         env=env, capture_output=True, text=True, cwd=repository,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

@@ -1,0 +1,81 @@
+"""The six scripts of docs/migration.md: each on two ranks, against one process in plain PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import clean_environment
+from workshop import programs
+
+HOROVOD = ("1_tf1_horovod", "2_tf2_horovod", "4_torch_horovod")
+
+
+@functools.cache
+def expected(folder: Path) -> dict[str, np.ndarray]:
+    """Train on whole batches in this process; return the weights in TensorFlow's order."""
+    import torch
+    from torch import nn
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        import common
+
+        layers = nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        model = nn.Sequential(*layers, nn.Linear(8, 2))
+        first = common.to_torch(common.first_weights(0))
+        model.load_state_dict({n: torch.tensor(a.copy()) for n, a in first.items()})
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+        losses = []
+        for step in range(50):
+            images, labels = map(torch.from_numpy, common.batch(step, 0, 1))
+            loss = nn.functional.cross_entropy(model(images.permute(0, 3, 1, 2)), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])  # it learns
+        return common.from_torch({n: t.numpy() for n, t in model.state_dict().items()})
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch", "tensorflow", "tf_keras", "horovod")
+@pytest.mark.parametrize("name", [*HOROVOD, "3_tf_distribute", "5_ddp", "6_fsdp2"])
+def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, name: str) -> None:
+    folder = repository / "exercises" / "migration"
+    script, file = str(folder / f"{name}.py"), tmp_path / "weights.npz"
+    env = clean_environment(TF_USE_LEGACY_KERAS="1", OMP_NUM_THREADS="1")
+    if name == "3_tf_distribute":
+        sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
+        workers = [f"localhost:{one.getsockname()[1]}" for one in sockets]
+        for one in sockets:
+            one.close()
+        tasks = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
+                 for i in range(2)]  # fmt: skip
+        running = [
+            subprocess.Popen(
+                [sys.executable, script, str(file)], env=env | {"TF_CONFIG": json.dumps(task)},
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for task in tasks
+        ]  # fmt: skip
+        said = [process.communicate(timeout=120)[0] for process in running]
+        assert [process.returncode for process in running] == [0, 0], said
+    else:
+        start = (programs.horovodrun if name in HOROVOD else programs.torchrun)(2)[0]
+        python = [sys.executable] if name in HOROVOD else []
+        done = subprocess.run(
+            [sys.executable, *start, *python, script, str(file)], env=env, timeout=120,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    trained, wanted = np.load(file), expected(folder)
+    for key, array in wanted.items():
+        np.testing.assert_allclose(trained[key], array, atol=2e-6, err_msg=key)
