@@ -49,10 +49,10 @@ def try_script(
 
     The rows are "start", "share", "rate", "average", "alike" and "writes". The launcher is
     horovodrun, torchrun, python (the script starts its ranks itself), or "auto", which chooses by
-    what the script imports. Your files do not change: the script runs in a copy of `folder`
-    (default: the script's own). Its first `steps` updates are observed; then it may continue for
-    `seconds`, so that its files are seen. With `single` it also runs on one rank, to compare. If
-    the weights are equal without a broadcast, it runs once more with different seeds. `env` is
+    what the script imports. The script runs in a copy of `folder` (default: its own), so what it
+    writes there does not reach yours. Its first `steps` updates are observed; then it may continue
+    for `seconds`, so that its files are seen. With `single` it also runs on one rank, to compare.
+    If the weights are equal without a broadcast, it runs once more with different seeds. `env` is
     added to the environment.
 
     Raises RunFailed, with the script's traceback as `log`, if the script fails; UserError for a

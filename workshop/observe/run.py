@@ -135,8 +135,6 @@ class ScriptRun:
             "HOROVOD_GLOO_TIMEOUT_SECONDS": env.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120"),
             "RN50_TRY": str(records),
             "RN50_TRY_STEPS": str(self.steps),
-            "RN50_TRY_FOLDER": str(work),
-            "RN50_TRY_ORIGINAL": str(self.folder.resolve()),
             **({"HOME": self.in_copy(env["HOME"], work)} if "HOME" in env else {}),
             **dict.fromkeys(programs.THREADS, threads),
             **self.env,

@@ -1,10 +1,9 @@
-"""A copy of the folder that a script runs in, so that no write reaches the original."""
+"""A copy of the folder that a script runs in, so that its files do not mix with yours."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections import deque
 from pathlib import Path
 
 from rn50lib.errors import UserError
@@ -14,38 +13,25 @@ BYTES = 4 * 2**30  # and more data
 
 
 def copy_folder(folder: Path, to: Path) -> None:
-    """Copy a folder, including what its links lead to.
-
-    A link to something in the folder becomes a link to its copy; a file or directory elsewhere is
-    copied, so that the copy contains no way to the original. Unreadable files are left out.
+    """Copy a folder. Links become what they lead to; unreadable files and loops are left out.
 
     Raises UserError if there are more than ENTRIES entries or BYTES bytes.
     """
-    folder = folder.resolve()
-    made, left = {folder: to}, deque([(folder, to)])
-    entries = size = 0
-    while left:
-        source, target = left.popleft()
-        target.mkdir()
-        for entry in os.scandir(source) if os.access(source, os.R_OK | os.X_OK) else ():
-            new, real = target / entry.name, Path(entry.path).resolve()
-            if entry.name == "__pycache__" or real == to.parent:
-                continue
-            entries += 1
-            if entry.is_symlink() and real.is_relative_to(folder):
-                new.symlink_to(to / real.relative_to(folder))
-            elif real in made:
-                new.symlink_to(made[real])
-            elif entry.is_dir() and not folder.is_relative_to(real):  # not a link upwards
-                made[real] = new
-                left.append((real, new))
-            elif entry.is_file() and os.access(real, os.R_OK):
-                size += entry.stat().st_size
-                if size <= BYTES:
-                    shutil.copy2(real, new)
+    folder, entries, size = folder.resolve(), 0, 0
+
+    def left_out(where: str, names: list[str]) -> list[str]:
+        nonlocal entries, size
+        paths, here = [Path(where, name) for name in names], Path(where).resolve()
+        gone = [p.name for p in paths if p.name == "__pycache__" or not os.access(p, os.R_OK)
+                or here.is_relative_to(p.resolve()) or p.resolve() == to.parent]  # fmt: skip
+        entries += len(names) - len(gone)
+        size += sum(p.stat().st_size for p in paths if p.name not in gone and p.is_file())
         if entries > ENTRIES or size > BYTES:
             raise UserError(
                 f"{folder} holds more than {ENTRIES:,} files or {BYTES / 2**30:.0f} GiB, and a"
                 " script is tried in a copy: change to a smaller folder and pass the data by its"
                 " absolute path"
             )
+        return gone
+
+    shutil.copytree(folder, to, ignore=left_out)

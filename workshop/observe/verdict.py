@@ -89,6 +89,7 @@ class Rank:
         self.starts = [event for event in events if event["kind"] == "start"]
         self.updates = [event for event in events if event["kind"] == "update"]
         self.files = {event["path"] for event in events if event["kind"] == "file"}
+        self.reads = [event["path"] for event in events if event["kind"] == "read"]
         self.first = self.updates
 
     @property
@@ -184,7 +185,12 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         return status, text
     shards = [rank.first[0].get("shards", []) for rank in ranks]
     if all([len(ranks), number] in taken for number, taken in enumerate(shards)):
-        return SEEN, f"{text}; each rank took its own shard (Dataset.shard)"
+        return SEEN, f"{text}; each rank took its own shard"
+    if all(taken and {number for number, _ in taken} == {1} for taken in shards):
+        return MISSING, "every rank reads all of the data: its reader was given one shard of one"
+    if all(len(rank.reads) > 8 for rank in ranks):
+        status, files = overlap([[[path] for path in rank.reads] for rank in ranks])
+        return status, files.replace("samples", "files")
     if unchanged(fed, alone):
         return SEEN, f"{text}; samples recur unchanged, without augmentation"
     text += ", but augmentation changes pixels, so they may come from the same files"

@@ -25,10 +25,6 @@ ROWS = 512  # samples of a batch that are recorded
 RANKS = ("HOROVOD_RANK", "RANK")  # set by the launchers
 
 
-class Protected(PermissionError):
-    """A refused change of the user's files."""
-
-
 class Recorder:
     """The actions of this process since its last update, and the file that they are written to."""
 
@@ -39,6 +35,7 @@ class Recorder:
         self.steps = 0
         self.calls: set[str] = set()  # functions that exchange gradients
         self.inputs: list[str] = []  # a hash of each sample that went into the model
+        self.shards: list[tuple[int, int]] = []  # of the data: how many, and which
 
     @property
     def watching(self) -> bool:
@@ -54,7 +51,7 @@ class Recorder:
 
     def update(self, **what: Any) -> None:
         """Write down what led to an update of the weights."""
-        what |= {"inputs": self.inputs, "calls": sorted(self.calls)}
+        what |= {"inputs": self.inputs, "calls": sorted(self.calls), "shards": self.shards}
         self.write("update", step=self.steps, **what)
         self.steps += 1
         self.inputs = []
@@ -90,17 +87,22 @@ class Recorder:
             self.rank = rank
         self.write("start", by=by, group_rank=rank, size=size)
 
+    def dali_imported(self, dali: Any) -> None:
+        def note(*args: Any, num_shards: int = 1, shard_id: int = 0, **kwargs: Any) -> None:
+            self.shards.append((num_shards, shard_id))
+
+        for name in ("file", "mxnet", "tfrecord", "webdataset", "caffe"):
+            before(dali.fn.readers, name, note)
+
     def horovod_imported(self, ops: Any) -> None:
         after(ops, "init", lambda *a, **k: self.initialised("Horovod", ops.rank(), ops.size()))
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Record the errors of a block instead of raising them, except Protected."""
+    """Record the errors of a block instead of raising them."""
     try:
         yield
-    except Protected:
-        raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         if RECORDER is not None and len(TROUBLE) < 20 and text not in TROUBLE:
@@ -176,9 +178,10 @@ def begin() -> None:
         for name in ("files", "pytorch", "tensor_flow")
     )
     RECORDER = Recorder()
-    guard = files.FileGuard(RECORDER.write)
+    seen = files.Files(RECORDER.write)
     listeners = {
-        **pytorch.listeners(RECORDER, guard.wrote), **tensorflow.listeners(RECORDER, guard.wrote)
+        **pytorch.listeners(RECORDER, seen.wrote), **tensorflow.listeners(RECORDER, seen.wrote),
+        "nvidia.dali": RECORDER.dali_imported,
     }  # fmt: skip
     sys.meta_path.insert(0, Imports(listeners))  # type: ignore[arg-type]
-    sys.addaudithook(guard.audit)
+    sys.addaudithook(seen.audit)

@@ -37,7 +37,6 @@ class Watch:
         self.applying = 0  # the same for updates
         self.local: list[tuple[Any, Any]] = []  # (variable, its gradient before any exchange)
         self.state: dict[str, Any] = {}
-        self.shards: list[tuple[int, int]] = []  # of a Dataset: how many, and which
         self.sent: dict[int, Any] = {}  # variables that were broadcast, by their id
         self.values: set[int] = set()  # hashes of values that were broadcast without a variable
 
@@ -52,7 +51,7 @@ class Watch:
         before(tf.summary, "create_file_writer", lambda path, *a, **k: self.wrote(path))
 
     def takes_shard(self, data: Any, num_shards: Any, index: Any, *a: Any, **k: Any) -> None:
-        self.shards.append((int(num_shards), int(index)))
+        self.recorder.shards.append((int(num_shards), int(index)))
 
     def horovod_imported(self, module: Any) -> None:
         self.recorder.listen_calls(module, EXCHANGES, "hvd.")
@@ -147,7 +146,6 @@ class Watch:
             "local": [None if gradient is None else self.few(gradient) for gradient in found],
             "device": f"{gpus} of {os.environ.get('CUDA_VISIBLE_DEVICES')}" if gpus else "cpu",
             "sent": sum(id(v) in self.sent for _, v in pairs) > len(pairs) / 2,
-            "shards": self.shards,
         }
 
     def few(self, tensor: Any) -> list[float]:
