@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,27 @@ def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
         made = pixels(list(pipeline.epoch(0)))
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
         assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
+
+
+@pytest.mark.parametrize("pixels, resize", [(224, 256), (32, 37)])
+def test_the_centre_crop_is_as_large_as_python_rounds(pixels: int, resize: int) -> None:
+    """A half, as 12 x 224 / 256 = 10.5, goes to the even number."""
+    from nvidia.dali import fn, pipeline_def
+
+    from rn50lib.data.dali_graph import center_side
+
+    spec = SimpleNamespace(pixels=pixels, resize=resize)
+    sides = np.arange(1, 700, dtype=np.int32)
+
+    @pipeline_def(batch_size=len(sides), num_threads=1, device_id=None)
+    def pipeline():
+        return center_side(fn.external_source(lambda: list(sides)), spec)
+
+    graph = pipeline()
+    graph.build()
+    (made,) = graph.run()
+    wanted = [max(1, round(side * pixels / resize)) for side in sides.tolist()]
+    assert [int(made.at(i)) for i in range(len(sides))] == wanted
 
 
 def crops(images: np.ndarray) -> np.ndarray:
