@@ -140,11 +140,12 @@ def nccl() -> dict[str, str]:
     if not (cuda and nvcc and home):
         return {}
     answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
-    if f"release {cuda[1]}." not in answer:
+    toolkit = Path(nvcc).resolve().parent.parent
+    header = toolkit / "include" / "cuda_runtime.h"
+    if f"release {cuda[1]}." not in answer or not header.exists():
         return {}
-    toolkit = str(Path(nvcc).resolve().parent.parent)
     return {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED",
-            "HOROVOD_NCCL_HOME": str(home), "HOROVOD_CUDA_HOME": toolkit}  # fmt: skip
+            "HOROVOD_NCCL_HOME": str(home), "HOROVOD_CUDA_HOME": str(toolkit)}  # fmt: skip
 
 
 def package_folders(name: str) -> list[Path]:
