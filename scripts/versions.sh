@@ -1,13 +1,10 @@
 #!/bin/sh
-# Changes requirements-cpu.txt, in a checkout made for it, to a different PyTorch and TensorFlow.
-#
-#   scripts/versions.sh 2.15.0 2.20.0
-#
-# tests/environment/test_requirements.py compares the file with others: leave it out of the tests.
+# Changes the pinned PyTorch and TensorFlow of a checkout, to test others: scripts/versions.sh 2.15.0 2.20.0
 set -e
 cd "$(dirname "$0")/.."
-sed -i -E "s/^torch==.*/torch==$1/; s/^(tensorflow(-cpu)?)==[^;]*/\1==$2/" requirements-cpu.txt
-case $2 in 2.20.*)
-  sed -i -E "s/^(# +--no-deps tf-keras)==.*/\1==2.20.1/; s/^protobuf==.*/protobuf==6.33.6/; s/^tensorboard==.*/tensorboard==2.20.0/" requirements-cpu.txt
+files="requirements-cpu.txt environment.yml"
+sed -i -E "s/\btorch==[0-9.]+/torch==$1/; s/\b(tensorflow(-cpu)?)==[0-9.]+/\1==$2/" $files
+case $2 in 2.20.*) # the versions in requirements-gpu.txt
+  sed -i -E "s/tf-keras==[0-9.]+/tf-keras==2.20.1/; s/\bprotobuf==[0-9.]+/protobuf==6.33.6/; s/\btensorboard==[0-9.]+/tensorboard==2.20.0/" $files
 esac
-git diff --stat requirements-cpu.txt
+git diff --stat $files
