@@ -206,6 +206,7 @@ speeds = {
     "this script, here": rung["images_per_s"] * (session.image_size / 224) ** 2,
     "one V100, FP32": session.results["published.v100.1gpu.fp32.ips"].value,
     "one V100, FP16": session.results["published.v100.1gpu.fp16.ips"].value,
+    "one H100, last rung": session.results["ladder.h100.5_tuned.ips"].value,
 }
 print(
     f"{imagenet * training / 1e6:.0f} million images, {imagenet * 115.4e3 / 1e9:.0f} GB per epoch"

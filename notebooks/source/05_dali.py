@@ -459,6 +459,17 @@ for rung in ("2_horovod", "3_dali"):
         steps=session.steps, workers=max(1, cores // ranks),
     )  # fmt: skip
 
+# %% [markdown]
+# Is your edit right? The next cell runs three small steps on two CPU processes. Watch the line about sharing: without `shard_id` and `num_shards` the script trains as fast, but every rank reads all of the images.
+
+# %%
+if DALI and workshop.has("horovod"):
+    small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
+    workshop.try_script(
+        workshop.ladder.script("3_dali"), "--data", session.data_root, *small,
+        ranks=2, steps=3, single=False, env={"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+
 # %% tags=["results"]
 workshop.ladder.figure()
 session.note("headroom", headroom[train_here], "times", "faster with a cached batch, this machine")
