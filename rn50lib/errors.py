@@ -73,8 +73,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help; unlike in Python 3.12, an error of the file is not ignored."""
-        print(self.format_help(), end="", file=file or sys.stdout)
+        print(self.format_help(), end="", file=file or sys.stdout)  # Python 3.12 ignores errors
 
     def suggest(self, unknown: str) -> str:
         """Return what to pass instead of an unknown flag."""

@@ -55,9 +55,8 @@ class Horovod(Comm):
         """Raise UserError if Horovod would abort the process on tensors of a GPU."""
         if not self.hvd.cuda_built():
             raise UserError(
-                "--comm horovod: Horovod was built without CUDA here and cannot exchange the"
-                " gradients of GPUs: use --comm ddp, or build it with the CUDA toolkit and NCCL's"
-                " headers: `make horovod`"
+                "--comm horovod: Horovod was built without CUDA, for gradients in host memory: use"
+                " --comm ddp, or install the CUDA toolkit and NCCL's headers and run `make horovod`"
             )
 
     def _call(self, operation: Any, vector: np.ndarray, **options: Any) -> np.ndarray:
