@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed.nn.functional  # before the group starts, so that it can end
+import torch.distributed.nn.functional  # a group older than this import never ends
 from PIL import Image
 from torch import distributed as dist
 from torch.nn import functional as F

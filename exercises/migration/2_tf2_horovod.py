@@ -1,4 +1,4 @@
-"""TensorFlow 2 with Horovod: a function and a tape take the place of graph and session.
+"""TensorFlow 2 with Horovod: a function and a tape replace graph and session.
 
 horovodrun -np 2 --gloo python exercises/migration/2_tf2_horovod.py weights.npz
 """

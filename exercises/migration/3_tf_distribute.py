@@ -12,7 +12,7 @@ Keras 3 does not train in this strategy (keras-team/keras#20585); its predecesso
 import common
 import tensorflow as tf
 
-strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else of TensorFlow
+strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before any other TensorFlow call
 rank, size = strategy.cluster_resolver.task_id, strategy.num_replicas_in_sync
 with strategy.scope():  # the variables of all processes take the first one's values
     weights = {n: tf.Variable(w) for n, w in common.first_weights(rank).items()}
@@ -25,7 +25,9 @@ def train_step(images, labels):
         x = tf.reduce_mean(tf.nn.relu(x), axis=[1, 2])
         logits = x @ weights["matrix"] + weights["offset"]
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        loss = tf.nn.compute_average_loss(loss, global_batch_size=common.BATCH)  # it sums gradients
+        loss = tf.nn.compute_average_loss(
+            loss, global_batch_size=common.BATCH
+        )  # gradients are summed
     gradients = tape.gradient(loss, list(weights.values()))
     optimizer.apply_gradients(zip(gradients, weights.values(), strict=True))
 

@@ -7,7 +7,7 @@ For a model that does not fit into one GPU's memory. ResNet-50 fits: stay with D
 
 import common
 import torch
-import torch.distributed.nn.functional  # before the group starts, so that it can end
+import torch.distributed.nn.functional  # a group older than this import is never released
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,8 +19,9 @@ model = nn.Sequential(
 )
 first = common.to_torch(common.first_weights(0))  # FSDP2 broadcasts nothing: all ranks begin alike
 model.load_state_dict({name: torch.tensor(array.copy()) for name, array in first.items()})
-device = "cuda" if torch.cuda.is_available() else "cpu"
-fully_shard(model, mesh=init_device_mesh(device, (dist.get_world_size(),)))  # averages, too
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+for part in (model[0], model[4], model):  # the parts are fetched one after the other
+    fully_shard(part, mesh=mesh)  # averages gradients, too
 optimizer = torch.optim.SGD(model.parameters(), common.LR, common.MOMENTUM)
 
 for step in range(common.STEPS):
@@ -34,6 +35,6 @@ for step in range(common.STEPS):
 state = {name: part.full_tensor().numpy() for name, part in model.state_dict().items()}
 if dist.get_rank() == 0:
     common.save(**common.from_torch(state))
-del model, optimizer  # they hold the group
+del model, optimizer  # so that the group can end
 dist.barrier()
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What the six scripts share: data, the first weights of a small network, and the file at the end.
+"""Shared by the six scripts: data, the first weights of a small network, and the file at the end.
 
 The network: a convolution of 3 x 3 with stride 2, ReLU, the mean over the image, a linear layer.
 """
@@ -16,7 +16,7 @@ images[labels == 1, :, :, 0] += 1  # class 1 is redder
 
 
 def first_weights(rank):
-    """Return rank 0's weights in TensorFlow's order (H, W, in, out); other ranks' are useless."""
+    """Return rank 0's weights in TensorFlow's order (H, W, in, out); other ranks get zeros."""
     shapes = {"kernel": (3, 3, 3, 8), "bias": (8,), "matrix": (8, 2), "offset": (2,)}
     if rank:
         return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}

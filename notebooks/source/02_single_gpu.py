@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · One GPU
 #
-# After this notebook you have a training script for ResNet-50 v1.5 that you understand line by line. You also know where its time goes, and what a production training run adds to it.
+# This notebook gives you a training script for ResNet-50 v1.5 that you understand line by line. You also learn where its time goes and what a production run adds.
 #
 # **Time:** 40 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -34,7 +34,7 @@ os.environ |= {
 #
 # From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input pipeline, 06 changes its number format, and 08 tunes it. After every change you ask the same question: **where is the time going now?**
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one cuts a random square out of each image, so that the network rarely sees exactly the same crop twice.
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one crops a random square from each image, so the network rarely sees exactly the same crop twice.
 
 # %%
 import random
@@ -125,8 +125,8 @@ def top1(model):
     return 100 * right / len(validation)
 
 
-print(f"with model.eval():    {top1(small.eval()):.1f} % right")
-print(f"without model.eval(): {top1(small.train()):.1f} % right")
+print(f"with model.eval():    {top1(small.eval()):.1f} % correct")
+print(f"without model.eval(): {top1(small.train()):.1f} % correct")
 
 # %% [markdown]
 # In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Training code can contain such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. **Predict** what the loss curve will look like.
@@ -144,7 +144,7 @@ axes.legend()
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
-# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that always gives the same answer is right 1 time in 12, or 8.3 %.
+# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that always gives the same answer is correct 1 time in 12, or 8.3 %.
 #
 # ## The whole script
 #
@@ -160,7 +160,7 @@ print(text[text.index("    def now():") :])
 #
 # ### Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation with `psutil`.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation, start-up included.
 
 # %%
 import psutil
@@ -178,7 +178,7 @@ waiting = 100 * rung["input_ms"] / step_ms
 print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.0f} % of the time")
 
 # %% [markdown]
-# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that the computation does not hide. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
+# Two worker processes decode images *while* the model computes, so `input_ms` holds only the unhidden part, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
 
 # %% language="bash" magic_args="-e"
 # python "$TRAIN" --data "$DATA" $FLAGS --workers 0
@@ -206,7 +206,7 @@ speeds = {
     "this script, here": rung["images_per_s"] * (session.image_size / 224) ** 2,
     "one V100, FP32": session.results["published.v100.1gpu.fp32.ips"].value,
     "one V100, FP16": session.results["published.v100.1gpu.fp16.ips"].value,
-    "one H100, last rung": session.results["ladder.h100.5_tuned.ips"].value,
+    "one H100, notebook 08": session.results["ladder.h100.5_tuned.ips"].value,
 }
 print(
     f"{imagenet * training / 1e6:.0f} million images, {imagenet * 115.4e3 / 1e9:.0f} GB per epoch"
@@ -221,7 +221,7 @@ for name, ips in speeds.items():
 #
 # ### Memory limits the batch
 #
-# Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, and they must stay in memory until then. PyTorch has a hook that sees every tensor it keeps.
+# Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, and they must stay in memory until then. PyTorch has a hook for every tensor it saves.
 
 
 # %%
@@ -236,8 +236,8 @@ def kept_bytes(count):
 
     network = ResNet(resnet.resnet(50))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = network(torch.randn(count, 3, 224, 224))
-    return sum(kept.values()) if outputs is not None else 0
+        network(torch.randn(count, 3, 224, 224))
+    return sum(kept.values())
 
 
 per_image = kept_bytes(2) - kept_bytes(1)
@@ -284,7 +284,7 @@ print(f"A batch of 32 is {gain:.1f} times as fast per image as a batch of 2.")
 workshop.show("rn50lib.recipe:REFERENCE")
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, and in proportion for other batches.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
 #
 # The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 at three points.
 #
@@ -329,7 +329,7 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the third line decays five epochs late, without an error. The library's function has no state: it depends only on the progress, so for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers, by contrast, must be saved and restored.
+# In a sequence, the second scheduler counts from its own start, so the third line silently decays five epochs late. The library's function has no state: it depends only on the progress, so for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers, by contrast, must be saved and restored.
 #
 # ## v1 and v1.5
 #
@@ -391,7 +391,7 @@ print(
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report has the keys of the published program's report, in the same order. Each metric has one value per epoch; what was not measured is `null` (`None` in Python), never 0. `train.time` is the mean time per iteration, leaving out the first iteration of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it: `lr` is the rate for a batch of 256, and the first lines of the log show the peak that this run derives from it.
+# The run's report has the keys of the published program's report, in the same order. Each metric has one value per epoch; unmeasured values are `null` (`None` in Python), never 0. `train.time` is the mean time per iteration, leaving out the first iteration of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it: `lr` is the rate for a batch of 256, and the first lines of the log show the peak that this run derives from it.
 
 # %%
 import json
@@ -416,7 +416,7 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f} %.")
 
 # %% [markdown]
-# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images)? Your accuracy is in the table only if your run was the full recipe.
+# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? Your accuracy appears only if your run matches it.
 
 # %%
 full = (epochs, session.images, session.image_size, batch) == (9, 2400, 64, 32)
@@ -431,9 +431,9 @@ for kind in ("fp32.top1", "fp32.hours", "fp16.top1", "fp16.hours"):
 session.expect(yours)
 
 # %% [markdown]
-# ## Kill it, and continue
+# ## Kill it and resume
 #
-# Machines fail, and jobs hit their time limit. A run that takes days must survive this and still give the same result. What has to be saved? The next cell trains for four steps. Then it trains for two, saves the state, and does the other two from there: once with the weights alone, once with the momentum too.
+# Machines fail, and jobs hit their time limit. A run that takes days must survive this and still give the same result. What has to be saved? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too.
 
 # %%
 import copy
@@ -495,11 +495,11 @@ same = sum(np.array_equal(calm[name], killed[name]) for name in calm)
 print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 
 # %% [markdown]
-# This holds for the same number of threads, because the terms of each sum are then added in the same order. On a GPU some operations add in whatever order their threads finish, so the runs agree only up to rounding. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. The crops that your script draws do not meet this requirement.
+# This holds for the same number of threads, because the terms of each sum are then added in the same order. On a GPU some operations add in whatever order their threads finish, so rounding makes the runs drift apart. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. The crops that your script draws do not meet this requirement.
 #
 # ## The ladder
 #
-# This figure is the ladder. You will see it again in the notebooks that change the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. NVIDIA's published speeds are on the right.
+# This figure is the ladder. You will see it again in the notebooks that change the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. Published V100 and recorded H100 speeds are on the right.
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -509,15 +509,15 @@ session.note("v15_over_v1", float(np.median(ratios)), "times", "time of a v1.5 s
 session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short run")
 
 # %% [markdown]
-# ## What to take with you
+# ## Key takeaways
 #
 # - A training script takes about a hundred lines. Most of the code in a training library is there to make long runs reliable.
 # - Silent mistakes give plausible numbers, so check the accuracy on unseen images in `eval()` mode.
 # - If input and computation overlap, only the slower one counts. Measure first.
 # - Activations fill the memory, and they grow with the batch and the image area.
 # - The learning rate scales with the global batch, starts with a warm-up, and is a pure function of the progress.
-# - With everything restored, a killed run on a CPU gives the same result as an uninterrupted one.
+# - If everything is restored, a killed run on a CPU gives the same result as an uninterrupted one.
 #
-# **Try it:** set `batch = 64` in the first code cell, and predict the learning rate and the speed of the library's run.
+# **Try it:** set `batch = 128` in the first code cell, and predict the learning rate and the speed of the library's run.
 #
-# If computation is the bottleneck, use more processors, as in notebook 03.
+# If computation is the bottleneck, use more devices, as in notebook 03.

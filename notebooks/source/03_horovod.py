@@ -13,17 +13,17 @@ seed: int = 0  # seed of all random numbers
 
 # %%
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import rn50lib
 import workshop
+from rn50.checks import horovod_serves
 
 profile = workshop.hide_single_gpu(profile)
 session = workshop.start("03", profile)
 workers = workers or max(2, min(8, len(session.machine.gpus)))
 batch = batch or session.batch
-horovod = find_spec("horovod") is not None
+horovod = horovod_serves("torch")
 rung = "2_horovod" if horovod else "2_ddp"
 launcher = f"horovodrun -np {workers} --gloo -H localhost:{workers} --network-interface lo"
 os.chdir(session.folder)  # everything below is written here
@@ -42,7 +42,7 @@ os.environ |= {
 workshop.ladder.figure()
 
 # %% [markdown]
-# The first rung is your script from notebook 02. If computation takes most of its time, use more processors. But workers that train one model must exchange their gradients in every step, which adds a third part to each step: **communication**. Where will the time go now?
+# The first rung is your script from notebook 02. If computation takes most of its time, use more devices. But workers that train one model must exchange their gradients in every step, which adds a third part to each step: **communication**. Where will the time go now?
 #
 # ## Data parallelism
 #
@@ -69,10 +69,10 @@ for name, norm in {
     whole = gradient(net, images)
     halves = (gradient(net, images[:16]) + gradient(net, images[16:])) / 2
     gap = (whole - halves).abs().max() / whole.abs().max()
-    print(f"{name}: gradient of 32 and mean of two of 16 differ by {gap:.1g} of its size")
+    print(f"{name}: full-batch and averaged gradients differ by {gap:.1g}, relative")
 
 # %% [markdown]
-# Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted, because sharing them would cost a message per layer.
+# Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted; sharing them (`SyncBatchNorm`) costs a message per layer.
 #
 # So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, whether the batch has 16 images or 256.
 #
@@ -91,7 +91,7 @@ print(inspect.getsource(nb03.all_reduce))
 # %% [markdown]
 # Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, also use other patterns.
 #
-# ## Recipe 1: press the sport button
+# ## Recipe 1: “press the sport button”
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), gives a recipe that leaves the model alone and changes only how it is trained.
 #
@@ -101,15 +101,15 @@ print(inspect.getsource(nb03.all_reduce))
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 # ```
 #
-# This image is for TensorFlow scripts, such as those of notebook 04: it has no PyTorch. `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
+# This image is for TensorFlow scripts, such as those in notebook 04; it has no PyTorch. `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
 #
 # **Step two: five changes.** First, what happens if a launcher starts the *unchanged* script several times?
 
 # %% language="bash" magic_args="-e"
-# $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS 2> errors.txt || (cat errors.txt; exit 1)
+# $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS --batch-size 8 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# All report the same loss, because every process runs the whole training by itself. (On a machine with several GPUs, all the processes used the first GPU.) There was no error, and nothing got faster. Now make the five changes:
+# All report the same loss (on GPUs, nearly): every process runs the whole training. (On a machine with several GPUs, all the processes used the first GPU.) There was no error, and nothing got faster. Now make the five changes:
 
 # %% language="bash" magic_args="-e"
 # diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
@@ -123,7 +123,7 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` are there only for the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest.
 #
-# **Your turn.** Type these changes into your `runs/train.py`. **Predict** how many times as fast as one worker all of them together are: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. As long as your file does not use Horovod, the finished script is used.
+# **Your turn.** Type these changes into your `runs/train.py`. **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or, without Horovod, DDP), the finished script runs.
 
 # %%
 workshop.ladder.predict(rung, 1.6)  # your number
@@ -133,7 +133,7 @@ found = workshop.ladder.climb(
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU the workers share the cores that one had before, so do not expect twice the speed. A CPU run can still show whether the script is *right*. The next cell shows the evidence for each change. ○ means that the run could not tell.
+# On a CPU the workers share the cores that one had before, so do not expect twice the speed. A CPU run can still show whether the script is *correct*. The next cell shows the evidence for each change. ○ means that the run could not tell.
 
 # %%
 script = workshop.ladder.script(rung)
@@ -143,7 +143,7 @@ workshop.try_script(script, "--data", session.data_root, *flags, ranks=workers, 
 # %% [markdown]
 # `rn50 workshop try SCRIPT -n 2` does the same in a terminal.
 #
-# ### Each change removed once
+# ### Leave out each change
 #
 # The next script omits the share, the scaled rate, the broadcast and the average in turn. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
@@ -201,7 +201,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 #
 # Every run ended without an error.
 #
-# ### The same with DDP
+# ### The DDP version
 #
 # PyTorch has its own version, `DistributedDataParallel` (DDP), and its own launcher. The five changes are the same; wrapping the model takes care of two of them, 4 and 5.
 
@@ -210,7 +210,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with it is TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 also splits the weights; you need it only if the model does not fit on one GPU, and ResNet-50 does fit.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with it is TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 also shards the weights; you need it only if the model does not fit on one GPU. ResNet-50 does.
 #
 # ### In TensorFlow
 #
@@ -218,7 +218,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 #
 # - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
 # - Horovod's Keras integration was written for Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
-# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). The same two remedies work.
+# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). Here, only `tf-keras` helps.
 #
 # ### The talk's `mpirun` line
 #
@@ -234,13 +234,13 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # | `-np 8` | 8 processes, one per GPU |
 # | `--allow-run-as-root` | in a container you are root, which `mpirun` refuses otherwise |
 # | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two hosts |
-# | `-bind-to none` | do not bind processes to cores, because it has data loader threads |
+# | `-bind-to none` | do not bind processes to cores: each has data-loader threads |
 # | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
-# | `-x NAME`, `-x NAME=VALUE` | pass an environment variable on; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
+# | `-x NAME`, `-x NAME=VALUE` | export an environment variable; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
 # | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
 # | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
 #
-# `rn50 run` writes such a line for you; `--dry-run` only prints it.
+# `rn50 run` builds such a line for you; `--dry-run` only prints it.
 
 # %% language="bash" magic_args="-e"
 # rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | cut -c 1-400
@@ -276,9 +276,9 @@ for precision in ("fp32", "fp16"):
 # %% [markdown]
 # FP16 computes faster, so about the same lost time becomes a larger share. The figures alone do not show where the time is lost, and they were not measured with Horovod: in that release, one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
 #
-# ## The wires
+# ## Interconnects
 #
-# The talk draws a step in two phases. Images go over PCIe, from the processor to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel, without congestion.
+# The talk draws a step in two phases. Images go over PCIe, from the CPU to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel, without congestion.
 
 # %%
 fig = nb03.draw_phases()
@@ -291,14 +291,14 @@ workshop.figure(
 # command -v nvidia-smi > /dev/null && nvidia-smi topo -m || echo "no NVIDIA driver here"
 
 # %% [markdown]
-# On a machine with GPUs, the matrix names the link between each pair: `NV2` means two NVLinks, `PIX` and `PXB` PCIe switches, `PHB` and `NODE` a path through one processor, and `SYS` through two. A ring is as fast as its slowest link. On a cluster, run once with `NCCL_DEBUG=INFO` and look for `via`: you want `P2P` inside a machine and `NET/IB`, not `NET/Socket`, between machines with InfiniBand.
+# On a machine with GPUs, the matrix names the link between each pair: `NV2` means two NVLinks, `PIX` and `PXB` PCIe switches, `PHB` and `NODE` a path through one CPU, and `SYS` through two. A ring is as fast as its slowest link. On a cluster, run once with `NCCL_DEBUG=INFO` and look for `via`: you want `P2P` inside a machine and `NET/IB`, not `NET/Socket`, between machines with InfiniBand.
 #
 # ## A larger batch
 #
 # Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps as with one worker and 16 images. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
-# run() {  # name, then flags
+# run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
 #   case " $LARGE " in *" $1 "*) ;; *) return 0 ;; esac
 #   echo "$1: ${*:2}"
 #   rn50 run --data-root "$DATA" $TINY --report "$1.json" "${@:2}" 2>&1 | tail -n 2
@@ -330,13 +330,13 @@ axes.axhline(np.log(12), color="grey", lw=1, label="guessing")
 axes.set(title="The same images in larger steps", xlabel="epoch", ylabel="training loss, nats")
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
-workshop.figure(fig, alt=f"Training loss of runs with larger batches; in the end: {said}.")
+workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end: {said}.")
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# In the recorded runs, the network hardly learns in six epochs at the full rate without warm-up. At the unscaled rate, its loss does not fall below that of guessing (2.48). With the warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74 % error) as at 256 (23.60 %).
+# On average over three recorded seeds, the full rate without warm-up ends barely below guessing (2.48), and the unscaled rate does not get below it at all. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74 % error) as at 256 (23.60 %).
 #
-# ## Does it learn as well?
+# ## Is it as accurate?
 #
 # Full runs take too long here, so the results below, with notebook 02's recipe, were recorded in advance: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
 
@@ -355,7 +355,7 @@ session.note("communication_ms", lost, "ms", "communication per step that is not
 session.note("scaling_efficiency", efficiency, "%", "computation as a share of both")
 
 # %% [markdown]
-# ## What to take with you
+# ## Key takeaways
 #
 # - Data parallelism needs one exchange per step: the mean of the gradients.
 # - Five changes: start and take a device, share the images, scale the rate, broadcast, average. Rank 0 reports and saves.

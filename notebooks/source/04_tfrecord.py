@@ -492,7 +492,7 @@ session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
 # %% [markdown]
-# ## What to take with you
+# ## Key takeaways
 #
 # - First find out whether the input is the bottleneck. The faster the device, the likelier that is.
 # - TFRecord turns many small files into a few large reads. A checksum protects each record, but not the meaning of its features.

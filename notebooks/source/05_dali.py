@@ -38,7 +38,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is the problem. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can make the loop faster. Its speed divided by your loader's is your **headroom**.
+# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can make the loop faster. Its speed over the real loop's is your **headroom**.
 #
 # Here is an ordinary loader: `DataLoader` with Pillow in its worker processes.
 
@@ -61,19 +61,14 @@ class Signs(torch.utils.data.Dataset):
         return torch.from_numpy(np.array(image)), i % 12  # any label: only the speed counts here
 
 
-def endless(loader):
-    while True:
-        yield from loader
-
-
 batch, size = session.batch, session.pixels
-loader = torch.utils.data.DataLoader(
-    Signs(size), batch, shuffle=True, drop_last=True, num_workers=cores
-)
-pillow = endless(loader)
+signs = Signs(size)
+forever = torch.utils.data.RandomSampler(signs, replacement=True, num_samples=10**9)
+loader = torch.utils.data.DataLoader(signs, batch, sampler=forever, num_workers=cores)
+pillow = iter(loader)
 
 # %% [markdown]
-# Two devices consume the batches: this machine running ResNet-50 forwards and backwards, and a simulated V100, which sleeps for as long as a V100 would compute.
+# Two devices consume the batches: this machine running ResNet-50 forward and backward, and a simulated V100, which sleeps for as long as a V100 would compute.
 #
 # **Predict:** how much faster is each of them with a perfect loader?
 
@@ -102,20 +97,24 @@ def images_per_second(batches, step, count, warm_up):
 
 
 headroom = {}
-for step, count, warm_up in ((train_here, session.own_steps, 1), (wait_like_a_v100, session.batches, 2 * cores + 4)):  # fmt: skip
+queue = 2 * cores + 4  # batches, which a slow device need not empty
+for step, count, warm_up in (
+    (train_here, session.own_steps, queue if device.type == "cuda" else 1),
+    (wait_like_a_v100, session.batches, queue),
+):
     real = images_per_second(pillow, step, count, warm_up)
     perfect = images_per_second(itertools.repeat(next(pillow)), step, count, 1)
     headroom[step] = perfect / real
     print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}: headroom {perfect / real:.2f} times")  # fmt: skip
 
 # %% [markdown]
-# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator. The faster your device, the more you can gain from the rest of this notebook.
+# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator. The faster your device, the more likely it waits for its input.
 #
 # What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is arithmetic, and a faster disk would not help.
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. One word per operator decides where it runs: `cpu`, `mixed` or `gpu`. This project uses version 1.34 on CPUs and 2.4 on GPUs.
+# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. This project uses version 1.34 on CPUs and 2.4 on GPUs.
 #
 # Build a pipeline in four pieces. The first only reads. Calling the function describes the graph, `build` creates its operators, and `run` returns the next batch.
 
@@ -194,7 +193,7 @@ if DALI:
 #
 # ### What each operator costs
 #
-# **Predict:** which operator takes the most time? The next cell cuts the graph off after each operator and lets the pieces take turns on one thread. *Decode the crop* is a fused operator that decodes only the part it needs.
+# **Predict:** which operator takes the most time? The next cell cuts the graph off after each operator and times these in turn on one CPU thread. *Decode the crop* is a fused operator that decodes only the part it needs.
 
 # %%
 if DALI:
@@ -232,16 +231,18 @@ if DALI:
         print(f"{name:24} {value:.3f} ms per image")
     share = 100 * (ms["decode"] - ms["read"]) / ms["decode, crop, resize"]
     saved = 100 - 100 * ms["decode the crop, resize"] / ms["decode, crop, resize"]
-    print(f"Decoding is {share:.0f} % of the graph; decoding only the crop saves {saved:.0f} %.")
+    print(
+        f"Decoding is {share:.0f} % of the graph; decoding only the crop changes the time by {-saved:+.0f} %."
+    )
 
 # %% [markdown]
-# A crop has about half of the pixels on average. Compare that with the time saved. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
+# A crop averages half of the pixels but saves little time, or none. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
 #
 # ### What changed since 1.34
 #
-# Older texts about DALI state rules that no longer hold:
+# Older DALI tutorials state rules that no longer hold:
 #
-# - *No CPU operator after a GPU operator.* True in 1.34. Since 1.44, with the dynamic executor (`exec_dynamic=True`), `node.cpu()` brings data back.
+# - *No CPU operator after a GPU operator.* True in 1.34. Since 1.44, `node.cpu()` brings data back with `exec_dynamic=True`, the default since 1.51.
 # - *A pipeline is always a graph.* Since 1.52 **dynamic mode** calls operators like functions, batch by batch. It suits debugging and Python control flow.
 # - *nvJPEG and libjpeg-turbo decode.* Since 2.2 the default decoder is nvImageCodec, which uses these two and other decoders.
 #
@@ -298,7 +299,7 @@ if DALI:
 
     pipe = fused()
     pipe.build()
-    loaders["DALI"] = iter(pipe.run, None)  # calls run for ever
+    loaders["DALI"] = iter(pipe.run, None)  # calls run() endlessly
 
 # %% [markdown]
 # Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round. Loaders also work ahead, so each turn first empties the queue.
@@ -330,7 +331,7 @@ workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed li
 over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
 
 # %% [markdown]
-# On a CPU, all three unpack the same bits on the same cores with similar JPEG code, so do not expect one to be many times as fast as another. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator does not use that engine, so there you use `decoders.image` followed by `random_resized_crop`. (The finished rung keeps the fused operator.)
+# On a CPU, they all unpack the same bits on the same cores with similar JPEG code, so do not expect large differences. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine since 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
 #
 # With eight V100s and TensorFlow, NVIDIA published the effect of the input pipeline:
 
@@ -343,7 +344,7 @@ for name, ips in published.items():
 print("source:", session.results["published.v100.8gpu.input.dali.ips"].provenance)
 
 # %% [markdown]
-# *Synthetic* plays the part of the perfect loader from the first cells, so 100 % divided by the last column is the headroom again. (In the published MXNet runs on a DGX-1, DALI used three threads per GPU. That program's 40 reader threads, `--data-nthreads`, serve only MXNet's own loader.)
+# *Synthetic* is the perfect loader from the first cells, so 100 % divided by the last column is the headroom again. (In the published MXNet runs on a DGX-1, DALI used three threads per GPU. That program's 40 reader threads, `--data-nthreads`, serve only MXNet's own loader.)
 #
 # ## The same image?
 #
@@ -387,11 +388,11 @@ workshop.images([images[-1] for images in resized.values()], labels=list(resized
                 alt=f"One image, resized in several ways. Mean differences from Pillow, of 255: {finding}")  # fmt: skip
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has another cause, which is easy to overlook: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
+# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different cause, easily overlooked: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
 #
 # ## Who reads what
 #
-# Each of several workers must read its own shard. In the next cell the labels are file numbers, so that a batch shows who reads what. With 48 files, two ranks and batches of six, the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
+# Each of several workers must read its own shard. In the next cell the labels are file numbers, so each batch shows who reads what. With 48 files, two ranks and batches of six, the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
 
 # %%
 if DALI:
@@ -435,7 +436,7 @@ if DALI:
             print(f"{index}:", next(line for line in str(error).splitlines() if "missing" in line))
 
 # %% [markdown]
-# Keep index and records together when you copy data. If a TFRecord index is missing, `python -m data_prep.tfrecord --index FOLDER` writes it again.
+# Copy each index together with its records. If one is missing, `data_prep.im2rec --index PREFIX` or `data_prep.tfrecord --index FOLDER` rebuilds it.
 #
 # ## Your turn: one more rung
 #
@@ -445,7 +446,18 @@ if DALI:
 workshop.ladder.changes("3_dali", "2_horovod")
 
 # %% [markdown]
-# You know the headroom of this machine. **Predict** how many times as fast the script becomes: replace the number, then run the next two cells. While they run, check the utilisation with `htop`, and with `nvidia-smi dmon` if you have a GPU. Which is busy, the CPU or the GPU?
+# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image.
+
+# %%
+if DALI and workshop.has("horovod"):
+    small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
+    workshop.try_script(
+        workshop.ladder.script("3_dali"), "--data", session.data_root, *small,
+        ranks=2, steps=3, single=False, env={"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+
+# %% [markdown]
+# The step's time divided by its time without input is your script's headroom. **Predict** its speed-up: replace the number, then run the next two cells. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
@@ -459,27 +471,16 @@ for rung in ("2_horovod", "3_dali"):
         steps=session.steps, workers=max(1, cores // ranks),
     )  # fmt: skip
 
-# %% [markdown]
-# Is your edit right? The next cell runs three small steps on two CPU processes. Watch the line about sharing: without `shard_id` and `num_shards` the script trains as fast, but every rank reads all of the images.
-
-# %%
-if DALI and workshop.has("horovod"):
-    small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
-    workshop.try_script(
-        workshop.ladder.script("3_dali"), "--data", session.data_root, *small,
-        ranks=2, steps=3, single=False, env={"CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
-
 # %% tags=["results"]
 workshop.ladder.figure()
 session.note("headroom", headroom[train_here], "times", "faster with a cached batch, this machine")
 session.note("headroom_v100", headroom[wait_like_a_v100], "times", "the same when feeding a V100")
 if DALI:
     session.note("dali_over_pillow", over_pillow, "times", "DALI's speed over DataLoader + Pillow")
-    session.note("decode_share", share, "%", "time of the graph that is decoding")
+    session.note("decode_share", share, "%", "share of the graph's time spent decoding")
     session.expect(
         {
-            "dali.over_pillow": over_pillow,
+            "dali.over_pillow": over_pillow if device.type == "cpu" else None,
             "dali.decode.share": share,
             "dali.fused.saved": saved,
             "dali.differs": differ["DALI"],
@@ -489,7 +490,7 @@ if DALI:
     )
 
 # %% [markdown]
-# ## What to take with you
+# ## Key takeaways
 #
 # The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part.
 #

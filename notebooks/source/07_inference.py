@@ -39,7 +39,7 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at 64 pixels, the image size of their recipe. The variables in capitals were set in the cell above.
+# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at 64 pixels, as in their recipe. The variables in capitals were set in the cell above.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $EPOCHS epochs of $IMAGES images"
@@ -61,6 +61,7 @@ from PIL import Image
 from rn50lib import checkpoint
 from rn50lib.torch.model import ResNet, load_arrays
 
+torch.backends.cudnn.allow_tf32 = False  # real float32 (notebook 06)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = ResNet(checkpoint.read_network("model"))
 load_arrays(model, checkpoint.load("model", epochs).arrays)
@@ -94,7 +95,7 @@ print(
 )
 
 # %% [markdown]
-# `rn50 score` does this for the whole validation set, in a new process that knows nothing but the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
+# `rn50 score` does this for the whole validation set, in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
 
 # %% language="bash" magic_args="-e"
 # rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
@@ -107,7 +108,7 @@ trained, scored = (
 print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
 
 # %% [markdown]
-# With the same weights, images and crops and no randomness, the numbers should be equal to the last digit. If they differ, one of these is not what you think, and everything you build on the checkpoint inherits the error.
+# With the same weights, images, crops and kernels and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think, and everything you build on the checkpoint inherits the error.
 #
 # ## Images that are not in the data set
 #
@@ -142,7 +143,7 @@ workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.j
 print(f"{told[-2]}; the 12 probabilities for the noise image add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If a camera can see other things, the training data must contain other things too.
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If a camera can see anything else, the training data should include it.
 #
 # ## How far to trust a probability
 #
@@ -160,7 +161,9 @@ size = [np.sum(group == g) for g in there]
 x = np.arange(len(there))
 fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
 ax.bar_label(ax.bar(x - 0.2, mean, 0.38, label="mean probability"), fmt="%.0f")
-ax.bar_label(ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="right"), fmt="%.0f")
+ax.bar_label(
+    ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="share right"), fmt="%.0f"
+)
 names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f} %" for g in there]
 ax.set_xticks(x, [f"{name}\n{n} images" for name, n in zip(names, size, strict=True)])
 ax.set(title="Mean probability and share of right answers", ylabel="%", ylim=(0, 110))
@@ -216,7 +219,7 @@ def answer_times(net, batch, repeats, warm_up=3):
 off = (net.train()(images[:4]).detach().cpu() - logits[:4]).abs().max()
 took = 1000 * np.array(answer_times(model, images[:4], session.repeats))
 print(f"in training mode the logits are off by up to {off:.2f}")
-print("mean {:.1f} ms, p50 {:.1f}, p99 {:.1f}".format(took.mean(), *np.percentile(took, (50, 99))))
+print(f"median {np.median(took):.1f} ms, slowest {took.max():.1f}")
 print(f"batch 4, 64 px, float32, {torch.get_num_threads()} threads, {device}, {len(took)} calls")
 
 # %% [markdown]
@@ -263,7 +266,7 @@ print(
 #
 # The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this, with operations and weights in one file. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
 #
-# To export any PyTorch model, use `torch.onnx.export(model, (images,), "model.onnx", dynamo=True)`, which needs the package `onnxscript`. The older, TorchScript-based exporter (`dynamo=False`) is deprecated. `rn50 export` uses neither: it writes the graph node by node, so it needs only the package `onnx`.
+# For other PyTorch models, use `torch.onnx.export(model, (images,), "model.onnx", dynamo=True, dynamic_shapes=({0: "N"},))`, which needs `onnxscript`. The older, TorchScript-based exporter (`dynamo=False`) is deprecated. `rn50 export` uses neither: it writes the graph node by node, so it needs only the package `onnx`.
 
 # %% language="bash" magic_args="-e"
 # rn50 export model $EPOCHS -o model.onnx 2>&1
@@ -288,7 +291,7 @@ print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f} % of t
 #
 # ## Which version is fastest?
 #
-# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also fuses ReLU and addition if PyTorch has a kernel for that on your processor. The versions take turns, so a slow moment of this machine affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels the weights are a larger share of the traffic than at 224, so expect less.)
+# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a slow moment affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache and the weights' share is larger: expect less.)
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -337,7 +340,7 @@ workshop.figure(fig, alt=f"Time per batch by version. Speed relative to inferenc
 print(f"Speed relative to inference_mode, median of {rounds} rounds: {finding}")
 
 # %% [markdown]
-# Folding can save only the time spent on memory traffic; the arithmetic of the convolutions remains. 16-bit arithmetic is fast only if the hardware supports it. A CPU that has to emulate bfloat16 is usually slower with it.
+# Folding saves only memory traffic and kernel launches; the arithmetic of the convolutions remains. 16-bit arithmetic is fast only if the hardware supports it. A CPU that has to emulate bfloat16 is usually slower with it.
 #
 # Training in float16 needed a loss scale and master weights. Inference has no gradients, so one question is left: do the answers change?
 
@@ -351,7 +354,7 @@ print(f"{same:.1f} % of {len(images)} answers stay the same")
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file. It has to be decoded, resized and cropped before the network sees it. Time both parts, one request after another. The **p99** is the time within which 99 % of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time both parts, one request at a time, so without any queue. The **p99** is the time within which 99 % of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
 
 # %%
 decoding, answering = [], []
@@ -392,7 +395,7 @@ print(finding)
 #
 # ## One at a time, or many
 #
-# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs is included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
+# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs are included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
 #
 # **Predict** for this machine: how many times the throughput of batch 1 does the largest batch reach, and how much faster does the network run on synthetic images than on real ones?
 
@@ -402,7 +405,7 @@ print(finding)
 # rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 
 # %% [markdown]
-# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12, with the command below (for FP32, up to batch 96). `rn50 benchmark` has the same flags. [docs/recipes.md](../docs/recipes.md) says what else is known about these runs.
+# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12, with the command below (for FP32, up to batch 96). `rn50 benchmark` has the same flags. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
 #
 # ```bash
 # python benchmark.py -n 1 -b 1,2,4,8,16,32,64,96,128,192,208 --dtype float16 \
@@ -442,7 +445,7 @@ print(
 print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):.2f} ms")
 
 # %% [markdown]
-# Why is a batch of 1 so slow on the V100? At the data sheet's rates, memory traffic and arithmetic would take about a tenth of a millisecond, so nearly all of the time must go elsewhere. Total IPS includes three likely causes:
+# Why is a batch of 1 so slow on the V100? At the data sheet's rates, memory traffic and arithmetic would take about a tenth of a millisecond, so nearly all of the time must go elsewhere. There are three likely causes:
 #
 # - **Decoding.** A batch of 1 holds one JPEG, so only one of DALI's ten validation threads has work.
 # - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost.
@@ -474,17 +477,17 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # %% [markdown]
 # ## Where is the time going now?
 #
-# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive the latency of a request from the throughput of batches, or the reverse, so publish both, with batch, image size, precision and threads.
+# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive the latency of a request from the throughput of batches, or vice versa, so publish both, with batch, image size, precision and threads.
 #
 # ## What to remember
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
-# - A probability says which of the known classes is most likely, never whether the image shows one of them. Compare it with the share of right answers to see how far you can trust it.
+# - The probabilities say which known class is most likely, never whether the image shows one. Compare them with the share of right answers to see how far to trust them.
 # - Folding and fusing give the same answers, up to rounding, with less memory traffic.
 # - For a correct timing you need evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Promise a p99, not a mean.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# To try: change `epochs` in the first code cell. Is a network with less training under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# To try: change `epochs` and run all cells again. Is a less trained network under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.

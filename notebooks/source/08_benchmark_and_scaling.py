@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every script of the course and see the whole ladder.
+# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every rung and see the whole ladder.
 #
-# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; the Horovod rung uses Horovod, and rungs 3 to 5 also DALI · **On a CPU:** about 4 minutes to run
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; Horovod for its rung, and Horovod and DALI for rungs 3–5 · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -49,6 +49,7 @@ os.environ |= {
 # Here is a typical first benchmark: a model, a batch, a training step and a clock.
 
 # %%
+import statistics
 import time
 
 from torch.nn.functional import cross_entropy
@@ -56,6 +57,7 @@ from torch.nn.functional import cross_entropy
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
+torch.backends.cudnn.allow_tf32 = False  # real float32 (notebook 06)
 device = torch.device("cuda" if gpus else "cpu")
 model = ResNet(resnet.resnet(50, 12)).to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -115,6 +117,7 @@ args = parser.parse_args()
 
 world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
 gpus = torch.cuda.device_count()
+torch.backends.cudnn.allow_tf32 = False  # real float32
 device = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
 if gpus:
     torch.cuda.set_device(device)
@@ -212,9 +215,9 @@ for n in (1, 5, 30):
 # %% [markdown]
 # ### 4. Batch 208 against batch 96
 #
-# NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does the precision gain?" (*equal batch*). Say which one you publish.
+# NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does FP16 alone gain?" (*equal batch*). Say which one you publish.
 #
-# To compare two things on a machine that is also doing other work, let them **take turns**, so that a slow moment affects both, and report the **median and range** of the ratio within each turn. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
+# To compare two things on a machine that is also doing other work, let them **take turns**, so that a slow moment affects both, and report the **median and range** of the per-turn ratios. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
 
 # %%
 reduced = torch.float16 if gpus else torch.bfloat16
@@ -238,13 +241,13 @@ print(f"training, {session.size} px, {device}, {torch.get_num_threads()} threads
 print(f"PyTorch {torch.__version__}, {session.turns} turns")
 
 # %% [markdown]
-# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. The last line, together with batch and precision, belongs next to every rate.
+# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. That line, with batch, precision and hardware, belongs next to every rate.
 #
 # ## A benchmark that avoids the mistakes
 #
 # `rn50 benchmark` warms up, synchronises, takes harmonic means and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Across epochs, it reports the harmonic mean.
 #
-# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** runs each number of workers with each batch; the last batch size in the first sweep is too large on purpose. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
+# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** runs each worker count with each batch, a **cell**; the first sweep's last batch is too large on purpose. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -305,8 +308,8 @@ print(
 rates = [rate for (n, _), rate in real.items() if n == 1]
 measured = [rate for rate in rates if rate is not None]
 print(sweeps["real"]["env"]["cells"]["1"]["100000"]["reason"])
-print(f"mean of what was measured:   {sum(measured) / len(measured):8.1f} img/s")
-print(f"mean with 0 for the failure: {sum(measured) / len(rates):8.1f} img/s")
+print(f"mean of what was measured:   {statistics.harmonic_mean(measured):8.1f} img/s")
+print(f"mean with 0 for the failure: {statistics.harmonic_mean([*measured, 0]):8.1f} img/s")
 
 # %% [markdown]
 # ### 6. A stale report
@@ -334,7 +337,7 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
 # %% [markdown]
 # With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times within the 100 timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
 #
-# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This is a different loader, and most of its restart is the start of new worker processes. So it shows the effect, not its size on a DGX-1.)
+# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This loader is different: most of its restart goes into starting worker processes. It shows the effect, not its size on a DGX-1.)
 
 # %%
 from PIL import Image
@@ -429,7 +432,7 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f} %
 #
 # ### Compared with published rows
 #
-# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; in the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with published latencies and bandwidths of the links, overlapped with the backward pass. Two more models add one cause each, fitted to the rows with fewer GPUs: **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows rows that were not fitted. **Predict:** which model is closest, and how large is its error?
+# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; in the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. Two more models add one cause each, fitted to rows with fewer GPUs (A100s: V100 rows): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -441,7 +444,7 @@ print(f"(published 10,263: {100 * (eight / 10263.2 - 1):+.1f} %)")
 
 models = ("perfect", "wires only", "Amdahl", "stragglers", "communication")
 rows = nb08.held_out(*models)
-columns = ["rows that were not fitted", "GPUs", "img/s", *(f"{name}, %" for name in models)]
+columns = ["held-out rows", "GPUs", "img/s", *(f"{name}, %" for name in models)]
 workshop.table(rows, columns, "Error of the prediction, %")
 errors = np.abs([row[3:] for row in rows])
 for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), strict=True):
@@ -462,14 +465,14 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
 for n in (64, 512):
     weak_n, strong_n = (
         [100 * nb08.efficiency(n, cause, batch, ips) for cause in ("stragglers", "communication")]
-        for batch in (gpu_batch, 8 * gpu_batch // n)
+        for batch in (gpu_batch, max(1, 8 * gpu_batch // n))
     )
     print(f"{n:3} GPUs, if all loss is due to stragglers, or all to communication:", end=" ")
     print("weak scaling {:.0f} or {:.0f} %,".format(*weak_n), end=" ")
     print("strong scaling {:.0f} or {:.0f} %".format(*strong_n))
 
 # %% [markdown]
-# No row here has more than 32 GPUs, so for 512 the most you can honestly give is the range between the two numbers. For strong scaling, the global batch is fixed at that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
+# No row here has more than 32 GPUs, so at 512 the two numbers show the uncertainty; the truth may be outside. For strong scaling, the global batch is fixed at that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
 #
 # ## Time to accuracy
 #
@@ -485,7 +488,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f} %")
 
 # %% [markdown]
-# Nearly; the published hours also include validation. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
+# Nearly; validation probably explains the rest. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {
@@ -505,14 +508,14 @@ finding = f"{goyal[8192][0]:.2f} % at batch 8,192, {goyal[65536][0]:.2f} % at 65
 workshop.figure(fig, alt=f"Top-1 accuracy by global batch. {finding}.")
 ffcv = session.results["published.minutes.ffcv.8"]
 print(f"{finding} ({session.results['published.batch.8192.error'].source})")
-print(f"76.6 % with another recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
+print(f"76.6 % with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above changes it even for 8 GPUs: it trains for fewer epochs and begins with smaller images. So compare *time to accuracy*, not images per second.
+# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above does so even on 8 GPUs: 32 epochs, smaller images at first, flip-averaged validation. So compare *time to accuracy*, not images per second.
 #
 # ## The ladder
 #
-# The last rung of your script, `5_tuned.py`, trains the same network. It changes the memory layout and the queue of prepared batches. On a CPU, it also sets the threads per process; on a GPU, it lets cuDNN choose the fastest kernels and sends the gradients as 16-bit numbers.
+# The last rung of your script, `5_tuned.py`, trains the same network. It changes the images' memory layout and lengthens DALI's queue. On a CPU, it also sets the threads per process; on a GPU, it lets cuDNN choose the fastest kernels and sends the gradients as 16-bit numbers.
 
 # %%
 from workshop import ladder
@@ -520,7 +523,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` while they run. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others are the finished scripts.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` while they run. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others use finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -563,7 +566,7 @@ session.note("own_error", own_error, "%", "error of the alpha-beta model on this
 # - A fitted model can predict the total to within a few per cent. It does not tell you why time is lost.
 # - The goal is time to accuracy, not images per second.
 #
-# To try: set your own GPU's speed and batch in the first code cell and run "How long would training take?" again.
+# To try: set your GPU's speed and batch, rerun the first two code cells, then "How long would training take?".
 #
 # The exercises that you have passed so far:
 
