@@ -3,15 +3,15 @@
 #
 # In this notebook, you train your first network and test it on images. You also learn why training needs so much computing power and how the notebooks work.
 #
-# **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute to draw the images the first time
+# **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute to generate the images the first time
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs to train
-seed: int = 0  # random seed of that run
+seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells from top to bottom with Shift + Enter. The cell above contains the notebook's parameters: to change one, edit it and run everything from that cell on. Every notebook starts with a cell like the next one. It reports this machine's hardware, chooses a profile for it, and generates the course's images of road signs if they are missing.
+# Run the cells from top to bottom with Shift + Enter. The cell above contains the notebook's parameters: to change one, edit it and rerun everything below. Every notebook starts with a cell like the next one. It reports this machine's hardware, chooses a profile for it, and generates the course's images of road signs if they are missing.
 
 # %%
 import os
@@ -26,9 +26,9 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network on images of twelve road signs. The network is called `tiny`: it uses the same code as ResNet-50, but trains in seconds. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
+# The command below trains a network on images of twelve road signs. The network, `tiny`, uses the same code as ResNet-50 but trains in seconds. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
 #
-# **Predict** before you run it: guessing gets 1 in 12 right, or 8.3 %. How much better will the network be after such a short run?
+# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3 %. How much better will the network be after such a short run?
 
 # %% language="bash" magic_args="-e"
 # rm -f first*  # from an earlier run
@@ -85,7 +85,7 @@ print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(r
 # %% [markdown]
 # ## Why train so much?
 #
-# This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, people and lanes. Cars that use these networks also collect the data that trains the next ones, so development is a loop of five steps. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
+# This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, pedestrians and lanes. The same cars collect the data that trains the next networks, so development is a loop. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
 
 # %%
 loop = ["collect data", "train models", "simulate", "re-simulate", "map"]
@@ -110,7 +110,7 @@ ax.axis("off")
 workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every pass through the loop adds data, and the networks are trained again on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet. ImageNet, the data set behind the published ResNet-50 results, has 1,281,167 training images, and the recipe shows each of them 90 times. NVIDIA published the rates and hours below for one 16 GB V100, in 32-bit (FP32) and 16-bit (FP16) precision. The hours come from its training script, run as `runner -n 1 -b 96 --dtype float32` for FP32 and as `runner -n 1 -b 208` for FP16, the script's default.
+# Every pass through the loop adds data, and the networks are trained again on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe makes 90 passes (*epochs*) over them. NVIDIA published the rates and hours below for one 16 GB V100, in 32-bit (FP32) and 16-bit (FP16) precision. The hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -125,7 +125,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is a little low, because it leaves out validation and start-up. FP16 and the larger batch that it allows bring 82 hours down to 23. In the same 16 GB, the published FP32 run fits a batch of 96 and the FP16 run 208: memory limits the batch size, which is what the talk means by "minibatching is memory-bound". The other ways to go faster are several GPUs and an input pipeline that keeps up with them.
+# The estimate is slightly low: it leaves out validation, checkpoints and start-up. FP16 and the larger batch that it allows cut 82 hours to 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (the talk's slide: "Minibatching - memorybound"). You can also add GPUs, if the input pipeline keeps up with them.
 #
 # ## Where the course goes
 #
@@ -135,7 +135,7 @@ print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} 
 workshop.course_map()
 
 # %% [markdown]
-# Each lesson has a notebook of exercises. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which exercises you have passed:
+# Lessons 01 to 08 have exercise notebooks. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which exercises you have passed:
 
 # %%
 workshop.progress()
@@ -145,7 +145,7 @@ workshop.progress()
 #
 # ## Your turn
 #
-# Each of the 100 cars in a fleet has 8 cameras. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on all of these images at `rate` images per second? Replace `...` with your formula.
+# Each of the 100 cars in a fleet has 8 cameras. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on the images kept, at `rate` images per second? Replace `...` with your formula.
 
 
 # %%
@@ -177,11 +177,11 @@ session.note("first_run_s", report["total_duration"], "s", "duration of the firs
 # %% [markdown]
 # ## If something does not work
 #
-# - **A one-line error** names the wrong file, value or flag and says what to do.
-# - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and prints a remedy for each problem.
+# - **A one-line error** names the offending file, value or flag and the fix.
+# - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and suggests a fix for each problem.
 # - **To restore a notebook**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 # - **To stop a run**, interrupt the cell (■ in the toolbar).
 # - **Out of GPU memory?** Shut down the kernels of other notebooks. `nvidia-smi` lists the processes that hold memory.
-# - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu -p seed 1` writes the executed notebook and its web page to `runs/`.
+# - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu -p seed 1` writes the executed notebook and an HTML copy to `runs/`.
 #
 # The next notebook turns a folder of JPEGs into files that a training run can read at full speed.

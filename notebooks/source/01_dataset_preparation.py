@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 01 · Dataset preparation
 #
-# After this notebook you can turn a folder of JPEGs into record files, read them byte by byte, explain what packing gains and costs, and find damage before a training run does.
+# After this notebook you can turn a folder of JPEGs into record files, read them byte by byte, explain the benefits and costs of packing, and find damage before training does.
 #
 # **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
 
@@ -66,7 +66,7 @@ print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 10
 print("colour modes here:", dict(modes))
 
 # %% [markdown]
-# The mean image size of ImageNet is the size of its archive divided by the number of images; the headers inside the archive are less than 1 % of it. Next, look at the images, their shapes and their sizes.
+# The mean image size of ImageNet is the size of its archive divided by the number of images; the headers inside the archive are under 1 % of it. Next, look at the images, their shapes and their sizes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -100,13 +100,13 @@ workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. 
 print(finding)
 
 # %% [markdown]
-# A program drew these images, but they have the flaws of real photos: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
+# These images are generated, but they have the flaws of real photos: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
 #
 # ## From folder to label
 #
 # A network knows its classes only by number, so each number must mean the same class in training, in validation, and a year from now. The rule: **the label is the rank of the folder's name in sorted order**, counted from 0.
 #
-# The rule has a weakness. Suppose one folder is missing from val because a copy was interrupted. **Predict:** what accuracy is reported for a perfect model?
+# The rule has a weakness. Suppose an interrupted copy left the `deer` folder out of val. **Predict:** what accuracy is reported for a perfect model?
 
 # %%
 in_train = {name: label for label, name in enumerate(sorted(per_class))}
@@ -186,11 +186,11 @@ for file in sorted(odd.iterdir()):
         print(f"{file.name:12} refused: {str(error).split(' <')[0].split(' /')[0]}")
 
 # %% [markdown]
-# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Packing does not decode at all; you will see below what gets through.
+# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Pass-through packing does not decode; you will see below what gets through.
 #
 # ## Pack with `im2rec`
 #
-# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags are those of MXNet's `im2rec.py`. The format is MXNet's too: a test compares it, byte for byte, with a file that MXNet 1.9.1 wrote.
+# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags are those of MXNet's `im2rec.py`, and a test compares the format, byte for byte, with a file that MXNet 1.9.1 wrote.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -200,7 +200,7 @@ for file in sorted(odd.iterdir()):
 # od -A d -t x1z -N 64 records/val.rec
 
 # %% [markdown]
-# The **list** (`.lst`) has one line per image: number, label, path. The images are numbered first and then shuffled with a fixed seed, so every run gives the same file. You may edit the list before you pack.
+# The **list** (`.lst`) has one line per image: number, label, path. The images are numbered first and then shuffled with a fixed seed, so every run gives the same file. You can edit the list before you pack.
 #
 # The **index** (`.idx`) has one line per record: its number, and the byte at which it starts. `od` shows the start of the **records** (`.rec`). All numbers are little-endian, and a record consists of
 #
@@ -226,7 +226,7 @@ print(
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# If you understand a format, you can write it. The next cell packs the whole list. The result should be identical to the file above.
+# Now write the format yourself. The next cell packs the whole list; the result should be identical to the file above.
 
 
 # %%
@@ -246,9 +246,9 @@ print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numb
 print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occur by chance")
 
 # %% [markdown]
-# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a multiple of 4 bytes. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
+# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
 #
-# A reader or writer without this rule passes most small tests. The last line of the output estimates, for random bytes, how often ImageNet needs it, so such a program *probably* fails there. You implement the rule in exercise `ex01.frame`.
+# A reader or writer without this rule passes most small tests, but by the estimate above (the last line, for random bytes), it *probably* fails on ImageNet. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -304,7 +304,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works, too. So why make one large file? The next cells read all validation images, without decoding them, in three ways that take turns: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
+# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three ways that take turns: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
 #
 # **Predict:** by what factor does the last way beat the first, warm and cold?
 
@@ -389,7 +389,7 @@ overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f} % larger than the first")
 
 # %% [markdown]
-# At 1 ms per file, even 8 readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. In return, you need a second copy on disk and have to pack again whenever the data changes.
+# At 1 ms per file, even 8 readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, and packing again whenever the data changes.
 #
 # ## Resize? Which quality?
 #
@@ -423,7 +423,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 saves nothing here, because the originals already have a quality of 91 to 95, and it changes the pixels all the same. Resizing takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. (The published runs never passed that 5 % to DALI, whose default minimum is 8 %.) The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). What the other choices do to accuracy is not measured here, because each would need its own training run.
+# Quality 95 saves little here: the originals already have a quality of 91 to 95. Yet pixels change, and Pillow halves the colour resolution. Resizing takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5 % to DALI, so its default, 8 %, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
 #
 # ## One wrong bit
 #
@@ -453,7 +453,7 @@ workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {
 print(finding)
 
 # %% [markdown]
-# A decoder misses much of the damage, and RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and let `verify` check everything before training reads it. It exits with status 1 if it finds damage.
+# A decoder misses much of the damage, and RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it. It exits with status 1 if it finds damage.
 
 # %%
 shutil.copytree("records", "damaged")
@@ -473,7 +473,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# Without checksums, this damage passes, at most with a warning from the decoder, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you know that the files are good.
+# Without checksums, this damage passes, at most with a warning from the decoder, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
 # Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
@@ -504,7 +504,7 @@ session.note(
 #
 # - Look at the data first: counts, a few images and a histogram take a minute.
 # - A label is the rank of the folder's name. Train and val need the same folders.
-# - ImageNet's kit numbers the classes in its own order: translate the numbers, never subtract 1.
+# - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.

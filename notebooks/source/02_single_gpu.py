@@ -349,7 +349,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
+# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
 
 # %%
 versions = ("v1", "v1.5")

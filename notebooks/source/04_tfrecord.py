@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure whether the input limits a training run, store images as TFRecord shards, and build a tf.data pipeline stage by stage, for one rank or for many.
 #
-# **Time:** 35 minutes · **Needs:** notebook 03 for the ranks and the five changes · **On a CPU:** about 4 minutes to run
+# **Time:** 35 minutes · **Needs:** notebook 03, TensorFlow, and Horovod for the last parts · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) Here is a loop that does so:
+# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) This loop does that:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -74,7 +74,7 @@ class PythonLoop:
 
 
 # %% [markdown]
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy? And eight V100s? The published training speeds are *Total IPS* (data and computation together) from the [results of ResNet-50 v1.5 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5).
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy? And eight V100s? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
 
 # %%
 loop = iter(PythonLoop())
@@ -116,7 +116,7 @@ for storage, delay in {
 #
 # ## Write shards
 #
-# A data set is split into several TFRecord files, called *shards*. This command copies the JPEGs unchanged into eight shards, in an order shuffled across the classes.
+# A data set is split into several TFRecord files, called *shards*. This command copies the JPEGs unchanged into eight shards, shuffled across classes.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.tfrecord "$DATA" $SHARDS --train-shards 8 --val-shards 1 2>&1
@@ -135,7 +135,7 @@ for storage, delay in {
 # | *length* | the data: a `tf.train.Example`, a message of named features |
 # | 4 | checksum of the data |
 #
-# That is the whole format. The next cell reads the first record by hand. The checksum is CRC-32C, rotated and with a constant added ("masked").
+# That is the whole format. The next cell reads the first record by hand. The checksum is CRC-32C, "masked": rotated, plus a constant.
 
 # %%
 shards = sorted(str(path) for path in Path(os.environ["SHARDS"]).glob("train-*"))
@@ -184,9 +184,9 @@ if TF:
 #
 # ## From a loop to a pipeline, one stage at a time
 #
-# tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. Before you run each cell, change the number in `measure(...)` to your **prediction**: how many times as fast as the stage before?
+# tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. Before you run each cell, set the number in `measure(...)` to your **prediction** of the speed-up over the previous stage.
 #
-# Any machine can imitate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. While the stages run, check the CPU's utilisation in a terminal with `htop`.
+# Any machine can imitate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. While the stages run, watch CPU utilisation with `htop` in a terminal.
 
 # %%
 stages, predicted = {"Python loop": PythonLoop()}, {}
@@ -212,7 +212,7 @@ def measure(name, guess):
 
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. (tf.data would add a prefetch stage at the end on its own; the options switch that off, so that you can add it yourself.) Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data adds a prefetch stage at the end; the options disable that, so that you can add it yourself.) Is it faster than Python?
 
 # %%
 if TF:
@@ -242,9 +242,9 @@ if TF:
     measure("tf.data", 1.0)
 
 # %% [markdown]
-# **Interleave** reads several shards at the same time. On a network file system it hides the delays. What does it gain here?
+# **Interleave** reads several shards at the same time. On a network file system, it hides latency. What does it gain here?
 #
-# **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds JPEGs of 100 KB and not decoded images of 150 KB. What does it cost?
+# **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than decoded 150 KB images. What does it cost?
 
 # %%
 if TF:
@@ -268,7 +268,7 @@ if TF:
     measure("+ parallel map", 1.0)
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, which is enough to draw the random box. Then only that part is decoded. On average a crop covers half of the image.
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but not their Huffman codes. The average crop covers half of the image.
 
 # %%
 if TF:
@@ -293,7 +293,7 @@ if TF:
     measure("+ prefetch", 1.0)
 
 # %% [markdown]
-# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell is spread over all of them, and plots the median and range over the rounds. Diamonds are your predictions.
+# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions.
 
 # %%
 timed = {name: [] for name in stages}
@@ -361,13 +361,13 @@ if TF:
 # - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten epochs become eighty on eight ranks.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` is worse: it returns decoded images, so with a `shard` after it every rank *decodes* everything.
-# - **Shard, shuffle** is right and cheap. Shard the *file names* before anything is read; then the seeds may differ.
+# - **Shard, shuffle** is right and cheap. Shard the *file names*, at least one per rank, before anything is read.
 #
 # The order to remember: **files → shard → interleave → shuffle → map → batch → prefetch.**
 #
 # ### How good is a shuffle buffer?
 #
-# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell it is sorted by class, as happens when you pack one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -387,14 +387,14 @@ if TF:
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to answer with that class, and batch normalisation takes its statistics from it. A larger buffer costs more memory on every rank. It is better to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
+# A network that sees one class for many steps learns to predict that class, and batch normalisation computes its statistics from it. A larger buffer costs more memory on every rank. It is better to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
 #
 # ## The talk's recipe 2
 #
-# [exercises/recipes](../exercises/recipes/README.md) has the talk's two scripts for recipe 2, written for TensorFlow 1, which `tf.compat.v1` still runs. One writes a TFRecord file with raw pixels; the other trains from it with a queue of file names, a `TFRecordReader` and `shuffle_batch`. Their mistakes are left in.
+# [exercises/recipes](../exercises/recipes/README.md) has the talk's recipe 2 for TensorFlow 1, which `tf.compat.v1` still runs: it trains from raw pixels with a queue of file names, a `TFRecordReader` and `shuffle_batch`. The slides show no writer; one is added. Mistakes that do not stop it are left in.
 
 # %% language="bash" magic_args="-e"
-# [ "$READY" ] || { echo "TensorFlow or Horovod is missing: make setup WITH=tensorflow"; exit 0; }
+# [ "$READY" ] || { echo "TensorFlow or Horovod is missing: run rn50 doctor"; exit 0; }
 # rm -rf slides && mkdir slides  # the script would resume from an earlier run
 # export CUDA_VISIBLE_DEVICES=
 # python $RECIPES/slides_write_tfrecord.py --data "$DATA/train" --image_size 64 \
@@ -432,7 +432,7 @@ if TF:
 # %% [markdown]
 # In the first row all images have the same angle, and they would keep it throughout training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's images showed cracks, which stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's images (`risse`, cracks) stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
@@ -452,9 +452,9 @@ text = before.read_text()
 print(text[text.index("def load(") : text.index("def checksum(")])
 
 # %% [markdown]
-# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, where `size` is the number of ranks. It returns a dataset with the seven stages in the right order. The talk's schema has `height` and `width` (int64), `img_raw` (the pixels as bytes) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files: `index/NAME.idx` has a line for each.
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)` (`size` is the number of ranks), which returns a dataset with the seven stages in order, and adapt `main`. The talk's schema has `height` and `width` (int64), `img_raw` (pixels for `tf.io.decode_raw`) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files: `index/NAME.idx` has a line for each.
 #
-# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. As long as `recipe2.py` is unedited, the finished script runs. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
+# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
 
 # %% language="bash" magic_args="-e"
 # mkdir -p two-signs/train
@@ -474,7 +474,7 @@ if os.environ["READY"]:
     print(tried)
 
 # %% [markdown]
-# The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 3 as well as with Keras 2. Two shortcuts do not work with Keras 3: Horovod's `DistributedOptimizer` in Keras's `fit` trains without averaging, and TensorFlow's own `MultiWorkerMirroredStrategy` [fails](https://github.com/keras-team/keras/issues/20585). Use `tf-keras`, or a loop such as this one.
+# The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 2 and 3. Two shortcuts do not work with Keras 3: Horovod's `DistributedOptimizer` in Keras's `fit` trains without averaging, and TensorFlow's own `MultiWorkerMirroredStrategy` [fails](https://github.com/keras-team/keras/issues/20585). Use `tf-keras`, or a loop such as this one.
 #
 # ## Where is the time going now?
 #

@@ -35,7 +35,7 @@ workshop.ladder.figure()
 #
 # Once the input keeps up, what remains is arithmetic and memory traffic. A `float32` has 32 bits. With 16 bits, an array takes half the memory and half the traffic, and hardware built for it computes several times as fast.
 #
-# The right panel's grey bars show how much you can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/master/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
+# The right panel's grey bars show how much you can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
 # GPUs have fast `float16` since Volta and `bfloat16` since Ampere. CPUs mostly have only `bfloat16`. Check your machine's flags:
 
