@@ -383,7 +383,7 @@ print(
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`. Any training setting you omit comes from the recipe. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
+# The library's command is `rn50 run`. Any training setting you omit comes from the recipe, here `roadsigns`, with its own `lr`. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run

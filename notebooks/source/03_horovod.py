@@ -351,14 +351,15 @@ workshop.ladder.figure()
 
 # %% tags=["results"]
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {workers} workers")
-session.note("communication_ms", lost, "ms", "communication per step that is not hidden")
-session.note("scaling_efficiency", efficiency, "%", "computation as a share of both")
+if "communication_ms" in found:  # DDP's is hidden in the backward pass
+    session.note("communication_ms", lost, "ms", "communication per step that is not hidden")
+    session.note("scaling_efficiency", efficiency, "%", "computation as a share of both")
 
 # %% [markdown]
 # ## Key takeaways
 #
 # - Data parallelism needs one exchange per step: the mean of the gradients.
-# - Five changes: start and take a device, share the images, scale the rate, broadcast, average. Rank 0 reports and saves.
+# - Five changes: start and take a device, share the images, scale the rate, broadcast (after a resume, the optimizer's state too), average. Rank 0 reports and saves.
 # - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
 # - Larger batches and faster links improve scaling; faster computation alone makes the lost time a larger share.
 #

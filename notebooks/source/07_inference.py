@@ -85,6 +85,7 @@ def prepare(file, size=64):
 # %%
 files = sorted(Path(session.data_root, "val").glob("*/*.jpg"))
 classes = sorted({file.parent.name for file in files})
+print(", ".join(classes))
 some = files[:: len(files) // session.by_hand]
 labels = torch.tensor([classes.index(file.parent.name) for file in some])
 images = torch.stack([prepare(file) for file in some]).to(device)
