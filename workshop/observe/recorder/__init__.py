@@ -3,8 +3,7 @@
 A `sitecustomize` on PYTHONPATH loads it by its path before the script, so it uses the standard
 library only. It waits until the script imports PyTorch, TensorFlow, Keras or Horovod, and then
 listens to their hooks and public functions. After `$RN50_TRY_STEPS` updates it listens to files
-only. Its own errors are recorded as "trouble" and never reach the script. The one exception is
-`Protected`: a refused change of the user's files.
+only. Its own errors are recorded as "trouble" and never reach the script.
 """
 
 from __future__ import annotations
