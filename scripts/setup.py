@@ -131,7 +131,7 @@ class Setup:
         same = same and f"include-system-site-packages = {str(system).lower()}" in text
         if conda or (same and (self.venv / "bin" / "python").exists()):
             return
-        flags = ["--without-pip"] if over_base else []
+        flags = ["--without-pip"] if over_base and importlib.util.find_spec("pip") else []
         if system:
             flags.append("--system-site-packages")
         if not flags and importlib.util.find_spec("ensurepip") is None:

@@ -9,7 +9,6 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,8 +19,9 @@ ALSO_BORROWED = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel
 def base_python(folder: Path) -> Path:
     """A new environment with nothing but pip and setuptools; returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    real, site = Path(sysconfig.get_path("purelib")), site_packages(folder)
+    site = site_packages(folder)
     for name in ALSO_BORROWED:
+        real = next((p for p in map(Path, sys.path) if (p / name).is_dir()), Path("/none"))
         for path in [real / name, *real.glob(f"{name}-*.dist-info")]:
             if path.exists():
                 (site / path.name).symlink_to(path)
