@@ -39,8 +39,7 @@ def status_of(work: Callable[[], int]) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        message = message_of(error)
-        if message is None:
+        if (message := message_of(error)) is None:
             raise
         print(f"error: {message}", file=sys.stderr)
         return 2
@@ -84,5 +83,4 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def help_command(self) -> str:
-        """The command that explains every flag."""
         return f"`{self.prog} --help`"
