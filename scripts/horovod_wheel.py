@@ -64,7 +64,7 @@ EDITS = (  # file, the line that is replaced (indentation aside), and with what
     # TensorFlow no longer ships the XLA headers that it includes; and built faster
     ("horovod/tensorflow/CMakeLists.txt",
      'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")', TOGETHER),
-    # a TensorFlow for the CPU beside a PyTorch for CUDA: its half without CUDA and NCCL
+    # a TensorFlow for the CPU next to a PyTorch for CUDA: its half without CUDA and NCCL
     ("horovod/tensorflow/CMakeLists.txt", 'set(TF_TARGET_LIB "tensorflow")',
      f'set(TF_TARGET_LIB "tensorflow")\n{TENSORFLOW_ON_CPU}'),
     # Python 3.12 has no distutils
@@ -190,7 +190,8 @@ def build(folder: Path) -> Path:
         # cmake may come with this environment; 4 refuses Gloo's file without the last variable
         path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
         flags = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}", "LDFLAGS": "-s", "PATH": path,
-                 "CMAKE_POLICY_VERSION_MINIMUM": "3.5", "CXXFLAGS": INCLUDES}  # fmt: skip
+                 "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+                 "CXXFLAGS": f"{INCLUDES} {os.environ.get('CXXFLAGS', '')}"}  # fmt: skip
         flags |= on_gpus(work)
         run(*PIP, "wheel", "--no-build-isolation", "--no-deps", "-w", work / "out", source,
             **switches(), **flags)  # fmt: skip

@@ -312,7 +312,7 @@ def missing(
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """Return the requirements of an environment over `kept`, and its optional ones.
 
-    Then those without dependencies, and notes. Beside PyTorch, TensorFlow (for the CPU) and DALI
+    Then those without dependencies, and notes. Next to PyTorch, TensorFlow (for the CPU) and DALI
     are optional; `add` names further frameworks to install although the base Python lacks them.
     """
     versions = dict(line.split("==") for line in kept)

@@ -184,13 +184,18 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     if status != SEEN:
         return status, text
     shards = [rank.first[0].get("shards", []) for rank in ranks]
-    if all([len(ranks), number] in taken for number, taken in enumerate(shards)):
+    if all(
+        any(shard[:2] == [len(ranks), number] for shard in taken)
+        for number, taken in enumerate(shards)
+    ):
         return SEEN, f"{text}; each rank took its own shard"
-    if all(taken and {number for number, _ in taken} == {1} for taken in shards):
+    whole = [{of for count, _, of in taken if count == 1 and of} for taken in shards]
+    if whole[0] and all(read == whole[0] for read in whole):
         return MISSING, "every rank reads all of the data: its reader was given one shard of one"
     if all(len(rank.reads) > 8 for rank in ranks):
         status, files = overlap([[[path] for path in rank.reads] for rank in ranks])
-        return status, files.replace("samples", "files")
+        if status == SEEN:  # else a rank may have opened images that it does not train on
+            return status, files.replace("samples", "files")
     if unchanged(fed, alone):
         return SEEN, f"{text}; samples recur unchanged, without augmentation"
     text += ", but augmentation changes pixels, so they may come from the same files"

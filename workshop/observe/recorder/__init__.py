@@ -34,7 +34,7 @@ class Recorder:
         self.steps = 0
         self.calls: set[str] = set()  # functions that exchange gradients
         self.inputs: list[str] = []  # a hash of each sample that went into the model
-        self.shards: list[tuple[int, int]] = []  # of the data: how many, and which
+        self.shards: list[tuple[int, int, str]] = []  # of the data: how many, which, and of what
 
     @property
     def watching(self) -> bool:
@@ -88,7 +88,8 @@ class Recorder:
 
     def dali_imported(self, dali: Any) -> None:
         def note(*args: Any, num_shards: int = 1, shard_id: int = 0, **kwargs: Any) -> None:
-            self.shards.append((num_shards, shard_id))
+            named = [kwargs.get(name) for name in ("file_root", "file_list", "files", "path")]
+            self.shards.append((num_shards, shard_id, digest([repr(named).encode()])))
 
         for name in ("file", "mxnet", "tfrecord", "webdataset", "caffe"):
             before(dali.fn.readers, name, note)

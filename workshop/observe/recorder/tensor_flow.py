@@ -51,7 +51,7 @@ class Watch:
         before(tf.summary, "create_file_writer", lambda path, *a, **k: self.wrote(path))
 
     def takes_shard(self, data: Any, num_shards: Any, index: Any, *a: Any, **k: Any) -> None:
-        self.recorder.shards.append((int(num_shards), int(index)))
+        self.recorder.shards.append((int(num_shards), int(index), ""))
 
     def horovod_imported(self, module: Any) -> None:
         self.recorder.listen_calls(module, EXCHANGES, "hvd.")
