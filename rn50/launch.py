@@ -410,8 +410,8 @@ class WorkerGroup:
         begin, one = min(found, key=lambda one: one[0])
         if TIMEOUT.search(one.failure or ""):
             found = [(at, one) for at, one in found if order(one) != 1 or at < begin + 1.0]
-        _, first = min(found, key=lambda one: (order(one[1]), one[0]))
         # 143 promises a checkpoint, which a rank without a record has not written
+        _, first = min(found, key=lambda one: (order(one[1]), not one[1].failure, one[0]))
         return first._replace(status=1) if first.status in ASKED and first.failure else first
 
     def end_of(self, rank: int, end: SimpleNamespace) -> Outcome:

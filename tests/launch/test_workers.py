@@ -351,7 +351,10 @@ GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by p
 @pytest.mark.parametrize(
     ("first", "second", "says", "named"),
     [  # the end of rank 0 is always seen first, and rank 1 is the cause
-        ((1, GLOO), None, "rank      : 1 (local_rank: 1)\n  exitcode  : -9", "rank 1 was killed"),
+        ((1, GLOO), None, "rank      : 1 (local_rank: 1)\n  exitcode  : -9",
+         "rank 1 was killed by signal 9"),
+        ((143, ""), None, "rank      : 1 (local_rank: 1)\n  exitcode  : -15",
+         "rank 1 was killed by signal 15"),
         (None, (1, "ValueError: no"), "", "rank 1 ended with status 1:\nValueError: no"),
         (None, (2, "the ranks disagree"), "", "rank 1: the ranks disagree"),
         ((143, ""), (1, GLOO), "", "rank 1 ended with status 1:"),
@@ -375,7 +378,7 @@ def test_the_cause_is_named_whichever_rank_ends_first(
     group.end()
     status, failure = group.outcome()
     assert failure and failure.startswith(named)
-    assert status == (137 if "killed" in named else 2 if "disagree" in named else 1)
+    assert status == (137 if "signal 9" in named else 2 if "disagree" in named else 1)
 
 
 @pytest.mark.slow
