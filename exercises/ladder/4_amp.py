@@ -77,7 +77,7 @@ def main():
 
     def now():  # a GPU works through a queue: wait for it, so that each part gets its own time
         if device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()
         return time.perf_counter()
 
     seconds = {"input": 0.0, "compute": 0.0, "communication": 0.0}

@@ -226,16 +226,25 @@ print(
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# Now write the format yourself. The next cell packs the whole list; the result should be identical to the file above.
+# **Your turn.** Write the function that packs one record: `struct.pack` takes the formats that you have just read with. While it returns `None`, a finished version is used.
 
 
 # %%
 def pack(number, label, jpeg):
-    """Return one record."""
-    content = struct.pack("<IfQQ", 0, label, number, 0) + jpeg
-    return struct.pack("<II", 0xCED7230A, len(content)) + content + bytes(-len(content) % 4)
+    """Return one record: magic number, word, header, JPEG, zeros."""
+    return None  # your code
 
 
+# %% [markdown]
+# The next cell packs the whole list. The result should be identical to the file above, byte for byte.
+
+# %%
+import inspect
+
+if pack(0, 0.0, b"") is None:
+    print("`pack` returns None, so this version is used:")
+    print(inspect.getsource(nb01.pack))
+    pack = nb01.pack
 own = bytearray()
 for line in Path("records/val.lst").read_text().splitlines():
     number, label, path = line.split("\t")
@@ -246,7 +255,7 @@ print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numb
 print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occur by chance")
 
 # %% [markdown]
-# One thing is missing from `pack`. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
+# If the files differ, compare `pack(0, 0.0, b"")` with the layout above: 8 + 24 bytes. One thing is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
 #
 # A reader or writer without this rule passes most small tests, but by the estimate above (the last line, for random bytes), it *probably* fails on ImageNet. You implement the rule in exercise `ex01.frame`.
 #

@@ -310,6 +310,7 @@ if DALI:
 rates = {name: [] for name in loaders}
 for _ in range(rounds):
     for name, batches in loaders.items():
+        time.sleep(0.02 * batch)  # until the others have filled their queues
         rates[name].append(
             images_per_second(batches, lambda *batch: None, session.batches, 2 * cores + 4)
         )

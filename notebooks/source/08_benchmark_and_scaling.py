@@ -432,7 +432,7 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f} %
 #
 # ### Compared with published rows
 #
-# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; in the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. Two more models add one cause each, fitted to rows with fewer GPUs (A100s: V100 rows): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows. **Predict:** which model is closest, and how large is its error?
+# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; in the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient, your float32 run sent 4.) Two more models add one cause each, fitted to rows with fewer GPUs (A100s: V100 rows): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08

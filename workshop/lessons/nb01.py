@@ -1,4 +1,4 @@
-"""Notebook 01: a small copy of ImageNet's archives, in the original format."""
+"""Notebook 01: a RecordIO writer, and a small copy of ImageNet's archives."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ CLASSES = (  # WordNet id, words, road sign, in the kit's order, which is not so
 )
 TRAIN, VAL = 4, 2  # images of each class
 STRUCT, TEXT, NUMBER = 2, 4, 6  # classes of MATLAB's arrays
+
+
+def pack(number: int, label: float, jpeg: bytes) -> bytes:
+    """Return a RecordIO record of one part, with MXNet's image header."""
+    content = struct.pack("<IfQQ", 0, label, number, 0) + jpeg
+    word = len(content)  # kind 0, a whole record, in the upper 3 bits
+    return struct.pack("<II", 0xCED7230A, word) + content + bytes(-len(content) % 4)
 
 
 def imagenet_archives(folder: Path, data_root: Path) -> None:
