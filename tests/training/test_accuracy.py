@@ -32,7 +32,7 @@ def test_the_road_sign_recipe_passes_80_per_cent(whole_set, run_cli, tmp_path, d
     chance = json.loads((tmp_path / "u.json").read_text())["metrics"]["val.top1"][0]
     assert 4 <= chance <= 13, "12 classes: an untrained network guesses one in twelve"
 
-    done = run_cli("run", *common, "--report", "r.json", "--model-prefix", "m", timeout=3600)
+    done = run_cli("run", *common, "--report", "r.json", "--model-prefix", "m", timeout=4 * 3600)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert len(report["metrics"]["val.top1"]) == 9
@@ -58,7 +58,7 @@ def test_bfloat16_learns_as_well_as_float32(whole_set, run_cli, tmp_path) -> Non
         for seed in ("0", "1", "2"):
             done = run_cli("run", "--data-root", str(whole_set), "--preset", "roadsigns",
                            "--dtype", dtype, "--seed", seed, "--report", "r.json",
-                           timeout=3600)  # fmt: skip
+                           timeout=4 * 3600)  # fmt: skip
             assert done.returncode == 0, done.stderr
             report = json.loads((tmp_path / "r.json").read_text())
             assert report["env"]["axes"]["dtype"]["value"] == dtype
