@@ -69,6 +69,8 @@ def check_values(c: TrainConfig) -> None:
         (replaces(c.override, "loss_scale_update") and not scales and not c.only_inference,
          "--override loss_scale_update: this run has no dynamic loss scale: pass --set"
          " loss_scale=dynamic"),
+        (replaces(c.override, "predictor") and (c.backend != "torch" or c.compile),
+         "--engine and --override predictor need --backend torch without --compile"),
         *((paced and getattr(c, name),
            f"{flag_name(name)}: --set step has nothing to save: leave one of them out")
           for name in ("max_restarts", "checkpoint_steps")),

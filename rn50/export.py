@@ -1,7 +1,8 @@
 """`rn50 export`: a checkpoint for other programs.
 
-    rn50 export PREFIX EPOCH -o model.onnx  # for ONNX Runtime, TensorRT, ...
-    rn50 export PREFIX EPOCH -o model.pth   # for torchvision and timm; or model.safetensors
+    rn50 export PREFIX EPOCH -o model.onnx         # for ONNX Runtime, OpenVINO, TensorRT, ...
+    rn50 export PREFIX EPOCH -o model.onnx --int8  # the same in 8 bits, for processors
+    rn50 export PREFIX EPOCH -o model.pth          # for torchvision and timm; or model.safetensors
 
 The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3) RGB, under the
 name `images`, normalises them, and returns float32 `logits` (N, classes). A state dict holds the
@@ -10,102 +11,82 @@ weights under the names of torchvision and timm.
 
 from __future__ import annotations
 
+import logging
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rn50lib import checkpoint
+from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable, write_file
-from rn50lib.recipe import BN_EPS, MEAN, STD
-from rn50lib.resnet import Conv, Network
+from rn50lib.resnet import Network
 
 WEIGHTS = (".pth", ".pt", ".safetensors")
-ONNX_OPSET = 17
-ONNX_IR = 8  # the file format that went with that opset: older readers refuse a newer one
+CALIBRATED, SCORED, BATCH = 256, 1000, 16  # images that set the scales, are scored, per call
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A network with batch norm folded: `convs` maps a convolution to (weight OIHW, bias)."""
-
-    net: Network
-    size: int
-    convs: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    fc: tuple[np.ndarray, np.ndarray]
+def need(*packages: str) -> None:
+    """Raise UserError if a package is not installed."""
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise UserError(f"an ONNX file needs packages: `pip install {' '.join(missing)}`")
 
 
-def folded(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> Exported:
-    """Fold batch norm: gamma (W x - mean) / std + beta is W' x + b' with W' = gamma / std W."""
-    convs = {}
-    for conv in net.convolutions():
-        gamma, beta, mean, var = (
-            arrays[f"{conv.norm}.{part}"].astype(np.float64)
-            for part in ("gamma", "beta", "running_mean", "running_var")
-        )
-        scale = gamma / np.sqrt(var + BN_EPS)
-        weight = arrays[f"{conv.name}.weight"] * scale[:, None, None, None]
-        bias = beta - mean * scale
-        convs[conv.name] = (weight.astype(np.float32), bias.astype(np.float32))
-    return Exported(net, size, convs, (arrays["fc.weight"], arrays["fc.bias"]))
+def to_onnx(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> bytes:
+    """Return an ONNX file's content. Raises UserError if a package is not installed."""
+    need("onnx", "onnxscript")
+    from rn50.engines import serving
+
+    return serving(net, dict(arrays), size)
 
 
-def to_onnx(model: Exported) -> bytes:
-    """Return an ONNX file's content. Raises UserError if onnx is not installed."""
-    try:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
-    except ImportError as error:
-        raise UserError("an ONNX file needs the package onnx: `pip install onnx`") from error
-    nodes: list[Any] = []
-    weights: list[Any] = []
+def split(images: np.ndarray) -> list[np.ndarray]:
+    """Return images in batches of at most BATCH."""
+    return np.array_split(images, -(-len(images) // BATCH))
 
-    def constant(name: str, array: np.ndarray) -> str:
-        weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
 
-    def add(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
-        return output
+def to_int8(content: bytes, done: TrainConfig) -> bytes:
+    """Return an ONNX file with 8-bit weights and activations, quantised by ONNX Runtime.
 
-    def convolve(conv: Conv, x: str) -> str:
-        weight, bias = model.convs[conv.name]
-        named = [constant(f"{conv.name}.weight", weight), constant(f"{conv.name}.bias", bias)]
-        window = {"kernel_shape": [conv.kernel] * 2, "strides": [conv.stride] * 2}
-        return add("Conv", [x, *named], conv.name, pads=[conv.padding] * 4, **window)
+    Validation images set the scales of the activations; then print the top-1 accuracy of both
+    files. Raises UserError if there are no such images, or if ONNX Runtime is not installed.
+    """
+    need("onnxruntime")
+    import onnxruntime
+    from onnxruntime import quantization
 
-    x = add("Cast", ["images"], "pixels", to=TensorProto.FLOAT)
-    x = add("Sub", [x, constant("mean", np.array(MEAN, np.float32))], "centred")
-    x = add("Div", [x, constant("std", np.array(STD, np.float32))], "normalised")
-    x = add("Transpose", [x], "NCHW", perm=[0, 3, 1, 2])
-    x = add("Relu", [convolve(model.net.stem, x)], "stem.relu")
-    x = add("MaxPool", [x], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    for block in model.net.blocks():
-        inner = x
-        for conv in block.convs[:-1]:
-            inner = add("Relu", [convolve(conv, inner)], f"{conv.name}.relu")
-        inner = convolve(block.convs[-1], inner)
-        shortcut = convolve(block.downsample, x) if block.downsample else x
-        x = add("Relu", [add("Add", [inner, shortcut], f"{block.name}.add")], f"{block.name}.relu")
-    x = add("Flatten", [add("GlobalAveragePool", [x], "avgpool")], "features")
-    weight, bias = model.fc
-    add("Gemm", [x, constant("fc.weight", weight), constant("fc.bias", bias)], "logits", transB=1)
-    images: list[str | int | None] = ["N", model.size, model.size, 3]
-    graph = helper.make_graph(
-        nodes,
-        model.net.name,
-        [helper.make_tensor_value_info("images", TensorProto.UINT8, images)],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", len(bias)])],
-        weights,
-    )
-    opset = [helper.make_opsetid("", ONNX_OPSET)]
-    made = helper.make_model(graph, opset_imports=opset, producer_name="rn50lib")
-    made.ir_version = ONNX_IR
-    onnx.checker.check_model(made)
-    return made.SerializeToString()
+    from rn50.predict import prepare
+    from rn50lib.data.source import open_source
+
+    source = open_source(done.data_root, "val")
+    some = range(0, len(source), -(-len(source) // SCORED))
+    images = np.stack([prepare(source, i, done) for i in some])
+    labels = np.array(source.labels)[list(some)]
+    shown = images[:: -(-len(images) // CALIBRATED)]
+
+    class Reader(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.batches = iter(split(shown))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            batch = next(self.batches, None)
+            return None if batch is None else {"images": batch}
+
+    logging.getLogger().setLevel(logging.ERROR)  # it recommends its own preprocessing
+    with tempfile.TemporaryDirectory() as folder:
+        full, small = Path(folder, "full.onnx"), Path(folder, "int8.onnx")
+        full.write_bytes(content)
+        quantization.quantize_static(full, small, Reader(), per_channel=True)
+        result = small.read_bytes()
+    for name, file in (("float32", content), ("int8", result)):
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        answers = [session.run(["logits"], {"images": part})[0].argmax(1) for part in split(images)]
+        top1 = 100 * np.mean(np.concatenate(answers) == labels)
+        print(f"{name}: {top1:.1f} % top-1 on {len(labels)} validation images")
+    return result
 
 
 def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -> bytes:
@@ -123,12 +104,14 @@ def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -
     return serialise({name: arrays[name] for name in net.arrays()}, suffix)
 
 
-def export(prefix: str | Path, epoch: int, output: Path) -> None:
+def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> None:
     """Write a checkpoint in the format of the output's suffix. Raises UserError."""
     from rn50.predict import trained_as
 
     if output.suffix not in (".onnx", *WEIGHTS):
         raise UserError(f"--output {output}: name a file that ends in .onnx, {', '.join(WEIGHTS)}")
+    if int8 and output.suffix != ".onnx":
+        raise UserError(f"--int8 is for ONNX files: name one that ends in .onnx, not {output}")
     done = trained_as(prefix, epoch)
     net, source = done.to_network(), checkpoint.path(prefix, epoch)
     arrays = checkpoint.load(prefix, epoch).arrays
@@ -137,7 +120,8 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     if output.exists() and output.samefile(source):
         raise UserError(f"--output {output} is the checkpoint itself: name another file")
     if output.suffix == ".onnx":
-        content = to_onnx(folded(net, arrays, done.image_shape))
+        content = to_onnx(net, arrays, done.image_shape)
+        content = to_int8(content, done) if int8 else content
     else:
         content = to_state_dict(net, arrays, output.suffix)
     write_file(output, content)
@@ -154,8 +138,9 @@ def main(argv: list[str]) -> int:
         "-o", "--output", type=Path, required=True,
         help="FILE.onnx; or FILE.pth or FILE.safetensors, weights for torchvision and timm",
     )  # fmt: skip
+    parser.add_argument("--int8", action="store_true", help="8-bit weights and activations (.onnx)")
     args = parser.parse_args(argv)
     epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
-    export(args.prefix, epoch, args.output)
+    export(args.prefix, epoch, args.output, args.int8)
     print(args.output)
     return 0

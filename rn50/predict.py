@@ -51,13 +51,16 @@ class Files:
         return str(self.paths[i])
 
 
-def trained_as(prefix: str | Path, epoch: int) -> TrainConfig:
-    """Return the configuration that scores a checkpoint. Raises UserError if it has none."""
+def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
+    """Return the configuration that scores a checkpoint, with `values` of your own.
+
+    Raises UserError if there is no such checkpoint.
+    """
     from rn50lib.hardware import machine
 
     given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True}
     stored = stored_values(given)
-    return resolve({**given, **stored}, machine(), stored["num_classes"]).experiment
+    return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).experiment
 
 
 def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
@@ -69,16 +72,20 @@ def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
     )
 
 
-def predict(prefix: str | Path, epoch: int, images: Any) -> tuple[np.ndarray, list[int]]:
+def predict(
+    prefix: str | Path, epoch: int, images: Any, override: tuple[str, ...] = ()
+) -> tuple[np.ndarray, list[int]]:
     """Return the class probabilities of `Files` or a data set, float32 (images, classes).
 
     Also return the numbers of the images that could not be decoded: each is reported on stderr, and
     its row is NaN. Raises UserError for a bad checkpoint.
     """
     from rn50lib import distributed as comm
+    from rn50lib import hooks
     from rn50lib.train_step import build_step
 
-    done = trained_as(prefix, epoch)
+    done = trained_as(prefix, epoch, override=override)
+    hooks.install(override)
     net = done.to_network()
     found = checkpoint.load(prefix, epoch)
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
@@ -145,7 +152,7 @@ def write(file: Path, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequ
 
 def main(argv: list[str]) -> int:
     """Run `rn50 predict`; return the exit status."""
-    from rn50.parser import Parser
+    from rn50.parser import Parser, add_engine, predictor_of
 
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
@@ -154,6 +161,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
     parser.add_argument("--data-root", help="the data set (default: the one it was trained on)")
     parser.add_argument("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
+    add_engine(parser)
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")
@@ -167,7 +175,7 @@ def main(argv: list[str]) -> int:
         from rn50lib.data.source import open_source
 
         images = open_source(root, args.split)
-    probabilities, bad = predict(args.prefix, args.epoch, images)
+    probabilities, bad = predict(args.prefix, args.epoch, images, predictor_of(args.engine))
     classes = class_names(root, probabilities.shape[1])
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]

@@ -20,6 +20,7 @@ REPLACEABLE = {  # the defaults, whose parameters a replacement has
     "decay_groups": "rn50lib.optim:decay_groups",
     "augment": "rn50lib.recipe:augment",
     "loss_scale_update": "rn50lib.optim:loss_scale_update",
+    "predictor": "rn50lib.torch.inference:Predictor",
 }
 
 _overrides: dict[str, Callable[..., Any]] = {}

@@ -7,12 +7,14 @@ Nothing here waits for the device: metrics are summed on it, and the loop reads 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
@@ -21,7 +23,6 @@ from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
 from rn50lib.torch import cpu, gpu
 from rn50lib.torch.gradient_sync import gradient_sync
-from rn50lib.torch.inference import Predictor
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
 
@@ -56,7 +57,7 @@ class TorchStep:
         self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
-        self.predictor: Predictor | None = None  # a copy of the present weights
+        self.predictor: Callable[[Tensor], Tensor] | None = None  # a copy of the present weights
         self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
         self.queue = gpu.Queue(self.device)
         if config.compile:
@@ -137,12 +138,12 @@ class TorchStep:
             self.queue.limit()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
-        """Return logits by the compiled model, or else by one with folded batch norms."""
+        """Return float32 logits by the compiled model, or else by a `predictor` (hooks)."""
         if self.config.compile:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
-            self.predictor = Predictor(self.model, self.dtype)
+            self.predictor = hooks.get("predictor")(self.model, self.dtype)
         return self.predictor(images_NCHW)
 
     @torch.no_grad()

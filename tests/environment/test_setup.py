@@ -174,6 +174,7 @@ def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
         fake_site.wheel(index, name, "50.0")
     (index / "packaging-50.0-py3-none-any.whl").unlink()
     fake_site.borrow(index, "packaging")  # setuptools imports it
+    fake_site.wheel(index, "openvino", "3000.0")  # its versions begin with the year
     fake_site.wheel(index, "numpy", "60.0")
     fake_site.wheel(index, "protobuf", "60.0")
     # The newest matplotlib would bring a newer NumPy: the older one must be taken.

@@ -42,6 +42,39 @@ def test_files_are_predicted_in_order_and_like_the_data_set(
     assert one.shape == (1, three.shape[1]) and np.array_equal(one[0], three[0])
 
 
+@pytest.mark.needs("engines")
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino", "auto"])
+def test_engines_give_the_same_probabilities(
+    engine: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {}
+    for name in ("torch", engine):
+        file = tmp_path / f"{name}.npz"
+        argv = [str(trained / "m"), "2", "--split", "val", "-o", str(file), "--engine", name]
+        assert predict.main(argv) == 0
+        found[name] = np.load(file)["probabilities"]
+    assert np.abs(found["torch"] - found[engine]).max() < 1e-4
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("engine ")]
+    assert len(told) == (engine == "auto")
+
+
+@pytest.mark.needs("engines")
+def test_engines_score_and_measure_but_do_not_train(
+    trained: Path, photos: Photos, run_cli, tmp_path: Path
+) -> None:
+    prefix, root = str(trained / "m"), ("--data-root", photos.root)
+    scored = run_cli("score", prefix, "2", *root, "--engine", "openvino", "--report", "s.json")
+    assert scored.returncode == 0, scored.stderr
+    before = load(trained / "report.json")["metrics"]["val.top1"][-1]
+    assert load(tmp_path / "s.json")["metrics"]["val.top1"] == [before]
+    sweep = ("benchmark", "-n", "1", "-b", "2", "-i", "2", "--network", "tiny", *root,
+             "--dtype", "bfloat16", "--engine", "onnxruntime", "-o", "b.json")  # fmt: skip
+    refused = run_cli(*sweep)
+    assert refused.returncode == 2 and "pass --only-inference too" in refused.stderr
+    refused = run_cli(*sweep, "--only-inference")
+    assert refused.returncode == 1 and "computes in float32: pass --dtype float32" in refused.stderr
+
+
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):

@@ -1,0 +1,159 @@
+"""Engines for inference on the processor: `--engine` of `rn50 score`, `predict` and `benchmark`.
+
+Each is a replacement of the library's `predictor`: it gets the trained model and a precision, and
+returns what computes the float32 logits (N, classes) of normalised images (N, 3, size, size). All
+take the weights from one ONNX file with batch norms folded. `--override predictor=FILE:FUNCTION`
+plugs in any other, such as TensorRT.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rn50lib.errors import UserError
+from rn50lib.recipe import MEAN, STD
+from rn50lib.resnet import Network
+from rn50lib.torch.inference import Predictor, fold_batch_norms
+from rn50lib.torch.model import ResNet, load_arrays
+
+NEEDS = ("onnx", "onnxscript")  # to write the ONNX file
+TURNS = 5  # in which "auto" times the engines
+
+Compute = Callable[[Tensor], Tensor]
+
+
+def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in ONNX Runtime, in float32."""
+    check("onnxruntime", model, dtype, (torch.float32,))
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+
+    @cache
+    def session(size: int) -> ort.InferenceSession:
+        file = onnx_of(model, size)
+        return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def compute(images_NCHW: Tensor) -> Tensor:
+        images = {"images": images_NCHW.contiguous().numpy()}
+        return torch.from_numpy(session(images_NCHW.shape[-1]).run(["logits"], images)[0])
+
+    return compute
+
+
+def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in OpenVINO, in float32 or bfloat16."""
+    check("openvino", model, dtype, (torch.float32, torch.bfloat16))
+    import openvino as ov
+
+    core = ov.Core()
+    settings = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
+    }
+
+    @cache
+    def network(size: int) -> ov.CompiledModel:
+        return core.compile_model(core.read_model(onnx_of(model, size)), "CPU", settings)
+
+    def compute(images_NCHW: Tensor) -> Tensor:
+        images = images_NCHW.contiguous().numpy()
+        return torch.from_numpy(network(images_NCHW.shape[-1])(images)[0])
+
+    return compute
+
+
+def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the fastest installed engine: they take turns on the first batch."""
+    engines: dict[str, Compute] = {"torch": Predictor(model, dtype)}
+    for name, build in (("onnxruntime", onnxruntime), ("openvino", openvino)):
+        try:
+            engines[name] = build(model, dtype)
+        except UserError:  # not installed, or not for this precision
+            continue
+    chosen: list[Compute] = []
+
+    def compute(images_NCHW: Tensor) -> Tensor:
+        if not chosen:
+            ms = median_ms(engines, images_NCHW)
+            best = min(ms, key=ms.__getitem__)
+            times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
+            print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}", file=sys.stderr)
+            chosen.append(engines[best])
+        return chosen[0](images_NCHW)
+
+    return compute
+
+
+def median_ms(engines: dict[str, Compute], images_NCHW: Tensor) -> dict[str, float]:
+    """Return the milliseconds of each engine for a batch, after one turn that warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(1 + TURNS):
+        for name, engine in engines.items():
+            begin = time.perf_counter()
+            engine(images_NCHW)
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: 1000 * float(np.median(values[1:])) for name, values in seconds.items()}
+
+
+def check(name: str, model: nn.Module, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Raise UserError if an engine is not installed, or not for this device or precision."""
+    missing = [package for package in (*NEEDS, name) if find_spec(package) is None]
+    if missing:
+        raise UserError(f"--engine {name}: `pip install {' '.join(missing)}` first")
+    if next(model.parameters()).is_cuda:
+        raise UserError(f"--engine {name} runs on the processor: set CUDA_VISIBLE_DEVICES=")
+    if dtype not in dtypes:
+        names = " or ".join(str(known).removeprefix("torch.") for known in dtypes)
+        raise UserError(f"--engine {name} computes in {names}: pass --dtype {names.split()[0]}")
+
+
+class WithNormalisation(nn.Module):
+    """A network that takes decoded images, uint8 (N, size, size, 3) RGB."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", torch.tensor(MEAN))
+        self.register_buffer("std", torch.tensor(STD))
+
+    def forward(self, images_NHWC: Tensor) -> Tensor:
+        """Return float32 logits (N, classes)."""
+        return self.model(((images_NHWC.float() - self.mean) / self.std).permute(0, 3, 1, 2))
+
+
+def serving(net: Network, arrays: dict[str, np.ndarray], size: int) -> bytes:
+    """Return an ONNX file's content, from decoded images to logits."""
+    model = ResNet(net)
+    load_arrays(model, arrays)
+    whole = WithNormalisation(fold_batch_norms(model, torch.float32))
+    return to_onnx(whole, torch.zeros(2, size, size, 3, dtype=torch.uint8))
+
+
+def onnx_of(model: nn.Module, size: int) -> bytes:
+    """Return an ONNX file's content, from normalised images (N, 3, size, size) to logits."""
+    return to_onnx(fold_batch_norms(model, torch.float32), torch.zeros(2, 3, size, size))
+
+
+def to_onnx(model: nn.Module, images: Tensor) -> bytes:
+    """Return an ONNX file's content: from `images` like these, of any number, to `logits`."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports that torchvision is absent
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # about PyTorch's own calls
+        program = torch.onnx.export(
+            model.eval(), (images,), dynamo=True, dynamic_shapes=({0: "N"},), verbose=False,
+            input_names=["images"], output_names=["logits"],
+        )  # fmt: skip
+    assert program is not None
+    return program.model_proto.SerializeToString()
