@@ -55,7 +55,6 @@ def stub(source: str, where: str = "exercise") -> str:
 def stub_lines(solution: str) -> list[str]:
     """Return the stub of a solution: `def` lines with docstrings, `name = ...`, `return ...`."""
     lines: list[str] = []
-    names: list[str] = []
     for node in ast.parse(solution).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             kept = node.body[:1] if ast.get_docstring(node) is not None else []
@@ -63,22 +62,9 @@ def stub_lines(solution: str) -> list[str]:
             lines += ast.unparse(node).splitlines()
         elif isinstance(node, ast.Return):
             lines.append("return ...")
-        else:
-            for name in _assigned(node):
-                if name not in names:
-                    names.append(name)
-                    lines.append(f"{name} = ...")
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for part in [part for target in targets for part in ast.walk(target)]:
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    lines += [f"{part.id} = ..."] if f"{part.id} = ..." not in lines else []
     return lines or ["..."]
-
-
-def _assigned(node: ast.stmt) -> list[str]:
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = list(node.targets)
-    elif isinstance(node, ast.AnnAssign | ast.AugAssign):
-        targets = [node.target]
-    names: list[str] = []
-    for target in targets:
-        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-        names += [part.id for part in parts if isinstance(part, ast.Name)]
-    return names
