@@ -132,17 +132,13 @@ def is_built(root: Path, master: Path) -> bool:
 
 def drift(root: Path) -> list[str]:
     """Return one line for each committed notebook that differs from what its master gives."""
-    lines = [
-        f"{target(master).relative_to(root)} is not what {master.relative_to(root)} gives: edit"
-        " the master, then run `rn50 workshop build`"
-        for master in masters(root)
-        if not is_built(root, master)
-    ]
-    for folder, pattern in FOLDERS.items():
-        for path in sorted((root / folder).glob("*.ipynb")):
-            is_ours = re.fullmatch(pattern, path.stem)
-            if is_ours and not (path.parent / "source" / f"{path.stem}.py").exists():
-                lines.append(
-                    f"{path.relative_to(root)} has no master: delete it, or add the master"
-                )
+    known = {target(master): master for master in masters(root)}
+    numbered = {*root.glob("notebooks/[0-9]*.ipynb"), *root.glob("exercises/ex[0-9]*.ipynb")}
+    lines = []
+    for path in sorted({*known, *numbered}):
+        name = path.relative_to(root)
+        if path not in known and ".changed-" not in path.name:
+            lines.append(f"{name} has no master: delete it, or add the master")
+        elif path in known and not is_built(root, known[path]):
+            lines.append(f"{name} differs: edit its master, then run `rn50 workshop build`")
     return lines

@@ -19,7 +19,7 @@ from rn50lib.errors import Parser, UserError
 from rn50lib.files import make_folder, write_file
 from workshop import paths
 
-PACKAGES = {"rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",
+PACKAGES = {"rn50-workbook", "torch", "tensorflow_cpu", "tensorflow", "numpy", "pillow",
             "papermill", "ipykernel", "jupyterlab"}  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def parser() -> Parser:
     add = verb("release", release_course, "write the learners' copy, without solutions")
     add("folder", type=Path, metavar="DIR", help="a new folder")
     add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
-    add("--name", help="your name (default: $RN50_LEARNER)")
+    add("--name", required=True, help="your name")
     add("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
     add = verb("grade", grade_class, "grade what a class handed in; write a CSV and a page")
     add("folder", type=Path, metavar="DIR",
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
 
 def build_notebooks(args: argparse.Namespace) -> int:
     """Write the notebooks, or check that they match their masters."""
-    from workshop.course import build, nbgrader
+    from workshop.course import build, lint, nbgrader
 
     root = paths.need_checkout()
     masters = build.masters(root)
@@ -105,13 +105,7 @@ def build_notebooks(args: argparse.Namespace) -> int:
             write_file(path, build.build(root, master, solved=True))
             print(path)
     elif args.check:
-        lines = build.drift(root)
-        for line in lines:
-            print(line, file=sys.stderr)
-        status = lint_masters(args)
-        if not lines and not status:
-            print(f"{len(masters)} notebooks match their masters")
-        return 1 if lines else status
+        return report([*build.drift(root), *lint.lint(root)])
     else:
         for master in masters:
             write_file(build.target(master), build.build(root, master))
@@ -120,29 +114,34 @@ def build_notebooks(args: argparse.Namespace) -> int:
 
 
 def lint_masters(args: argparse.Namespace) -> int:
-    """Print errors and warnings about the masters; return 1 if there is an error."""
+    """Check the masters against the rules."""
     from workshop.course import lint
 
-    errors, warnings = lint.lint(paths.need_checkout())
-    for line in [*errors, *(f"warning: {line}" for line in warnings)]:
+    return report(lint.lint(paths.need_checkout()))
+
+
+def report(errors: list[str]) -> int:
+    """Print the errors and return the exit status."""
+    for line in errors:
         print(line, file=sys.stderr)
+    print(f"{len(errors)} errors")
     return 1 if errors else 0
 
 
 def run_course(args: argparse.Namespace) -> int:
     """Train if asked, run the notebooks in order, and write the index after each one."""
     from rn50lib.hardware import machine
-    from workshop.course import pages, run, training
+    from workshop.course import catalogue, pages, run, training
 
     given = dict(args.parameter)
     if args.profile and given.setdefault("profile", args.profile) != args.profile:
         raise UserError("--profile and -p profile contradict each other: use one of them")
     profile = given.get("profile", "auto")
-    if profile not in PROFILES:
-        raise UserError(f"-p profile {profile}: there are {', '.join(PROFILES)}")
     if bool(args.notebooks) == args.all:
         raise UserError('name the notebooks to run, such as "02", or use --all (not both)')
-    notebooks = run.find_notebooks(args.notebooks, args.all)
+    lessons = catalogue.existing(paths.need_checkout()) if args.all else ()
+    names = args.notebooks or [item.number for item in lessons]
+    notebooks = [run.find_notebook(name) for name in names]
     jobs = [run.prepare(path, given, profile, args.time_limit) for path in notebooks]
     begin, now = time.monotonic(), datetime.now(timezone.utc)
     out = (args.out or paths.runs_home() / f"{now:%Y%m%dT%H%M%SZ}-course").absolute()
@@ -245,7 +244,7 @@ def grade_class(args: argparse.Namespace) -> int:
 
     folder, out = args.folder.absolute(), args.out.absolute()
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}")
+        raise UserError(f"{folder} is not a folder")
     if out.suffix != ".html" or out.parent == folder:
         raise UserError(f"-o {args.out}: name an .html file outside {folder}")
     check_writable(out, "-o")

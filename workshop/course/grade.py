@@ -213,7 +213,8 @@ def run_answers(pasted: list[Cell], settings: Settings) -> dict[str, engine.Resu
     names = [cell["exercise"] for cell in pasted if cell["kind"] == "check"]
     made = [nbformat.v4.new_code_cell(cell["source"], metadata=cell) for cell in pasted]
     mark, why = uuid.uuid4().hex, "Python ended: out of memory, or the answer ended it."
-    with tempfile.TemporaryDirectory(prefix="rn50-grade-", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(prefix="rn50-grade-", ignore_cleanup_errors=True) as place, \
+         tempfile.TemporaryFile() as log:  # fmt: skip
         nbformat.write(nbformat.v4.new_notebook(cells=made), Path(place, "given.ipynb"))
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env |= {"HOME": place, "TMPDIR": place, "RN50_RUNS": place, "RN50_CHECK": "record",
@@ -227,7 +228,7 @@ def run_answers(pasted: list[Cell], settings: Settings) -> dict[str, engine.Resu
         command = [sys.executable, "-m", __name__, str(settings.seconds), str(settings.memory)]
         process = subprocess.Popen(
             [*box, *command], cwd=place, env=env, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=log, stderr=log,
         )  # fmt: skip
         try:
             process.wait(START_S + settings.seconds * len(names))
@@ -237,6 +238,9 @@ def run_answers(pasted: list[Cell], settings: Settings) -> dict[str, engine.Resu
             process.kill()
             process.wait()
             processes.end(mark)  # a kernel has its own process group
+        if process.returncode == 1:
+            log.seek(0)
+            why += " " + clean(log.read(MAX_FILE).decode("utf-8", "replace")[-200:])
         found = {name: engine.Result(name, engine.ERROR, why) for name in names}
         with contextlib.suppress(Exception):  # whatever an answer left there
             found |= results(Path(place, "done.ipynb"), names, settings.seconds)

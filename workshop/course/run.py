@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from rn50 import launch
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from workshop import paths, processes
-from workshop.course import build, catalogue
+from workshop.course import build
 from workshop.output import RESULT_MIME
 
 PASSED, FAILED, TIME_LIMIT, NOT_RUN = "passed", "failed", "time limit", "not run"
@@ -55,18 +55,11 @@ class Outcome:
     notes: list[dict[str, Any]] = field(default_factory=list)
 
 
-def find_notebooks(names: Sequence[str], every: bool) -> list[Path]:
-    """Return the notebooks with these numbers ("02") or paths. Raises UserError."""
-    if every:
-        root = paths.need_checkout()
-        return [root / "notebooks" / f"{item.name}.ipynb" for item in catalogue.existing(root)]
-    found = []
-    for name in names:
-        path = Path(name).absolute()
-        if not (path.suffix == ".ipynb" and path.exists()):
-            path = build.target(build.find(paths.need_checkout(), name))
-        found.append(path)
-    return found
+def find_notebook(name: str) -> Path:
+    """Return the notebook at a path, or with a number such as "02". Raises UserError."""
+    if name.endswith(".ipynb"):
+        return Path(name).absolute()
+    return build.target(build.find(paths.need_checkout(), name))
 
 
 def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:

@@ -7,7 +7,6 @@ and which grading does not read).
 from __future__ import annotations
 
 import io
-import os
 import re
 import zipfile
 from pathlib import Path
@@ -18,17 +17,16 @@ from rn50lib.files import write_file
 from workshop.course import build
 
 
-def submit(root: Path, learner: str | None, out: Path | None) -> str:
+def submit(root: Path, learner: str, out: Path | None) -> str:
     """Write the zip and return a line about its contents.
 
-    Raises UserError if there is nothing to hand in or the learner's name is unknown.
+    Raises UserError if there is nothing to hand in or the name has no letters.
     """
     import nbformat
 
-    learner = learner or os.environ.get("RN50_LEARNER", "")
     slug = re.sub(r"[^\w.-]+", "-", learner).strip("-._")[:60]  # letters of every language stay
     if not slug:
-        raise UserError('add your name: rn50 workshop submit --name "Anna Berg"')
+        raise UserError(f"--name {learner}: write your name, such as Anna Berg")
     entries: dict[str, str] = {}
     for master in filter(build.is_exercise, build.masters(root)):
         path, given = build.target(master), nbformat.reads(build.build(root, master), as_version=4)

@@ -19,9 +19,6 @@ def built(checkout: Path) -> Path:
 def test_committed_notebooks_match_their_masters(rn50, repository):
     status, out, err = rn50(repository, "workshop", "build", "--check")
     assert status == 0, err
-    count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
-    count += len(list((repository / "exercises" / "source").glob("ex[0-9][0-9]_*.py")))
-    assert f"{count} notebooks match their masters" in out
 
 
 @pytest.mark.slow
@@ -81,8 +78,7 @@ def test_check_names_drift_and_remedy(rn50, checkout):
     before = path.read_bytes()
     status, out, err = rn50(checkout, "workshop", "build", "--check")
     assert status == 1
-    assert "notebooks/00_start_here.ipynb is not what notebooks/source/00_start_here.py" in err
-    assert "rn50 workshop build" in err
+    assert "notebooks/00_start_here.ipynb differs: edit its master" in err
     assert path.read_bytes() == before  # --check writes nothing
 
 
@@ -92,7 +88,7 @@ def test_check_names_missing_and_orphan(rn50, checkout):
     status, out, err = rn50(checkout, "workshop", "build", "--check")
     assert status == 1
     lines = err.splitlines()
-    assert any("00_start_here.ipynb is not what" in line for line in lines)
+    assert any("00_start_here.ipynb differs" in line for line in lines)
     assert any("05_dali.ipynb has no master" in line for line in lines)
     assert len(lines) == 2  # a copy that reset kept is left alone
 

@@ -145,7 +145,6 @@ def course(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     for master in build.masters(checkout):
         build.target(master).write_text(build.build(checkout, master))
     monkeypatch.delenv("RN50_RUNS", raising=False)
-    monkeypatch.delenv("RN50_LEARNER", raising=False)
     return checkout
 
 

@@ -14,7 +14,7 @@ from tests.workshop.conftest import write_notebook
 from workshop.course import pages, run, training
 
 MACHINE = {"processor": "a processor", "cores": 2, "memory": 2**33, "gpus": [],
-           "bfloat16": "", "system": "a system"}  # fmt: skip
+           "bfloat16": "", "system": "a system", "python": "3"}  # fmt: skip
 
 
 def outcome(number: int, status: str = run.PASSED, **more) -> run.Outcome:
