@@ -48,7 +48,7 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
         about = {"schema_version": 3, "task": False, "grade_id": grade_id, "grade": kind == "check"}
         about |= {"solution": kind == "answer", "locked": kind == "check"}
         if kind == "answer":
-            cell["source"] = with_stub(given["source"])
+            cell["source"] = solutions.stub(given["source"], str(master), keep=True)
             about["grade_id"] = f"{grade_id}-answer"
         else:
             about["points"] = POINTS[item.difficulty]
@@ -56,16 +56,6 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
             cell["source"] = f"from workshop.course.nbgrader import points\n\n{call}"
         cell["metadata"]["nbgrader"] = about
     return book
-
-
-def with_stub(source: str) -> str:
-    """Return an answer cell that still defines its names after nbgrader removed the solution."""
-    lines: list[str] = []
-    for indent, part, is_solution in solutions.regions(source, "exercise"):
-        if is_solution and not indent:
-            lines += solutions.stub_lines("\n".join(part))
-        lines += [indent + solutions.BEGIN, *part, indent + solutions.END] if is_solution else part
-    return "\n".join(lines)
 
 
 def points(exercise: str, answer: Any, worth: float) -> float:
