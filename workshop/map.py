@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workshop import paths
 from workshop.checks import records, table
-from workshop.course import catalogue
+from workshop.course import build, catalogue
 
 
 def course_map() -> None:
@@ -12,10 +12,12 @@ def course_map() -> None:
     from IPython.display import display
 
     root = paths.checkout()
+    masters = build.masters(root) if root else []
+    files = {path.stem[:4]: f"{path.stem}.ipynb" for path in masters}
     rows = ["| notebook | topic | its question | your time | exercises |", "|---|---|---|--:|---|"]
     for item in catalogue.existing(root) if root else ():
         notebook = f"ex{item.number}"
-        file, exercises = catalogue.exercise_file(root, notebook), table.of_notebook(notebook)
+        file, exercises = files.get(notebook), table.of_notebook(notebook)
         more = ""
         if file and exercises:
             known = records.load(notebook)

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import ROOT, clean_environment
 from workshop import output, processes
 from workshop.checks import engine, table
-from workshop.course import build, kernels
+from workshop.course import build, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
@@ -38,12 +38,12 @@ def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, 
         RN50_CHECK="record", RN50_DATA=str(course_data), RN50_RUNS=str(tmp_path),
         TMPDIR=str(tmp_path),
     )  # fmt: skip
-    env = kernels.with_kernelspec(env | {processes.MARK: mark}, tmp_path / "jupyter")
+    env = env | {processes.MARK: mark} | run.this_kernel(tmp_path / "jupyter")
     for key, value in env.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(tempfile, "tempdir", None)
     given = tmp_path / f"{name}.ipynb"
-    given.write_text(build.build(ROOT, MASTERS[name], solved=solved).text, encoding="utf-8")
+    given.write_text(build.build(ROOT, MASTERS[name], solved=solved), encoding="utf-8")
     done = tmp_path / "done.ipynb"
     try:
         papermill.execute_notebook(

@@ -11,10 +11,6 @@ from pathlib import Path
 
 from rn50lib.errors import UserError
 
-KERNEL_START_S = 120  # time for a kernel to start, before a notebook's own time begins
-FLOOR_S = 90.0  # the shortest time limit
-CPU_S = 300.0  # the time of Run All under profile cpu
-
 
 @dataclass(frozen=True)
 class Lesson:
@@ -63,17 +59,3 @@ def lesson(number: str) -> Lesson:
 def existing(root: Path) -> tuple[Lesson, ...]:
     """Return the lessons that the checkout `root` has, in order."""
     return tuple(x for x in COURSE if (root / "notebooks" / "source" / f"{x.name}.py").exists())
-
-
-def exercise_file(root: Path | None, notebook: str) -> str | None:
-    """Return the file name of the exercise notebook "ex03", or None if the checkout lacks it."""
-    found = sorted((root / "exercises").glob(f"{notebook}_*.ipynb")) if root else []
-    return next((path.name for path in found if ".changed-" not in path.name), None)
-
-
-def time_limit(budget: float | None, profile: str) -> float:
-    """Return the seconds after which a notebook is stopped, without its kernel's start.
-
-    The limit is three times the budget under profile ci, and three times CPU_S otherwise.
-    """
-    return max(FLOOR_S, 3 * (budget or CPU_S)) if profile == "ci" else 3 * CPU_S

@@ -11,29 +11,16 @@ import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from rn50.parser import converter, positive
 from rn50lib.config import PROFILES
 from rn50lib.errors import Parser, UserError
+from rn50lib.files import make_folder, write_file
 from workshop import paths
 
-PACKAGES = ("rn50-workbook", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow",
-            "papermill", "ipykernel", "jupyterlab")  # fmt: skip
-
-
-def seconds(text: str) -> float:
-    """Return a positive number."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 seconds")
-    return value
-
-
-def count(text: str) -> int:
-    """Return a positive whole number."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of 1 or more")
-    return int(text)
+PACKAGES = {"rn50-workbook", "torch", "tensorflow_cpu", "tensorflow", "numpy", "pillow",
+            "papermill", "ipykernel", "jupyterlab"}  # fmt: skip
 
 
 def parser() -> Parser:
@@ -41,6 +28,7 @@ def parser() -> Parser:
     top = Parser(
         prog="rn50 workshop", description="The notebooks of the course.", allow_abbrev=False
     )
+    whole = converter(positive)
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
 
     def verb(name: str, call: Any, text: str, **more: Any) -> Any:
@@ -54,42 +42,42 @@ def parser() -> Parser:
     add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
     verb("lint", lint_masters, "check the masters against the rules")
     add = verb("run", run_course, "execute notebooks and write an HTML index")
-    add("notebooks", nargs="*", help='numbers ("02"), names or paths')
+    add("notebooks", nargs="*", help='numbers ("02", "ex03") or paths')
     add("--all", action="store_true", help="every notebook of the course")
     add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
         help="set a parameter; it must exist in the notebook")  # fmt: skip
     add("--profile", choices=PROFILES, help="the same as -p profile (auto); ci takes seconds")
     add("--out", type=Path, metavar="DIR", help="write results here (default: new, in runs/)")
-    add("--time-limit", type=seconds, metavar="S", help="per notebook (three times its budget)")
+    add("--time-limit", type=whole, metavar="S", help="per notebook (three times its budget)")
     add("--train", action="store_true", help="first train the built-in recipe in full")
     add = verb("reset", reset_notebook, "restore a notebook and keep a copy of yours")
-    add("notebook", help='number ("02") or name')
+    add("notebook", help='number ("02", "ex03")')
     verb("status", show_status, "list the exercises you have passed")
     add = verb("try", try_script, "run a parallel training script and report what it does",
                usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
                epilog="exit status: 0: nothing is missing, 1: a change is, 2: failed")  # fmt: skip
     add("script", metavar="SCRIPT")
-    add("-n", type=count, default=2, metavar="N", help="ranks (2)")
+    add("-n", type=whole, default=2, metavar="N", help="ranks (2)")
     add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
         help="python: the script starts its ranks itself (default: by its imports)")  # fmt: skip
-    add("--steps", type=count, default=5, metavar="K", help="updates to record (5)")
-    add("--seconds", type=seconds, default=20.0, metavar="S", help="then continue up to S (20)")
+    add("--steps", type=whole, default=5, metavar="K", help="updates to record (5)")
+    add("--seconds", type=whole, default=20, metavar="S", help="then continue up to S (20)")
     add("--no-single", action="store_true", help="skip the run on one rank for comparison")
     add("--json", type=Path, metavar="FILE", help="write the results to FILE")
     add = verb("release", release_course, "write the learners' copy, without solutions")
     add("folder", type=Path, metavar="DIR", help="a new folder")
     add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
-    add("--name", help="your name (default: $RN50_LEARNER)")
+    add("--name", required=True, help="your name")
     add("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
     add = verb("grade", grade_class, "grade what a class handed in; write a CSV and a page")
     add("folder", type=Path, metavar="DIR",
         help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
     add("-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
         help="the page; the CSV is written next to it (class.html)")  # fmt: skip
-    add("--jobs", type=count, default=1, metavar="N", help="notebooks to run at the same time (1)")
-    add("--time-limit", type=seconds, default=120.0, metavar="S",
-        help="per exercise (120); proportionally more if it takes over 20 minutes")  # fmt: skip
-    add("--memory", type=seconds, default=4.0, metavar="GIB", help="memory per process (4)")
+    add("--jobs", type=whole, default=1, metavar="N", help="notebooks to run at the same time (1)")
+    add("--time-limit", type=whole, default=300, metavar="S",
+        help="seconds per cell (300)")  # fmt: skip
+    add("--memory", type=whole, default=4, metavar="GIB", help="memory per process (4)")
     return top
 
 
@@ -104,8 +92,7 @@ def main(argv: list[str]) -> int:
 
 def build_notebooks(args: argparse.Namespace) -> int:
     """Write the notebooks, or check that they match their masters."""
-    from rn50lib.files import make_folder
-    from workshop.course import build, nbgrader
+    from workshop.course import build, lint, nbgrader
 
     root = paths.need_checkout()
     masters = build.masters(root)
@@ -113,125 +100,95 @@ def build_notebooks(args: argparse.Namespace) -> int:
         nbgrader.export(root, args.nbgrader)
         print(f"Next: cd {args.nbgrader} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
     elif args.solutions:
-        make_folder(args.solutions, f"--solutions {args.solutions}")
         for master in filter(build.is_exercise, masters):
-            made = build.build(root, master, solved=True)
-            build.write(build.Built(args.solutions / made.path.name, made.text))
-            print(args.solutions / made.path.name)
+            path = args.solutions / build.target(master).name
+            write_file(path, build.build(root, master, solved=True))
+            print(path)
     elif args.check:
-        lines = build.drift(root)
-        for line in lines:
-            print(line, file=sys.stderr)
-        status = print_lint(root)
-        if not lines and not status:
-            print(f"{len(masters)} notebooks match their masters")
-        return 1 if lines else status
+        return report([*build.drift(root), *lint.lint(root)])
     else:
-        for made in [build.build(root, master) for master in masters]:
-            state = "written" if build.write(made) else "unchanged"
-            print(f"{made.path.relative_to(root)}: {state}")
+        for master in masters:
+            write_file(build.target(master), build.build(root, master))
+        print(f"{len(masters)} notebooks written")
     return 0
 
 
-def print_lint(root: Path) -> int:
-    """Print errors and warnings; return 1 if there is an error."""
+def lint_masters(args: argparse.Namespace) -> int:
+    """Check the masters against the rules."""
     from workshop.course import lint
 
-    errors, warnings = lint.lint(root)
-    for line in [*errors, *(f"warning: {line}" for line in warnings)]:
+    return report(lint.lint(paths.need_checkout()))
+
+
+def report(errors: list[str]) -> int:
+    """Print the errors and return the exit status."""
+    for line in errors:
         print(line, file=sys.stderr)
+    print(f"{len(errors)} errors")
     return 1 if errors else 0
-
-
-def lint_masters(args: argparse.Namespace) -> int:
-    """Check the masters."""
-    return print_lint(paths.need_checkout())
 
 
 def run_course(args: argparse.Namespace) -> int:
     """Train if asked, run the notebooks in order, and write the index after each one."""
     from rn50lib.hardware import machine
-    from workshop.course import pages, run, training
+    from workshop.course import catalogue, pages, run, training
 
     given = dict(args.parameter)
     if args.profile and given.setdefault("profile", args.profile) != args.profile:
         raise UserError("--profile and -p profile contradict each other: use one of them")
     profile = given.get("profile", "auto")
-    if profile not in PROFILES:
-        raise UserError(f"-p profile {profile}: there are {', '.join(PROFILES)}")
     if bool(args.notebooks) == args.all:
         raise UserError('name the notebooks to run, such as "02", or use --all (not both)')
-    notebooks = run.find_notebooks(args.notebooks, paths.checkout(), args.all)
+    lessons = catalogue.existing(paths.need_checkout()) if args.all else ()
+    names = args.notebooks or [item.number for item in lessons]
+    notebooks = [run.find_notebook(name) for name in names]
     jobs = [run.prepare(path, given, profile, args.time_limit) for path in notebooks]
-    begin, stamp = time.monotonic(), datetime.now(timezone.utc)
-    out = (args.out or paths.runs_home() / f"{stamp:%Y%m%dT%H%M%SZ}-course").absolute()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"--out {out} cannot be made: {problem.strerror}") from None
-    signal.signal(signal.SIGTERM, interrupt)
+    begin, now = time.monotonic(), datetime.now(timezone.utc)
+    out = (args.out or paths.runs_home() / f"{now:%Y%m%dT%H%M%SZ}-course").absolute()
+    make_folder(out, f"--out {out}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     trained = training.train(out / "training") if args.train else None
-
-    def write_index() -> run.CourseRun:
-        course = run.CourseRun(
-            stamp.isoformat(timespec="seconds"), round(time.monotonic() - begin, 3), profile,
-            shlex.join(["rn50", "workshop", *args.argv]), machine().to_dict(), versions(), jobs,
-        )  # fmt: skip
-        pages.index(course, out, trained)
-        return course
-
+    installed = importlib.metadata.distributions()
+    about = {
+        "started": f"{now:%d %B %Y, %H:%M} UTC",
+        "profile": profile,
+        "command": shlex.join(["rn50", "workshop", *args.argv]),
+        "machine": machine().to_dict(),
+        "versions": {one.name: one.version for one in installed if one.name in PACKAGES},
+    }
     for i, path in enumerate(notebooks):
         print(f"{jobs[i].name}: started, limit {jobs[i].limit:.0f} s", flush=True)
         done = jobs[i] = run.run_notebook(path, jobs[i], out)
-        place = f" in cell {done.error.cell}" if done.error and done.error.cell else ""
-        why = f": {done.error.text}{place}" if done.error else ""
+        why = f": {done.error}" if done.error else ""
         print(f"{done.name}: {done.status} in {done.seconds:.1f} s{why}", flush=True)
         pages.page(out, done, [job.name for job in jobs])
-        write_index()
-    course = write_index()
-    good = sum(item.passed for item in jobs)
-    print(f"{good} of {len(jobs)} notebooks passed in {course.seconds:.0f} s")
+        about["seconds"] = round(time.monotonic() - begin, 3)
+        pages.index(out, about, jobs, trained)
+    good = sum(item.status == run.PASSED for item in jobs)
+    print(f"{good} of {len(jobs)} notebooks passed in {about['seconds']:.0f} s")
+    trained_well = trained is None or trained.report is not None
     if trained and trained.report:
         print(f"training: {trained.report['metrics']['val.top1'][-1]:.1f} % top-1")
-    if trained and trained.error:
-        print(f"training: {trained.error}; continue it with {trained.resume}")
+    elif trained:
+        print(f"training: failed; continue it with {trained.command} --resume")
     print(f"{out / 'index.html'}\n{(out / 'index.html').as_uri()}")
-    return 0 if course.passed and not (trained and trained.error) else 1
-
-
-def interrupt(number: int, frame: Any) -> NoReturn:
-    """Treat SIGTERM like Ctrl-C."""
-    raise KeyboardInterrupt
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what a notebook uses, as far as it is installed."""
-    found = {"Python": sys.version.split()[0]}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return 0 if good == len(jobs) and trained_well else 1
 
 
 def reset_notebook(args: argparse.Namespace) -> int:
     """Write a notebook as its master gives it, after renaming a changed one."""
-    from workshop.course import build, run
+    from workshop.course import build
 
     root = paths.need_checkout()
-    masters = build.masters(root)
-    matches = [path for path in masters if run.is_meant(path, Path(args.notebook).stem)]
-    if not matches:
-        names = ", ".join(path.stem for path in masters)
-        raise UserError(f"no notebook is named {args.notebook}: there are {names}")
-    made = build.build(root, matches[0])
-    if made.path.exists() and not made.is_written:
-        print(f"your changed notebook: {build.move_aside(made.path)}")
+    master = build.find(root, args.notebook)
+    path = build.target(master)
+    if path.exists() and not build.is_built(root, master):
+        kept = path.with_name(f"{path.stem}.changed-{datetime.now():%Y%m%dT%H%M%S}.ipynb")
+        print(f"your changed notebook: {path.rename(kept)}")
         print("If it is open in JupyterLab: File, Reload Notebook from Disk.")
-    build.write(made)
-    print(f"as it was built: {made.path}")
-    if build.is_exercise(matches[0]):
+    write_file(path, build.build(root, master))
+    print(f"as it was built: {path}")
+    if build.is_exercise(master):
         print("What you have passed stays passed; `rn50 workshop status` lists it.")
     return 0
 
@@ -246,7 +203,6 @@ def show_status(args: argparse.Namespace) -> int:
 
 def try_script(args: argparse.Namespace) -> int:
     """Run a script under observation and print the verdict."""
-    from rn50lib.files import write_file
     from workshop import observe
     from workshop.errors import RunFailed
 
@@ -268,9 +224,8 @@ def release_course(args: argparse.Namespace) -> int:
     """Write the learners' copy."""
     from workshop.course import release
 
-    names = release.release(paths.need_checkout(), args.folder)
-    notebooks = sum(name.endswith(".ipynb") for name in names)
-    print(f"{args.folder}: {len(names)} files, {notebooks} notebooks. {release.SAID}")
+    release.release(paths.need_checkout(), args.folder)
+    print(f"{args.folder}: the course without solutions; a third hint is nearly the answer.")
     return 0
 
 
@@ -278,8 +233,7 @@ def submit_work(args: argparse.Namespace) -> int:
     """Pack the exercises."""
     from workshop.course import submit
 
-    root = paths.need_checkout()
-    print(submit.submit(root, args.name, args.out))
+    print(submit.submit(paths.need_checkout(), args.name, args.out))
     return 0
 
 
@@ -290,13 +244,11 @@ def grade_class(args: argparse.Namespace) -> int:
 
     folder, out = args.folder.absolute(), args.out.absolute()
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}")
+        raise UserError(f"{folder} is not a folder")
     if out.suffix != ".html" or out.parent == folder:
         raise UserError(f"-o {args.out}: name an .html file outside {folder}")
     check_writable(out, "-o")
-    hidden = (folder, paths.need_checkout() / "exercises" / "source")
-    memory, bubblewrap = int(args.memory * 2**30), grade.bubblewrap_works()
-    settings = grade.Settings(args.time_limit, memory, hidden, bubblewrap)
+    settings = grade.Settings(args.time_limit, args.memory, folder, grade.bubblewrap_works())
     grade.grade(folder, out, settings, args.jobs)
     print(f"{out}\n{out.with_suffix('.csv')}")
     return 0

@@ -13,7 +13,7 @@ from workshop import expected
 from workshop.checks import table
 from workshop.course import build
 
-CEILINGS = {"cells": 50, "words": 2000}  # of a notebook; more is a warning
+CEILINGS = {"cells": 50, "words": 2000}  # of a notebook
 RULES = (  # cell type, pattern, what is wrong with it
     ("code", r"^\s*(!|%pip\b|%conda\b|%%(bash(?! -e$)|sh|script|!)|get_ipython\(\)\.system\()",
      "a shell line: papermill ignores its failure; use a cell that begins with `%%bash -e`"),
@@ -26,13 +26,10 @@ LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```|`[^`]*`", re.M | re.S)
 
 
-def lint(root: Path) -> tuple[list[str], list[str]]:
-    """Check the masters of a checkout and the recorded results.
-
-    Returns a line for each error and for each warning.
-    """
-    errors, warnings = [], []
-    built = {path.parent.parent / f"{path.stem}.ipynb" for path in build.masters(root)}
+def lint(root: Path) -> list[str]:
+    """Check the masters of a checkout and the recorded results; return a line for each error."""
+    errors = []
+    built = {build.target(master) for master in build.masters(root)}
     for master in build.masters(root):
         cells = build.read_master(master)
         found = check_tags(cells, master)
@@ -42,17 +39,16 @@ def lint(root: Path) -> tuple[list[str], list[str]]:
                 found += [f"cell {number}: the link to {target} leads nowhere"
                           for target in LINK.findall(CODE.sub("", cell["source"]))
                           if not leads_somewhere(master.parent.parent, target, built)]  # fmt: skip
-        name = master.relative_to(root)
-        errors += [f"{name}: {line}" for line in found]
         text = " ".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
         for what, count in (("cells", len(cells)), ("words", len(text.split()))):
             if count > CEILINGS[what]:
-                warnings.append(f"{name}: {count} {what}, at most {CEILINGS[what]}")
+                found.append(f"{count} {what}, at most {CEILINGS[what]}")
+        errors += [f"{master.relative_to(root)}: {line}" for line in found]
     try:
         expected.load(root / "notebooks" / "expected")
     except UserError as wrong:
         errors.append(str(wrong))
-    return errors, warnings
+    return errors
 
 
 def check_tags(cells: list[build.Cell], master: Path) -> list[str]:

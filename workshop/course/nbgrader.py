@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 from workshop.checks import ask, engine, records, table
 from workshop.course import build, solutions
 from workshop.errors import show_user_errors_plainly
@@ -28,20 +29,17 @@ c.ExecutePreprocessor.timeout = 300  # seconds per cell: some checks start proce
 
 def export(root: Path, folder: Path) -> None:
     """Write a course folder for nbgrader. Raises UserError if there is one already."""
-    source = folder / "source" / ASSIGNMENT
-    try:
-        source.mkdir(parents=True)
-        (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
-        for master in filter(build.is_exercise, build.masters(root)):
-            text = json.dumps(notebook(root, master), indent=1, ensure_ascii=False)
-            (source / f"{master.stem}.ipynb").write_text(text + "\n", encoding="utf-8")
-    except OSError as problem:
-        raise UserError(f"{folder}: {problem.strerror}. Name a new folder") from None
+    if folder.exists():
+        raise UserError(f"{folder} exists already: name a new folder")
+    write_file(folder / "nbgrader_config.py", CONFIG)
+    for master in filter(build.is_exercise, build.masters(root)):
+        text = json.dumps(notebook(root, master), indent=1, ensure_ascii=False)
+        write_file(folder / "source" / ASSIGNMENT / f"{master.stem}.ipynb", text + "\n")
 
 
 def notebook(root: Path, master: Path) -> dict[str, Any]:
     """Return an exercise notebook with nbgrader's metadata and the solutions in it."""
-    book: dict[str, Any] = json.loads(build.build(root, master).text)
+    book: dict[str, Any] = json.loads(build.build(root, master))
     for cell, given in zip(book["cells"], build.read_master(master), strict=False):
         kind, name = (*given["tags"], "", "")[:2]
         if kind not in ("answer", "check"):
@@ -50,7 +48,7 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
         about = {"schema_version": 3, "task": False, "grade_id": grade_id, "grade": kind == "check"}
         about |= {"solution": kind == "answer", "locked": kind == "check"}
         if kind == "answer":
-            cell["source"] = with_stub(given["source"])
+            cell["source"] = solutions.stub(given["source"], str(master), keep=True)
             about["grade_id"] = f"{grade_id}-answer"
         else:
             about["points"] = POINTS[item.difficulty]
@@ -58,16 +56,6 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
             cell["source"] = f"from workshop.course.nbgrader import points\n\n{call}"
         cell["metadata"]["nbgrader"] = about
     return book
-
-
-def with_stub(source: str) -> str:
-    """Return an answer cell that still defines its names after nbgrader removed the solution."""
-    lines: list[str] = []
-    for indent, part, is_solution in solutions.regions(source, "exercise"):
-        if is_solution and not indent:
-            lines += solutions.stub_lines("\n".join(part))
-        lines += [indent + solutions.BEGIN, *part, indent + solutions.END] if is_solution else part
-    return "\n".join(lines)
 
 
 def points(exercise: str, answer: Any, worth: float) -> float:

@@ -5,103 +5,77 @@ Every page contains its styles and images and loads nothing from anywhere.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from workshop import ladder
-from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, CourseRun, Outcome, read
+from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, Outcome
 from workshop.course.training import Training
 from workshop.output import cell_text
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
-WIDGET = "application/vnd.jupyter.widget-view+json"
-WIDGET_NOTE = (
-    "<p><small>These controls work in JupyterLab; the figure shows where they start.</small></p>"
-)
-LINK = re.compile(r'<a href="((?:\.\./)?(?:[a-z]+/)?([\w-]+)\.ipynb)">(.*?)</a>', re.S)
+LINK = re.compile(r'<a href="(?:\.\./\w+/)?([\w-]+)\.ipynb">(.*?)</a>', re.S)
 MARKS = {PASSED: "✓", FAILED: "✗", TIME_LIMIT: "◷", NOT_RUN: "–"}
 
 
 def duration(seconds: float) -> str:
-    """Return '8.2 s' or '1 min 05 s'."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{round(seconds) // 60} min {round(seconds) % 60:02d} s"
+    """Return '0:01:05'."""
+    return str(timedelta(seconds=round(seconds)))
 
 
-def day(iso: str) -> str:
-    """Return '21 November 2026, 06:31 UTC'."""
-    when = datetime.fromisoformat(iso)
-    return f"{when.day} {when:%B %Y, %H:%M} UTC"
-
-
-@cache
-def environment() -> Any:
-    """Return a Jinja environment with the templates; values are escaped."""
+def render(template: str, **values: Any) -> str:
+    """Return the text of a template; values are escaped."""
     import jinja2
 
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    env.filters.update(duration=duration, day=day, value=cell_text)
-    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    env.globals.update(marks=MARKS, style=style)
-    return env
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    env.filters.update(duration=duration, value=cell_text)
+    return env.get_template(template).render(values)
 
 
-def index(run: CourseRun, folder: Path, trained: Training | None = None) -> Path:
-    """Write `index.html` and `course.json`; return the path of the page."""
-    pages = {item.name for item in run.notebooks if (folder / item.page).exists()}
+def index(
+    folder: Path,
+    run: Mapping[str, Any],
+    notebooks: Sequence[Outcome],
+    trained: Training | None = None,
+) -> None:
+    """Write `index.html` and `course.json` about a run's notebooks."""
     climbed = sorted((folder / "runs").glob("ladder-*.json"))  # what the notebooks recorded
-    text = environment().get_template("index.html").render(
-        run=run, pages=pages, training=trained,
+    text = render(
+        "index.html", run=run, notebooks=notebooks, training=trained, marks=MARKS,
         ladder=ladder.picture(climbed[-1])["text/html"] if climbed else "",
     )  # fmt: skip
-    (folder / "course.json").write_text(run.to_json(), encoding="utf-8")
-    path = folder / "index.html"
-    path.write_text(text, encoding="utf-8")
-    return path
+    (folder / "index.html").write_text(text, encoding="utf-8")
+    record = {"format": "rn50-course-2", **run, "notebooks": [asdict(item) for item in notebooks]}
+    (folder / "course.json").write_text(json.dumps(record, indent=4) + "\n", encoding="utf-8")
 
 
 @cache
 def exporter() -> Any:
-    """Return nbconvert's exporter of the cells alone: its whole pages load scripts from the web."""
+    """Return nbconvert's exporter with JupyterLab's styles and without scripts from the web."""
     from nbconvert.exporters import HTMLExporter
-    from traitlets.config import Config
 
-    config = Config()
-    config.NbConvertBase.display_data_priority = [
-        "text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/plain",
-    ]  # fmt: skip
-    config.HTMLExporter.embed_images = True
-    config.HTMLExporter.exclude_input_prompt = True
-    config.HTMLExporter.exclude_output_prompt = True
-    return HTMLExporter(config=config, template_name="basic")
+    return HTMLExporter(template_file=str(TEMPLATES / "page.html.j2"), embed_images=True)
 
 
-def page(folder: Path, outcome: Outcome, names: Sequence[str]) -> None:
-    """Write the HTML of an executed notebook, if there is one.
+def page(folder: Path, item: Outcome, names: Sequence[str]) -> None:
+    """Write the HTML of an executed notebook.
 
     Links to the notebooks `names` lead to their pages; other links to notebooks become text.
     """
-    book = read(folder / outcome.notebook)
-    if book is None:
-        return
-    tag = "papermill-error-cell-tag"
-    book.cells = [cell for cell in book.cells if tag not in cell.metadata.get("tags", [])]
-    book.metadata.pop("widgets", None)  # the state of the controls
-    for cell in book.cells:
-        for output in cell.get("outputs", []):
-            if WIDGET in output.get("data", {}):
-                output["data"] = {"text/html": WIDGET_NOTE}
-    body, _ = exporter().from_notebook_node(book, resources={"metadata": {"path": str(folder)}})
-    body = LINK.sub(
-        lambda link: f'<a href="{link[2]}.html">{link[3]}</a>' if link[2] in names else link[3],
-        body,
+    import nbformat
+
+    book = nbformat.read(folder / f"{item.name}.ipynb", as_version=4)
+    about = {"metadata": {"path": str(folder)}, "item": item, "mark": MARKS[item.status]}
+    text, _ = exporter().from_notebook_node(book, resources=about)
+    text = LINK.sub(
+        lambda link: f'<a href="{link[1]}.html">{link[2]}</a>' if link[1] in names else link[2],
+        text,
     )
-    text = environment().get_template("page.html").render(item=outcome, body=body)
-    (folder / outcome.page).write_text(text, encoding="utf-8")
+    (folder / f"{item.name}.html").write_text(text, encoding="utf-8")

@@ -37,17 +37,23 @@ def solved(source: str, where: str = "exercise") -> str:
     return "\n".join(line for _, lines, _ in regions(source, where) for line in lines)
 
 
-def stub(source: str, where: str = "exercise") -> str:
-    """Return the cell with each solution replaced by assignments of `...`."""
+def stub(source: str, where: str = "exercise", keep: bool = False) -> str:
+    """Return the cell with each solution replaced by assignments of `...`.
+
+    With `keep`, the solution stays between its markers, and nbgrader removes it. A function needs
+    no stub then, because nbgrader leaves `...` there.
+    """
     out: list[str] = []
     for indent, lines, is_solution in regions(source, where):
-        if is_solution:
+        if is_solution and not (keep and indent):
             try:
                 left = stub_lines(textwrap.dedent("\n".join(lines)))
             except SyntaxError as problem:
                 raise UserError(f"{where}: a solution is not valid Python: {problem}") from None
             out += [indent + line for line in left]
-        else:
+        if keep and is_solution:
+            out += [indent + BEGIN, *lines, indent + END]
+        elif not is_solution:
             out += lines
     return "\n".join(out)
 
@@ -55,7 +61,6 @@ def stub(source: str, where: str = "exercise") -> str:
 def stub_lines(solution: str) -> list[str]:
     """Return the stub of a solution: `def` lines with docstrings, `name = ...`, `return ...`."""
     lines: list[str] = []
-    names: list[str] = []
     for node in ast.parse(solution).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             kept = node.body[:1] if ast.get_docstring(node) is not None else []
@@ -63,22 +68,9 @@ def stub_lines(solution: str) -> list[str]:
             lines += ast.unparse(node).splitlines()
         elif isinstance(node, ast.Return):
             lines.append("return ...")
-        else:
-            for name in _assigned(node):
-                if name not in names:
-                    names.append(name)
-                    lines.append(f"{name} = ...")
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for part in [part for target in targets for part in ast.walk(target)]:
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    lines += [f"{part.id} = ..."] if f"{part.id} = ..." not in lines else []
     return lines or ["..."]
-
-
-def _assigned(node: ast.stmt) -> list[str]:
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = list(node.targets)
-    elif isinstance(node, ast.AnnAssign | ast.AugAssign):
-        targets = [node.target]
-    names: list[str] = []
-    for target in targets:
-        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-        names += [part.id for part in parts if isinstance(part, ast.Name)]
-    return names

@@ -19,9 +19,6 @@ def built(checkout: Path) -> Path:
 def test_committed_notebooks_match_their_masters(rn50, repository):
     status, out, err = rn50(repository, "workshop", "build", "--check")
     assert status == 0, err
-    count = len(list((repository / "notebooks" / "source").glob("[0-9][0-9]_*.py")))
-    count += len(list((repository / "exercises" / "source").glob("ex[0-9][0-9]_*.py")))
-    assert f"{count} notebooks match their masters" in out
 
 
 @pytest.mark.slow
@@ -37,7 +34,7 @@ def test_same_master_gives_same_bytes_elsewhere(run_cli, checkout, tmp_path):
 
 
 def test_built_notebook_is_valid_and_bare(checkout):
-    text = build.build(checkout, checkout / "notebooks/source/00_start_here.py").text
+    text = build.build(checkout, checkout / "notebooks/source/00_start_here.py")
     book = nbformat.reads(text, as_version=4)
     nbformat.validate(book)
     assert book.metadata.kernelspec == build.KERNELSPEC
@@ -52,10 +49,10 @@ def test_built_notebook_is_valid_and_bare(checkout):
 
 def test_ids_are_unique_and_survive_an_insertion(checkout):
     master = checkout / "notebooks/source/00_start_here.py"
-    before = [cell["id"] for cell in json.loads(build.build(checkout, master).text)["cells"]]
+    before = [cell["id"] for cell in json.loads(build.build(checkout, master))["cells"]]
     assert len(set(before)) == len(before)  # two cells of this master are equal
     master.write_text(master.read_text() + "\n# %%\nprint(1)\n")
-    after = [cell["id"] for cell in json.loads(build.build(checkout, master).text)["cells"]]
+    after = [cell["id"] for cell in json.loads(build.build(checkout, master))["cells"]]
     assert [key for key in after if key in before] == before and len(after) == len(before) + 1
 
 
@@ -65,7 +62,7 @@ def test_links_between_notebooks_are_not_broken(checkout):
     for item in catalogue.COURSE[1:3]:
         text = master.replace("# 00 · Start here", f"# {item.number} · {item.short}")
         (source / f"{item.name}.py").write_text(text)
-    book = json.loads(build.build(checkout, source / f"{catalogue.COURSE[1].name}.py").text)
+    book = json.loads(build.build(checkout, source / f"{catalogue.COURSE[1].name}.py"))
     last = "".join(book["cells"][-1]["source"])
     assert "[Map of the course](00_start_here.ipynb)" in last
     assert "[02 One GPU →](02_single_gpu.ipynb)" in last
@@ -81,8 +78,7 @@ def test_check_names_drift_and_remedy(rn50, checkout):
     before = path.read_bytes()
     status, out, err = rn50(checkout, "workshop", "build", "--check")
     assert status == 1
-    assert "notebooks/00_start_here.ipynb is not what notebooks/source/00_start_here.py" in err
-    assert "rn50 workshop build" in err
+    assert "notebooks/00_start_here.ipynb differs: edit its master" in err
     assert path.read_bytes() == before  # --check writes nothing
 
 
@@ -92,7 +88,7 @@ def test_check_names_missing_and_orphan(rn50, checkout):
     status, out, err = rn50(checkout, "workshop", "build", "--check")
     assert status == 1
     lines = err.splitlines()
-    assert any("00_start_here.ipynb is missing" in line for line in lines)
+    assert any("00_start_here.ipynb differs" in line for line in lines)
     assert any("05_dali.ipynb has no master" in line for line in lines)
     assert len(lines) == 2  # a copy that reset kept is left alone
 
@@ -116,8 +112,8 @@ def test_lesson_and_its_exercises_lead_to_each_other(checkout):
     for name in ("ex00_start", "ex01_records"):
         master = checkout / "exercises" / "source" / f"{name}.py"
         master.write_text(f"# %% [markdown]\n# # {name[:4]} · Title\n", encoding="utf-8")
-    lesson = build.build(checkout, checkout / "notebooks/source/00_start_here.py").text
+    lesson = build.build(checkout, checkout / "notebooks/source/00_start_here.py")
     assert "[Exercises ex00](../exercises/ex00_start.ipynb)" in lesson
-    text = build.build(checkout, checkout / "exercises/source/ex00_start.py").text
+    text = build.build(checkout, checkout / "exercises/source/ex00_start.py")
     assert "Exercises: **ex00** › [ex01](ex01_records.ipynb)" in text
     assert "[Map of the course](../notebooks/00_start_here.ipynb)" in text

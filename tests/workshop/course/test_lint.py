@@ -52,14 +52,11 @@ def test_broken_rule_is_found(rn50, checkout, old, new, finding):
 
 
 @pytest.mark.parametrize("what", lint.CEILINGS)
-def test_long_notebook_is_a_warning(rn50, checkout, what):
+def test_long_notebook_is_found(rn50, checkout, what):
     more = {"cells": "\n# %%\n1\n", "words": "\n# %% [markdown]\n# word " + "word " * 99 + "\n"}
     count = lint.CEILINGS[what] if what == "cells" else lint.CEILINGS[what] // 100
     status, lines = findings(rn50, checkout, MASTER + more[what] * count)
-    assert status == 0 and len(lines) == 1
-    assert (
-        lines[0].startswith("warning: ") and f" {what}, at most {lint.CEILINGS[what]}" in lines[0]
-    )
+    assert status == 1 and len(lines) == 1 and f" {what}, at most {lint.CEILINGS[what]}" in lines[0]
 
 
 @pytest.mark.parametrize("tag", ["answer", "check"])

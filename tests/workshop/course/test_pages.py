@@ -14,34 +14,32 @@ from tests.workshop.conftest import write_notebook
 from workshop.course import pages, run, training
 
 MACHINE = {"processor": "a processor", "cores": 2, "memory": 2**33, "gpus": [],
-           "bfloat16": "", "system": "a system"}  # fmt: skip
+           "bfloat16": "", "system": "a system", "python": "3"}  # fmt: skip
 
 
 def outcome(number: int, status: str = run.PASSED, **more) -> run.Outcome:
     name = f"{number:02}_notebook"
     values = {
         "name": name, "title": f"{number:02} · Notebook {number}", "status": status,
-        "seconds": 12.0, "budget": 15.0, "limit": 90.0, "parameters": {"profile": "ci"},
-        "notebook": f"{name}.ipynb", "page": f"{name}.html",
+        "seconds": 12.0, "limit": 90.0, "parameters": {"profile": "ci"},
         "notes": [{"what": "a figure", "value": 7, "unit": "s"}],
     }  # fmt: skip
     return run.Outcome(**(values | more))
 
 
-def course(*outcomes: run.Outcome, profile: str = "cpu") -> run.CourseRun:
-    return run.CourseRun(
-        started="2026-01-02T03:04:05+00:00", seconds=61, profile=profile,
-        command="rn50 workshop run", machine=MACHINE, versions={"Python": "3"},
-        notebooks=list(outcomes),
-    )  # fmt: skip
+def index(folder, *outcomes: run.Outcome, profile: str = "cpu", trained=None) -> str:
+    about = {"started": "2 January 2026", "seconds": 61, "profile": profile, "machine": MACHINE,
+             "command": "rn50 workshop run", "versions": {"numpy": "3"}}  # fmt: skip
+    pages.index(folder, about, outcomes, trained)
+    return (folder / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("profile", ["ci", "cpu"])
 def test_index_has_figures_and_times_of_full_runs(tmp_path, profile):
     late = outcome(1, run.NOT_RUN, seconds=0.0, notes=[])
-    html = pages.index(course(outcome(0), late, profile=profile), tmp_path).read_text("utf-8")
+    html = index(tmp_path, outcome(0), late, profile=profile)
     assert ("a figure" in html) == (profile == "cpu")
-    assert "12.0 s" in html and " 0.0 s" not in html and "not run" in html
+    assert "0:00:12" in html and "0:00:00" not in html and "not run" in html
 
 
 @pytest.mark.slow  # Matplotlib too
@@ -50,7 +48,7 @@ def test_index_shows_the_ladder_before_the_notebooks(tmp_path):
     (tmp_path / "runs").mkdir()
     record = {"rungs": {"1_single": report}, "predictions": {}}
     (tmp_path / "runs" / "ladder-cpu.json").write_text(json.dumps(record))
-    html = pages.index(course(outcome(0)), tmp_path).read_text(encoding="utf-8")
+    html = index(tmp_path, outcome(0))
     figure = html.index('alt="The ladder in images/s. This machine: one device 4."')
     assert html.index('id="ladder"') < figure < html.index('id="notebooks"')
 
@@ -82,16 +80,15 @@ def test_index_begins_with_the_training(tmp_path, capfd, monkeypatch, roadsigns_
     monkeypatch.setattr(training, "TRAIN", small)
     done = training.train(tmp_path / "training")
     printed = capfd.readouterr().err
-    assert not done.error and "epoch 2/2" in printed, printed
-    html = pages.index(course(outcome(0)), tmp_path, done).read_text(encoding="utf-8")
+    assert done.report and "epoch 2/2" in printed, printed
+    html = index(tmp_path, outcome(0), trained=done)
     assert html.index('id="training"') < html.index('id="notebooks"')
     assert f"<b>{done.report['metrics']['val.top1'][-1]:.1f} %</b>" in html
     (curve,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
     Image.open(io.BytesIO(base64.b64decode(curve))).load()
-    assert done.command in html and done.resume in html
+    assert done.command in html
 
     monkeypatch.setattr(training, "TRAIN", (*small, "--data-root", str(tmp_path / "none")))
     failed = training.train(tmp_path / "failed")
-    html = pages.index(course(outcome(0)), tmp_path, failed).read_text(encoding="utf-8")
-    assert failed.error == "rn50 run ended with status 2" and failed.error in html
-    assert failed.resume in html
+    html = index(tmp_path, outcome(0), trained=failed)
+    assert failed.report is None and "✗ failed" in html and failed.command in html
