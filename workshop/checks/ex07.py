@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,16 +27,12 @@ ASKED = (50, 90, 95, 99, 100, 1, 0, 33)
 
 def percentile(answer: Callable[[list[float], float], float]) -> str:
     """Check every percentile of ASKED for each list."""
+    cases = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
     try:
-        compare.examine(
-            answer, [(values, per_cent) for values in LATENCIES for per_cent in ASKED], counted,
-            PERCENTILE_MISTAKES, functools.partial(compare.number, what="a percentile"),
-            functools.partial(math.isclose, rel_tol=1e-6),  # float32 will do
-            show=lambda values, per_cent: f"p{per_cent} of {compare.shown(values)}",
-        )  # fmt: skip
+        compare.examine(answer, cases, counted, PERCENTILE_MISTAKES)
     except IndexError:
         wrong("an index is out of range.",
-              "Indices start at 0: the last of 100 values has index 99.")  # fmt: skip
+              "Subtract 1: indices start at 0, and the last of 100 values has 99.")  # fmt: skip
     return f"{len(LATENCIES)} lists, from p0 to p100, some with equal values."
 
 
@@ -69,9 +64,7 @@ PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
 
 # --- ex07.fold ------------------------------------------------------------------------------------
 
-Norm = dict[str, np.ndarray]
 Folded = tuple[np.ndarray, np.ndarray]
-NORM = ("weight", "bias", "running_mean", "running_var")  # gamma, beta and the statistics
 LAYERS = ((4, 4, 3, 1, 1), (3, 6, 1, 2, 0), (5, 3, 3, 1, 0), (2, 4, 3, 2, 1))  # as in Conv2d
 EPS = 1e-2  # large enough to be seen when it is forgotten
 ROUNDING = 2e-6  # of the largest output: the rounding of float32
@@ -116,8 +109,7 @@ def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: An
         (layer.bias is None, "the new convolution has no bias.",
          "torch.nn.Conv2d(…, bias=True) has one."),
     )  # fmt: skip
-    weight = compare.numbers(layer.double().weight, "the weight")
-    bias = compare.numbers(layer.bias, "the bias")
+    found = [compare.numbers(getattr(layer.double(), n), f"the {n}") for n in ("weight", "bias")]
     got = layer(image).numpy()
     if got.shape != right.shape:
         wrong(f"an image of {tuple(image.shape[1:])} becomes {got.shape[1:]} instead of"
@@ -125,60 +117,55 @@ def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: An
               "Keep stride, padding, dilation and groups of the old convolution.")  # fmt: skip
     difference = float(np.abs(got - right).max())
     if difference > ROUNDING * np.abs(right).max():
-        norm = {name: bn.state_dict()[name].numpy() for name in NORM}
-        _wrong_fold(weight, bias, conv.weight.numpy(), norm, difference)
+        norm = (bn.weight, bn.bias, bn.running_mean, (bn.running_var + EPS).sqrt())
+        _wrong_fold(found, [part.numpy() for part in (conv.weight, *norm)], difference)
     return difference
 
 
-def _factor(gamma: np.ndarray, var: np.ndarray) -> np.ndarray:
-    factor: np.ndarray = gamma / np.sqrt(var + EPS)
-    return factor
-
-
-def folded(
-    factor: Callable[..., Any] = _factor,
-    bias: Callable[..., Any] = lambda beta, scale, mean: beta - scale * mean,
-    axis: int = 0,
-) -> Callable[[np.ndarray, Norm], Folded]:
-    """Return the right folding, or one with a wrong factor, a wrong bias or a wrong axis."""
-
-    def fold(weight: np.ndarray, norm: Norm) -> Folded:
-        gamma, beta, mean, var = (norm[name] for name in NORM)
-        by = np.resize(factor(gamma, var), weight.shape[axis])
-        by = by.reshape(-1, 1, 1, 1) if axis == 0 else by.reshape(1, -1, 1, 1)
-        return weight * by, bias(beta, _factor(gamma, var), mean)
-
-    return fold
-
-
-FORMULA = "It is beta − gamma · mean / std."
-FOLD_MISTAKES: tuple[compare.Mistake, ...] = (
-    (folded(lambda gamma, var: np.ones_like(gamma)), "the weight has not changed.",
-     "The factor gamma / std belongs to the weight."),
-    (folded(lambda gamma, var: gamma / np.sqrt(var)), "eps is missing.",
-     "std is sqrt(running_var + eps), as in the batch norm."),
-    (folded(axis=1), "the factor is applied to the input channels.",
-     "The weight has the shape (out, in, height, width): factor.view(-1, 1, 1, 1)."),
-    (folded(bias=lambda beta, scale, mean: beta), "the mean is missing from the bias.", FORMULA),
-    (folded(bias=lambda beta, scale, mean: beta - mean),
-     "the mean goes into the bias without its factor.", FORMULA),
-    (folded(bias=lambda beta, scale, mean: beta + scale * mean), "the mean is added.",
-     f"Batch norm subtracts it. {FORMULA}"),
-)  # fmt: skip
-
-
-def _wrong_fold(
-    weight: np.ndarray, bias: np.ndarray, plain: np.ndarray, norm: Norm, difference: float
-) -> None:
-    right = folded()(plain, norm)
-    part, got = (1, bias) if np.allclose(weight, right[0]) else (0, weight)
-    rows = [(f(plain, norm)[part], diagnosis, remedy) for f, diagnosis, remedy in FOLD_MISTAKES]
+def _wrong_fold(found: list[np.ndarray], layers: list[np.ndarray], difference: float) -> None:
+    """Raise Wrong; the weight is judged before the bias."""
+    right = folded(*layers)
+    part = 1 if np.allclose(found[0], right[0]) else 0
+    rows = [(fold(*layers)[part], what, remedy) for fold, what, remedy in FOLD_MISTAKES]
     rows = [row for row in rows if not np.allclose(row[0], right[part])]
-    compare.known(got, rows, np.allclose)
+    compare.known(found[part], rows, np.allclose)
     if part == 0:
-        off = np.abs(weight / right[0] - 1).max()
-        wrong(f"the weight is off by up to {100 * off:.0f} %.", "It is gamma / std times W.")
-    wrong(f"outputs differ by up to {difference:.2g}.", "Compare your bias with the formula.")
+        off = np.abs(found[0] / right[0] - 1).max()
+        wrong(f"the weight is off by up to {100 * off:.0f} %.", "Multiply W by gamma / std.")
+    wrong(f"outputs differ by up to {difference:.2g}.", f"Look at your bias. {FORMULA}")
+
+
+def folded(w: np.ndarray, gamma: Any, beta: Any, mean: Any, std: Any) -> Folded:
+    """Return the right weight and bias."""
+    return w * (gamma / std).reshape(-1, 1, 1, 1), beta - gamma / std * mean
+
+
+def by_input(w: np.ndarray, gamma: Any, beta: Any, mean: Any, std: Any) -> Folded:
+    """Return the weight with the factors of the output channels on the input channels."""
+    factor = np.resize(gamma / std, w.shape[1])
+    return w * factor.reshape(1, -1, 1, 1), folded(w, gamma, beta, mean, std)[1]
+
+
+def with_bias(bias: Callable[..., Any]) -> Callable[..., Folded]:
+    """Return a folding with a different bias, a function of beta, the mean and gamma / std."""
+    return lambda w, gamma, beta, mean, std: (
+        folded(w, gamma, beta, mean, std)[0], bias(beta, mean, gamma / std)
+    )  # fmt: skip
+
+
+FORMULA = "Compute beta − gamma · mean / std."
+FOLD_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda w, gamma, beta, mean, std: (w, folded(w, gamma, beta, mean, std)[1]),
+     "the weight has not changed.", "Multiply it by the factor gamma / std."),
+    (lambda w, gamma, beta, mean, std: folded(w, gamma, beta, mean, np.sqrt(std**2 - EPS)),
+     "eps is missing.", "std is sqrt(running_var + eps), as in the batch norm."),
+    (by_input, "the factor is applied to the input channels.",
+     "The weight has the shape (out, in, height, width): use factor.view(-1, 1, 1, 1)."),
+    (with_bias(lambda beta, mean, scale: beta), "the mean is missing from the bias.", FORMULA),
+    (with_bias(lambda beta, mean, scale: beta - mean),
+     "the mean goes into the bias without its factor.", FORMULA),
+    (with_bias(lambda beta, mean, scale: beta + scale * mean), "the mean is added.", FORMULA),
+)  # fmt: skip
 
 
 # --- ex07.likeliest -------------------------------------------------------------------------------

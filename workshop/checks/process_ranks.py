@@ -101,7 +101,9 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
     import torch
 
     found = compare.call(answer, torch.tensor(case["sums"][rank], dtype=torch.float64))
-    found = compare.dictionary(found, '{"loss": …, "top1": …, "top5": …}')
+    if not isinstance(found, dict):
+        wrong(f"the result is {compare.kind_of(found, 'a dictionary')}.",
+              "Return loss, top1 and top5 by name.")  # fmt: skip
     return {
         str(name): value.item() if isinstance(value, torch.Tensor | np.generic) else value
         for name, value in found.items()

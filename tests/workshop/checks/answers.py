@@ -80,9 +80,9 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex02.tune", (0.0338, 0.7), "along the steep direction the distance"),
     ("ex02.tune", (0.01, 1.0), "never gets there"),
     ("ex02.tune", (0.72, 0.03), "are the two exchanged"),
-    ("ex02.tune", {"lr": 0.03, "momentum": 0.72}, "not a pair"),
-    ("ex03.ring", {2: 1, 8: 1.75}, "the prediction for 64 is missing"),
-    ("ex03.ring", {2: 1, 8: 1.75, 64: 3}, "for 64 it is 1.969"),
+    ("ex02.tune", (0.03, 0.72, 60), "momentum) is (0.03, 0.72, 60)"),
+    ("ex03.ring", {2: 1, 8: 1.75}, "the value for 64 is missing"),
+    ("ex03.ring", {2: 1, 8: 1.75, 64: 3}, "64: 3 is too high"),
     ("ex04.hunt", {19, 23}, "2 of 8 mistakes are found"),
     ("ex04.hunt", LINES | {49}, "line 49 is right: all ranks call it"),
     ("ex04.hunt", LINES | {99}, "the script has no line 99"),
@@ -92,10 +92,10 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex04.order", {"shard"}, "it has no order"),
     ("ex05.bottleneck", RATES | {"cores": 7}, "cores: 7 is too high"),
     ("ex05.bottleneck", RATES | {"half the decoding": 1300}, "1300 is too low"),
-    ("ex05.bottleneck", {"in turn": 590.6}, "the answer for 'overlapped' is missing"),
-    ("ex06.memory", {"float32": 393, "float16": 401}, "two numbers are asked for"),
-    ("ex06.memory", {"float32": [495.6, 8665.6], "float16": [401.4, 4486.4]}, "batch 1: 495.6 MB"),
-    ("ex08.ring", {2: 8.04, 8: 14.28, 512: 30.0}, "for 512 it is 36.41"),
+    ("ex05.bottleneck", {"in turn": 590.6}, "the value for overlapped is missing"),
+    ("ex06.memory", {"float32": 393, "float16": 401}, "float32 is of type int, not 2 values"),
+    ("ex06.memory", {"float32": [495.6, 8665.6], "float16": [401.4, 4486.4]}, "495.6 is too high"),
+    ("ex08.ring", {2: 8.04, 8: 14.28, 512: 30.0}, "512: 30 is too low"),
 ]  # fmt: skip
 
 WRONG: dict[str, list[tuple[str, ...]]] = {
@@ -107,7 +107,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex01.crc": [("crc >> 15 | crc << 17", "crc << 15 | crc >> 17", "gives 25 bytes")],
     "ex01.index": [
         ("offset < len(shard):", "offset < len(shard) and shard[offset]:", "gives []"),
-        ("(offset, length + 16)", "offset", "not a list of pairs"),
+        ("(offset, length + 16)", "offset", "is of type int, not 2 values"),
     ],
     "ex01.leak": [
         ("assert train and val,", "assert train == sorted(train),", "rejects a correct split"),
@@ -118,11 +118,11 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "your test returns False"),
     ],
     "ex02.stride": [
-        ("1, projection", "1", "a block gives (1, 1, 1)"),
-        ("else None", "else 0", "(stage 0, block 1) gives (1, 1, 1, 0)"),
+        ("1, projection", "1", "the result is (1, 1, 1)"),
+        ("else None", "else 0", "strides(0, 1) gives (1, 1, 1, 0)"),
     ],
     "ex02.schedule": [
-        ("return peak * progress", "return recipe.lr * progress", "after 1 epochs, batch 1664"),
+        ("return peak * progress", "return recipe.lr * progress", "schedule(1, 1664, Recipe("),
         ("progress < recipe", "progress <= recipe", "divide by zero"),
     ],
     "ex02.decay": [
@@ -140,7 +140,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("(steps, size, batch)", "(steps, batch, size).swapaxes(1, 2)", "the images in turn"),
         ("(steps, size, batch)", "(size, steps, batch).swapaxes(0, 1)", "not a run of the order"),
         ("table[:, rank]", "table[:, rank].ravel()", "the shape is (3,)"),
-        ("table[:, rank]", "table[:, rank, 1:]", "a step has 2 images for each rank"),
         ("table[:, rank]", "table[:, rank] * 1.0", "are float64"),
         ("table[:, rank]", "order[: len(order) // batch * batch].reshape(-1, batch)",
          "as many as one rank alone"),
@@ -160,7 +159,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (SENT, SENT + "\n    model.fc = type(model.fc)(3, 4)", "has got new parameters"),
     ],
     "ex03.sums": [
-        ("sums.clone()", "sums / sums[3]", "the mean of the ranks' means: top1 50"),
+        ("sums.clone()", "sums / sums[3]", "the mean of the ranks' means"),
         ("sums.clone()", "sums", "`sums` is changed"),
         ("    dist.all_reduce", "    if not sums[3]:\n        return {}\n    dist.all_reduce",
          "all wait forever"),
@@ -199,7 +198,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "[1, 0, 2])", "height and width are exchanged"),
         (".take(steps)", "", "the ranks take 2, 1 steps"),
         (".take(steps)", ".take(steps).repeat()", "never ends"),
-        (".take(steps)", ".take(0)", "the dataset is empty"),
         ("    steps =", "    return images, labels\n    steps =", "returns a tuple"),
         ("    steps =", "    images //= 2\n    steps =", "`images` is changed"),
         ("    steps =", "    labels = labels[::-1].copy()\n    steps =", "out of step"),
@@ -247,19 +245,13 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (NODES, "", "is a `return` missing?"),
     ],
     "ex05.exact": [
-        (COUNTS, "[batch] * steps", "every row counts (27 images"),
-        ("-(-most // batch)", "most // batch", "the images at the end are left out"),
-        ("-(-most // batch)", "-(-mine // batch)", "the ranks make 2, 2, 2, 3 batches"),
-        ("-(-most // batch)", "-(-images // batch)", "a rank makes 4 batches"),
-        (OWN, "mine = images // size", "1 image(s) are left out"),
-        (OWN, "mine = -(-images // size)", "28 rows count (27 images"),
-        (OWN, "mine = images // size + (rank < images % size)", "rank 0 counts [8, 6] rows"),
         (OWN, "mine = images / size", "should be a whole number"),
-        (COUNTS, "mine", "of type int"),
+        (COUNTS, "mine", "of type int, not a list"),
+        (COUNTS, f"{COUNTS}[::-1]", "gives [5, 8]"),
     ],
     "ex06.scaler": [
         ("min(scale * 2, 2.0**24)", "scale * 10", "(1024, 2, True, 3) gives (10240, 0)"),
-        ("return scale, good_steps + 1", "return scale", "is not a pair"),
+        ("return scale, good_steps + 1", "return scale", "of type float, not 2 values"),
     ],
     "ex06.step": [
         (UNSCALE, "    pass", STEP, f"scaler.unscale_(optimizer), {STEP}", "weights hardly move"),
