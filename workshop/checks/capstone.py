@@ -162,9 +162,9 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
     Raises compare.Wrong for a script that failed.
     """
     if (out / "failed.txt").exists():
-        found = recipes.script_error((out / "failed.txt").read_text(), script)
-        place = found["place"] or "Call train(…) in a cell to see the whole error."
-        wrong(f"the script stopped with {found['error']}.", place)
+        error, place = recipes.script_error((out / "failed.txt").read_text(), script)
+        wrong(f"the script stopped with {error}.",
+              place or "Call train(…) in a cell to see the whole error.")  # fmt: skip
     seen: dict[str, Any] = json.loads((out / "seen.json").read_text())
     with np.load(out / "seen.npz", allow_pickle=False) as arrays:
         seen |= dict(arrays)

@@ -36,6 +36,14 @@ class Wrong(Exception):
         self.diagnosis, self.remedy, self.share = diagnosis, remedy, share
 
 
+class Failed(Exception):
+    """The error of an answer in a different process: its text, and its place in the code."""
+
+    def __init__(self, text: str, place: str) -> None:
+        super().__init__(text)
+        self.text, self.place = text, place
+
+
 def wrong(diagnosis: str, remedy: str, share: float = 0.0) -> NoReturn:
     """Raise Wrong with a diagnosis and a remedy; `share`, from 0 to 1, is how much is right."""
     raise Wrong(diagnosis, remedy, share)
@@ -249,9 +257,9 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
     try:
         items = list(value)
     except TypeError:
-        wrong(f"{what} is {kind_of(value, kind)}.", f"It should be {kind}.")
+        wrong(f"{what} is {kind_of(value, kind)}.", f"Write {kind}.")
     if isinstance(form, tuple) and len(items) != len(form):
-        wrong(f"{what} is {shown(value)}.", f"It should be {kind}.")
+        wrong(f"{what} is {shown(value)}.", f"Return {kind}.")
     forms = form if isinstance(form, tuple) else [*form[:1]] * len(items) or items
     part = f"a value in {what}"
     return type(form)(like(x, f, part) for x, f in zip(items, forms, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -171,98 +172,87 @@ FOLD_MISTAKES: tuple[compare.Mistake, ...] = (
 # --- ex07.likeliest -------------------------------------------------------------------------------
 
 
+LOGITS = (  # [image][class], and k; softmax of the last one overflows in float64
+    (np.random.default_rng(7).normal(0, 3, (5, 12)), 3),
+    (np.random.default_rng(8).normal(0, 3, (1, 12)), 5),
+    (np.random.default_rng(9).normal(0, 3, (4, 4)), 4),
+    (np.random.default_rng(10).normal(0, 3, (3, 12)), 1),
+    (np.array([[1000.0, 990.0, -1000.0], [0.0, 1.0, 2.0]]), 2),
+)
+Likeliest = tuple[list[list[int]], list[list[float]]]
+
+
 def likeliest(answer: Callable[[Any, int], Any]) -> str:
     """Check classes and probabilities of 1 to 5 images."""
-    draw = np.random.default_rng(7)
-    cases = [
-        (draw.normal(0, 3, (5, 12)), 3),
-        (draw.normal(0, 3, (1, 12)), 5),
-        (draw.normal(0, 3, (4, 4)), 4),
-        (draw.normal(0, 3, (3, 12)), 1),
-        (np.array([[1000.0, 990.0, -1000.0], [0.0, 1.0, 2.0]]), 2),
-    ]
-    found = [_asked(answer, logits, k) for logits, k in cases]
-    for (classes, sure), (logits, k) in zip(found, cases, strict=True):
-        _finite(sure, logits)
-        _right_classes(classes, logits, k)
-        _right_probabilities(sure, classes, logits)
+    import torch
+
+    @functools.wraps(answer)
+    def checked(logits: Any, k: int) -> Any:
+        found = answer(logits, k)
+        if isinstance(found, list | tuple) and len(found) == 2:
+            classes, sure = map(torch.as_tensor, found)
+            _finite(classes, sure, logits)
+        return found
+
+    cases = [(torch.tensor(logits), k) for logits, k in LOGITS]
+    compare.examine(checked, cases, softmax, LIKELIEST_MISTAKES, one_case=True)
     return "1 to 5 images, 3 to 12 classes, and logits of 1,000."
 
 
-def _asked(answer: Callable[[Any, int], Any], logits: np.ndarray, k: int) -> list[np.ndarray]:
-    """Return the classes and probabilities for a tensor of logits."""
-    import torch
-
-    found = compare.call(answer, torch.tensor(logits), k)
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        wrong("the result is not a pair.", "Return classes and probabilities.")
-    try:
-        classes, sure = [torch.as_tensor(part).detach().numpy() for part in found]
-    except (TypeError, ValueError, RuntimeError):
-        wrong("the result is not a pair of tensors.", f"Each has {k} numbers in a row.")
-    shape = (len(logits), k)
+def _finite(classes: Any, sure: Any, logits: Any) -> None:
+    """Raise Wrong for classes that are not whole, and for 0/0 and inf/inf in the probabilities."""
+    lost = sure.isnan().reshape(len(logits), -1).any(1)
+    large = logits.max() > 700
     refuse(
-        (classes.shape != shape or sure.shape != shape,
-         f"the shapes are {classes.shape} and {sure.shape}.",
-         f"For {len(logits)} images and k = {k} both are {shape}."),
-        (classes.dtype.kind not in "iu", f"the classes are {classes.dtype}, not whole numbers.",
-         "Classes come first: torch.topk returns the values before their indices."),
-        (sure.dtype.kind not in "biuf", f"the probabilities are {sure.dtype}.",
-         "Return real numbers."),
-    )  # fmt: skip
-    return [classes, sure]
-
-
-def _finite(sure: np.ndarray, logits: np.ndarray) -> None:
-    """Look at lost probabilities first: the classes of NaN have no order."""
-    lost = ~np.isfinite(sure).all(1)
-    if lost.any() and np.abs(logits).max() < 700:
-        compare.numbers(sure, "the probabilities")
-    refuse(
-        (lost[logits.max(1).argmax()], "with logits of 1000 a probability is not finite.",
+        (classes.is_floating_point(), f"the classes are {classes.dtype}, not whole numbers.",
+         "Return classes first: torch.topk returns the values before their indices."),
+        (large and lost[0], "with logits of 1000 a probability is not finite.",
          "exp(1000) is infinite: subtract the image's largest logit before exp."),
-        (lost.any(), "an image's probabilities are 0/0: the largest logit of the whole batch was"
-         " subtracted, and next to 1000 in a different image all its exponentials are 0.",
-         "Each image has its own largest logit: logits.amax(dim=1, keepdim=True)."),
+        (large and lost.any(), "an image's probabilities are 0/0: the largest logit of the whole"
+         " batch was subtracted, and next to 1000 in a different image all its exponentials are 0.",
+         "Subtract each image's own largest logit: logits.amax(dim=1, keepdim=True)."),
     )  # fmt: skip
 
 
-def _right_classes(classes: np.ndarray, logits: np.ndarray, k: int) -> None:
-    for row, found in zip(logits, classes.tolist(), strict=True):
-        order = sorted(range(len(row)), key=lambda i: -row[i])
-        if found != (right := order[:k]):
-            refuse(
-                (found == right[::-1], "the most likely class comes last.",
-                 "torch.argsort sorts in ascending order: use descending=True."),
-                (found == order[::-1][:k], "these are the least likely classes.",
-                 "torch.argsort sorts in ascending order: take the end."),
-                (sorted(found) == sorted(right), "the classes are right, but not their order.",
-                 "The most likely comes first."),
-                (True, f"one of {len(logits)} images gets the classes {found} instead of"
-                 f" {right}.", "Treat each image separately."),
-            )  # fmt: skip
+def chosen(classes: Any, sure: Any) -> Likeliest:
+    """Return tensors of classes and of their probabilities, which are picked, as lists."""
+    return classes.tolist(), sure.gather(1, classes).tolist()
 
 
-def _right_probabilities(sure: np.ndarray, classes: np.ndarray, logits: np.ndarray) -> None:
-    rows = np.arange(len(logits))[:, None]
-    power = np.array([[math.exp(x - max(row)) for x in row] for row in logits])
-    right = (power / power.sum(1, keepdims=True))[rows, classes]
-    if np.allclose(sure, right):
-        return
-    columns = np.exp(logits - logits.max(0))
-    over_batch = (columns / columns.sum(0))[rows, classes]
-    off = np.abs(sure - right).argmax()
-    refuse(
-        (np.allclose(sure, over_batch), "a probability depends on the other images of the batch:"
-         " the sum over the images is 1, not the sum over the classes.",
-         "Sum over the classes: dim=1, and keepdim=True."),
-        (np.allclose(sure, logits[rows, classes]), "these are logits.",
-         "Softmax makes probabilities of them."),
-        (np.allclose(sure, right / right.sum(1, keepdims=True)),
-         "the k probabilities add up to 1.", "The sum is over all classes, not over k."),
-        (True, f"a probability is {sure.flat[off]:.3g}, but {right.flat[off]:.3g} is right.",
-         "Divide exp of each logit by the sum over that image's logits."),
-    )  # fmt: skip
+def softmax(logits: Any, k: int) -> Likeliest:
+    """Return the right classes and probabilities."""
+    return chosen(logits.topk(k).indices, logits.softmax(1))
 
 
-TABLES = {"percentile": PERCENTILE_MISTAKES, "fold": FOLD_MISTAKES}
+def among_k(logits: Any, k: int) -> Likeliest:
+    """Return the right classes with probabilities that add up to 1."""
+    values, classes = logits.topk(k)
+    return classes.tolist(), values.softmax(1).tolist()
+
+
+LIKELIEST_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda x, k: chosen(x.topk(k).indices.flip(1), x.softmax(1)),
+     "the most likely class comes last.",
+     "torch.argsort sorts in ascending order: use descending=True."),
+    (lambda x, k: chosen(x.argsort(1)[:, :k], x.softmax(1)), "these are the least likely classes.",
+     "torch.argsort sorts in ascending order: use descending=True."),
+    (lambda x, k: chosen(x.topk(k).indices.sort(1).values, x.softmax(1)),
+     "the classes are right, but not their order.", "Sort by probability, the most likely first."),
+    (lambda x, k: chosen(x.topk(k).indices, x.softmax(0)), "a probability depends on the other"
+     " images of the batch: the sum over the images is 1, not the sum over the classes.",
+     "Sum over the classes: dim=1, and keepdim=True."),
+    (lambda x, k: chosen(x.softmax(0).topk(k).indices, x.softmax(0)), "the classes depend on the"
+     " other images of the batch: the sum over the images is 1, not the sum over the classes.",
+     "Sum over the classes: dim=1, and keepdim=True."),
+    (lambda x, k: chosen(x.softmax(0).argsort(1)[:, -k:], x.softmax(0)), "the classes depend on the"
+     " other images of the batch, and the most likely comes last.",
+     "Sum over the classes, dim=1, and sort with descending=True."),
+    (lambda x, k: chosen(x.topk(k).indices, x), "these are logits.",
+     "Make probabilities of them with softmax."),
+    (among_k, "the k probabilities add up to 1.", "Sum over all classes, not over k."),
+)  # fmt: skip
+
+
+TABLES = {
+    "percentile": PERCENTILE_MISTAKES, "fold": FOLD_MISTAKES, "likeliest": LIKELIEST_MISTAKES,
+}  # fmt: skip

@@ -286,20 +286,13 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("conv.weight * scale", "conv.weight * 1.1 * scale", "the weight is off by up to 10 %"),
     ],
     "ex07.likeliest": [
-        (SOFTMAX, "torch.softmax(logits, dim=0)", "images gets the classes"),
-        (TOPK, "classes = logits.topk(k).indices\n    values = logits.softmax(0).gather(1, "
-         "classes)", "depends on the other images"),
-        (BOTH, "return classes.flip(1), values.flip(1)", "the most likely class comes last"),
-        ("dim=1)\n    return", "dim=1, largest=False)\n    return", "the least likely classes"),
         (SOFTMAX, "logits.exp() / logits.exp().sum(1, keepdim=True)", "probability is not finite"),
-        (SOFTMAX, "logits", "these are logits"),
-        (BOTH, "return classes, values / values.sum(1, keepdim=True)", "probabilities add up to 1"),
         (SOFTMAX, "(logits - logits.max()).exp()", TOPK, "probabilities /= probabilities.sum(1, "
          f"keepdim=True)\n    {TOPK}", "the largest logit of the whole batch"),
         (BOTH, "return classes.double(), values", "not whole numbers"),
-        (BOTH, "return values", "is not a pair"),
-        (BOTH, "at = classes.argsort(1)\n    return classes.gather(1, at), values.gather(1, at)",
-         "but not their order"),
+        (BOTH, "return values, classes", "not whole numbers"),
+        (BOTH, "return values", "the result is tensor("),
+        (BOTH, "return classes, 0.9 * values", "likeliest("),
         ("    probabilities =", "    logits -= 1\n    probabilities =", "`logits` is changed"),
     ],
     "ex08.rate": [

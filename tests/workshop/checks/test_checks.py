@@ -291,7 +291,7 @@ def test_endless_loop_of_ranks_stops_with_its_line():
     source = "def metric_sums(sums):\n    while True:\n        pass\n"
     result = engine.judge("ex03.sums", answered("ex03.sums", source))
     assert result.outcome == engine.ERROR and "still running" in result.said, result.lines
-    assert result.then.startswith("In metric_sums: "), result.lines
+    assert result.then.startswith("In metric_sums, line "), result.lines
 
 
 def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():
@@ -300,13 +300,7 @@ def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():
     assert_wrong("ex02.tune", 0.1, "of type float, not 2 values")
 
 
-def test_leftover_dots_do_not_fail_a_correct_answer():
-    def judged(body: str) -> engine.Result:
-        source = f"def percentile(seconds, p):\n    {body}\n"
-        return engine.judge("ex07.percentile", answered("ex07.percentile", source))
-
-    right = "sorted(seconds)[max(0, -(-len(seconds) * p // 100) - 1)]"
-    assert judged(f"spare = ...\n    return {right}").passed
-    half = judged("place = ...\n    return sorted(seconds)[place]")
-    assert half.outcome == engine.NOT_ATTEMPTED and "in line 2" in half.said
-    assert "is still empty" in judged("pass").said
+def test_leftover_dots_are_not_attempted():
+    source = "def percentile(seconds, p):\n    place = ...\n    return sorted(seconds)[p]\n"
+    result = engine.judge("ex07.percentile", answered("ex07.percentile", source))
+    assert result.outcome == engine.NOT_ATTEMPTED and "in line 2" in result.said
