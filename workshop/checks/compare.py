@@ -181,10 +181,10 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
 
     Raises Wrong if it changes one of its arguments or, unless `may_be_none`, returns None.
     """
-    before = copied(arguments)
+    before = snapshot(arguments)
     result = answer(*arguments)
-    for place, (value, copy) in enumerate(zip(arguments, before, strict=True)):
-        if not unchanged(value, copy):
+    for place, (old, new) in enumerate(zip(before, snapshot(arguments), strict=True)):
+        if old != new:
             wrong(
                 f"{parameter(answer, place)} is changed by your function, but its caller still"
                 " needs the old values.",
@@ -195,36 +195,18 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
     return result
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of arrays, tensors and containers, and anything else itself."""
+def snapshot(value: Any) -> Any:
+    """Return arrays and tensors, also inside containers, as values that do not change with them."""
     if isinstance(value, Mapping):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: snapshot(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [copied(item) for item in value]
+        return [snapshot(item) for item in value]
+    torch = sys.modules.get("torch")  # which is not imported for this
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
     if isinstance(value, np.ndarray):
-        return value.copy()
-    return value.clone() if is_tensor(value) else value
-
-
-def unchanged(value: Any, copy: Any) -> bool:
-    """Return True if a value still equals its copy; NaN equals NaN here."""
-    if isinstance(value, Mapping):
-        return value.keys() == copy.keys() and all(unchanged(value[key], copy[key]) for key in copy)
-    if isinstance(value, list | tuple):
-        same = isinstance(copy, list) and len(value) == len(copy)
-        return same and all(map(unchanged, value, copy))
-    if isinstance(value, np.ndarray):
-        same = isinstance(copy, np.ndarray) and value.dtype == copy.dtype
-        return same and value.shape == copy.shape and value.tobytes() == copy.tobytes()
-    if is_tensor(value):
-        return is_tensor(copy) and value.dtype == copy.dtype and bool(value.equal(copy))
-    return value is copy or (type(value) is type(copy) and bool(value == copy))
-
-
-def is_tensor(value: Any) -> bool:
-    """Return True for a PyTorch tensor; does not import PyTorch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+        return value.dtype, value.shape, value.tobytes()
+    return value
 
 
 def parameter(answer: Callable[..., Any], place: int) -> str:
@@ -240,7 +222,7 @@ def parameter(answer: Callable[..., Any], place: int) -> str:
 
 
 def like(value: Any, form: Any, what: str = "the result") -> Any:
-    """Return a value in the `form` of a right one: bytes, a number, or a list or tuple of these.
+    """Return a value in the `form` of a right one: bytes, text, a number, or a sequence.
 
     A tuple has a fixed length, a list any. In place of a whole number there may be None. Raises
     Wrong for anything else.
@@ -249,6 +231,8 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
         if not isinstance(value, bytes | bytearray):
             wrong(f"{what} is {kind_of(value, 'bytes')}.", "Return bytes.")
         return bytes(value)
+    if isinstance(form, str):
+        return str(value)
     if not isinstance(form, list | tuple):
         if isinstance(form, float):
             return number(value, what)
@@ -260,7 +244,9 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
         wrong(f"{what} is {kind_of(value, kind)}.", f"Write {kind}.")
     if isinstance(form, tuple) and len(items) != len(form):
         wrong(f"{what} is {shown(value)}.", f"Return {kind}.")
-    forms = form if isinstance(form, tuple) else [*form[:1]] * len(items) or items
+    if not form:
+        return [item.tolist() if isinstance(item, np.ndarray) else item for item in items]
+    forms = form if isinstance(form, tuple) else [form[0]] * len(items)
     part = f"a value in {what}"
     return type(form)(like(x, f, part) for x, f in zip(items, forms, strict=True))
 

@@ -182,32 +182,41 @@ KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part is t
 )  # fmt: skip
 
 
+Halves = tuple[list[str], list[str]]
+
+
 def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
     """Check the two lists of parameter names."""
-    for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ()):
-        found = compare.call(answer, list(names))
-        if not isinstance(found, list | tuple) or len(found) != 2:
-            wrong(f"the result is {compare.shown(found)}.", "Return two lists of names.")
-        decayed, plain = map(list, found)
-        right = [name for name in names if name.endswith(".weight")]
-        rest = [name for name in names if not name.endswith(".weight")]
-        if (decayed, plain) == (right, rest):
-            continue
-        lost = [name for name in names if name not in decayed + plain]
-        off = [name for name in names if (name in decayed) != (name in right)]
-        compare.refuse(
-            ((decayed, plain) == (rest, right), "the two lists are exchanged.",
-             "Return the list with weight decay first."),
-            (len(decayed + plain) > len(names), "a name is in both lists.",
-             "Put each parameter into one of them."),
-            (lost, f"{(*lost, '')[0]} is in neither list: it would not be trained.",
-             "Keep all names."),
-            (off, f"{(*off, '')[0]} is {'' if {*off[:1]} & {*decayed} else 'not '}decayed.",
-             "Look only at the part after the last dot: weights decay; gamma, beta and biases do"
-             " not."),
-            (True, "the order of the names has changed.", "Keep it, so that all ranks agree."),
-        )  # fmt: skip
+    cases = [(list(names),) for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ())]
+    compare.examine(answer, cases, halves, DECAY_MISTAKES, one_case=True)
     return "three networks, names in a different order, and no names."
+
+
+def halves(
+    names: list[str], decays: Callable[[str], bool] = lambda name: name.endswith(".weight")
+) -> Halves:
+    """Return the names that decay, by default the right ones, and the rest."""
+    return [n for n in names if decays(n)], [n for n in names if not decays(n)]
+
+
+KIND = "Look only at the part after the last dot: weights decay; gamma, beta and biases do not."
+DECAY_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda names: halves(names)[::-1], "the two lists are exchanged.",
+     "Return the list with weight decay first."),
+    (lambda names: (names, []), "everything is decayed.", KIND),
+    (lambda names: halves(names, lambda name: "bn" not in name), "the biases of the last layer are"
+     " decayed, or a batch norm that is not called bn.", KIND),
+    (lambda names: halves(names, lambda name: "weight" in name),
+     "a name with `weight` in its layer is decayed.", KIND),
+    (lambda names: halves(names, lambda name: "conv" in name), "not every weight is decayed.",
+     KIND),
+    (lambda names: (halves(names)[0], [n for n in names if n.endswith((".gamma", ".beta"))]),
+     "a bias is in neither list: it would not be trained.", "Keep all names."),
+    (lambda names: (halves(names)[0], names), "weights are in both lists.",
+     "Put each parameter into one of them."),
+    (lambda names: halves(sorted(names)), "the order of the names has changed.",
+     "Keep it, so that all ranks agree."),
+)  # fmt: skip
 
 
 # --- ex02.tune ------------------------------------------------------------------------------------
@@ -256,4 +265,7 @@ def tune(answer: Any) -> str:
     return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."
 
 
-TABLES = {"stride": STRIDE_MISTAKES, "work": WORK_MISTAKES, "schedule": SCHEDULE_MISTAKES}
+TABLES = {
+    "stride": STRIDE_MISTAKES, "work": WORK_MISTAKES, "schedule": SCHEDULE_MISTAKES,
+    "decay": DECAY_MISTAKES,
+}  # fmt: skip

@@ -21,53 +21,56 @@ GROUPS = (  # images, ranks, batch; the last one has too few images for a step
 
 def shard(answer: Shard) -> str:
     """Check the images of every rank of GROUPS."""
+    cases = []
     for images, size, batch in GROUPS:
-        case = f"{images} images, {size} ranks, batch {batch}"
         order = np.array(random.Random(images).sample(range(images), images))
-        got = [_whole(compare.call(answer, order.copy(), r, size, batch)) for r in range(size)]
-        got = [g if g.size else g.reshape(0, batch) for g in got]  # np.array([]) has no columns
-        steps = images // (size * batch)
-        shapes = [g.shape for g in got if g.shape != (steps, batch)]
-        compare.refuse(
-            (len({len(g) for g in got}) > 1, f"the ranks do not take the same number of steps"
-             f" ({case}): one that takes an extra step waits for the others' gradients forever.",
-             "Drop the images that do not fill a step of all ranks."),
-            ((images // batch, batch) in shapes, f"each rank takes {images // batch} steps"
-             f" ({case}), as many as one rank alone.",
-             "Divide by size · batch, which is what a step of all ranks takes."),
-            (shapes, f"the shape is {(*shapes, None)[0]} ({case}).",
-             f"Return (steps, batch), one row for a step: here {(steps, batch)}."),
-        )  # fmt: skip
-        first = [[(s * size + r) * batch for s in range(steps)] for r in range(size)]
-        right = [np.reshape([order[at : at + batch] for at in of], (steps, batch)) for of in first]
-        if np.array_equal(got, right):
-            continue
-        together = np.ravel(got)
-        twice = len(together) - len(np.unique(together))
-        compare.refuse(
-            (size > 1 and np.array_equal(got, [got[0]] * size), "every rank reads the same images.",
-             "Use the rank as the offset within a step."),
-            (twice, f"{twice} of {len(together)} images are read twice in an epoch.",
-             "Begin step s at s · size · batch, and rank r at r · batch after that; here size is"
-             f" {size} and batch {batch}."),
-            ({*np.ravel([g[0] for g in got])} == {*order[: size * batch]},
-             "every image is read once, but within a step the ranks take the images in turn.",
-             "Give rank r the r-th run of `batch` images in a row, so that N ranks see the batches"
-             " that one rank would have seen."),
-            (True, "every image is read once, but a step of all ranks is not a run of the order.",
-             "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the"
-             " same training as 1 × 32."),
-        )  # fmt: skip
+        cases += [(order, rank, size, batch) for rank in range(size)]
+    kind = compare.numbers(compare.call(answer, *cases[0]), "the result")
+    if kind.size and np.asarray(answer(*cases[0])).dtype.kind not in "iu":
+        wrong("the numbers of the images are not integers, so they cannot select anything.",
+              "Keep whole numbers: a new array takes dtype=int.")  # fmt: skip
+    compare.examine(answer, cases, rows, SHARD_MISTAKES, one_case=True)
     return f"{len(GROUPS)} groups of 1 to 8 ranks: no image twice, and equal steps for all."
 
 
-def _whole(found: Any) -> np.ndarray:
-    compare.numbers(found, "the result")
-    array = np.asarray(found)
-    if array.size and array.dtype.kind not in "iu":
-        wrong(f"the numbers of the images are {array.dtype}, which cannot select anything.",
-              "Keep whole numbers: a new array takes dtype=int.")  # fmt: skip
-    return np.atleast_1d(array)
+def rows(order: np.ndarray, rank: int, size: int, batch: int) -> list[list[int]]:
+    """Return the images of a rank, a row for each step."""
+    steps = [order[at : at + size * batch] for at in range(0, len(order), size * batch)]
+    own = [step[rank * batch : (rank + 1) * batch].tolist() for step in steps]
+    return own[: len(order) // (size * batch)]
+
+
+def cut(images: np.ndarray, batch: int, steps: int | None = None) -> list[list[int]]:
+    """Return images in full rows of `batch`, in order."""
+    return [images[at : at + batch].tolist() for at in range(0, len(images) - batch + 1, batch)][
+        :steps
+    ]
+
+
+SHARD_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda order, rank, size, batch: rows(order, 0, size, batch),
+     "every rank reads the same images.", "Use the rank as the offset within a step."),
+    (lambda order, rank, size, batch: cut(order, batch),
+     "each rank takes as many steps as one rank alone.",
+     "Divide by size · batch, which is what a step of all ranks takes."),
+    (lambda order, rank, size, batch: cut(order[rank::size], batch, len(order) // (size * batch)),
+     "every image is read once, but within a step the ranks take the images in turn.",
+     "Give rank r the r-th run of `batch` images in a row, so that N ranks see the batches that one"
+     " rank would have seen."),
+    (lambda order, rank, size, batch: cut(order[rank::size], batch),
+     "the ranks do not take the same number of steps: one that takes an extra step waits for the"
+     " others' gradients forever.", "Drop the images that do not fill a step of all ranks."),
+    (lambda order, rank, size, batch: cut(
+        order[rank * (len(order) // (size * batch)) * batch :], batch,
+        len(order) // (size * batch)),
+     "every image is read once, but a step of all ranks is not a run of the order.",
+     "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the same"
+     " training as 1 × 32."),
+    (lambda order, rank, size, batch: cut(
+        order[rank * batch :], batch, len(order) // (size * batch)),
+     "images are read twice in an epoch.",
+     "Begin step s at s · size · batch, and rank r at r · batch after that."),
+)  # fmt: skip
 
 
 # --- ex03.start -----------------------------------------------------------------------------------
@@ -196,4 +199,4 @@ def recipe(answer: Callable[[str, str], Any]) -> str:
     return recipes.horovod(answer)
 
 
-TABLES = {"ring": RING_MISTAKES}
+TABLES = {"shard": SHARD_MISTAKES, "ring": RING_MISTAKES}

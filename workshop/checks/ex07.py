@@ -93,14 +93,14 @@ def fold(answer: Callable[[Any, Any], Any]) -> str:
 def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: Any) -> float:
     """Return by how much the folded layer's output differs. Raises Wrong if it is too much."""
     right = bn(conv(image)).numpy()
-    before = compare.copied([conv.state_dict(), bn.state_dict()])
+    used = {"conv": conv.state_dict(), "bn": bn.state_dict()}
+    before = compare.snapshot(used)
     layer = compare.call(answer, conv, bn)
     kind = type(layer).__name__
     refuse(
-        *((not compare.unchanged(used.state_dict(), copy),
+        *((compare.snapshot(used[name]) != before[name],
            f"your function changes `{name}`, but its caller still needs the old values.",
-           "Make a new torch.nn.Conv2d, and copy the numbers into it.")
-          for name, used, copy in zip(("conv", "bn"), (conv, bn), before, strict=True)),
+           "Make a new torch.nn.Conv2d, and copy the numbers into it.") for name in used),
         (not isinstance(layer, type(conv)), f"the result is a {kind}.",
          "Return a torch.nn.Conv2d."),
     )  # fmt: skip

@@ -72,8 +72,8 @@ def test_file_runs_nothing_of_the_cell(tmp_path):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("def schedule(a, b, c):\n    return np.sqrt(a)\n", "schedule uses `np`, which its cell"),
-        ("def schedule(a):\n    return [g(x) for x in a]\n", "schedule uses `g`"),
+        ("def schedule(a, b, c):\n    return np.sqrt(a)\n", "the cell uses `np`, but"),
+        ("def schedule(a):\n    return [g(x) for x in a]\n", "the cell uses `g`, but"),
     ],
 )
 def test_incomplete_cell_is_reported(started, source, said):
