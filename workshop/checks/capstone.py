@@ -172,9 +172,8 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
         seen["report"] = json.loads((out / "report.json").read_text())
     except (OSError, ValueError):
         seen["report"] = None
-    rows = [entry["rows"] for entry in seen["passes"]]
-    of = np.repeat(np.arange(len(rows)), rows).astype(int)
-    return Seen(number=recognised(seen["prints"], prints(case.pixels)), of=of, **seen)
+    of = np.repeat(np.arange(len(seen["passes"])), [entry["rows"] for entry in seen["passes"]])
+    return Seen(number=recognised(seen["prints"], prints(case.pixels)), of=of.astype(int), **seen)
 
 
 def baseline() -> Path:

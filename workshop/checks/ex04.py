@@ -61,20 +61,16 @@ def hunt(answer: Iterable[int]) -> str:
     named = {compare.whole(number, "one of the line numbers") for number in answer}
     bugs = {line_of(text): what for text, what in MISTAKES.items()}
     fine = {line_of(text): f": {why}" for text, why in RIGHT.items()}
-    count = len(script())
-    if len(named) > 20:
-        wrong(f"{len(named)} lines are named.", "There are eight mistakes, each in one line.")
     found, mistaken = named & set(bugs), named - set(bugs)
     share = max(0, len(found) - len(mistaken)) / len(bugs)  # so that guessing earns nothing
     for number in sorted(mistaken):
-        if not 1 <= number <= count:
-            wrong(f"the script has no line {number}.", f"It has {count} lines.", share)
         wrong(f"line {number} is right{fine.get(number, '')}.",
-              f"{len(found)} of your lines are mistakes.", share)  # fmt: skip
+              f"Leave it out: {len(found)} of your {len(named)} lines are mistakes.", share
+              )  # fmt: skip
     if left := sorted(set(bugs) - named):
-        third = ("first", "middle", "last")[min(2, 3 * left[0] // count)]
+        third = ("first", "middle", "last")[min(2, 3 * left[0] // len(script()))]
         wrong(f"{len(found)} of {len(bugs)} mistakes are found, and none of your lines is right.",
-              f"A missing one is in the {third} third of the script.", share)  # fmt: skip
+              f"Look for a missing one in the {third} third of the script.", share)  # fmt: skip
     return " ".join(f"Line {n}: {what}." for n, what in sorted(bugs.items()))
 
 
@@ -107,13 +103,13 @@ def order(answer: Iterable[str]) -> str:
         wrong(f"the answer is {compare.kind_of(answer, 'a list')}: it has no order.",
               "Write a list of seven names.")  # fmt: skip
     names = [str(stage) for stage in answer]
-    for stage in names:
-        if stage not in STAGES:
-            wrong(f"{stage!r} is not a stage of the list.", "Copy the names from the list.")
-    for stage in STAGES:
-        if names.count(stage) != 1:
-            how = "missing" if stage not in names else "there twice"
-            wrong(f"{stage!r} is {how}.", "Use each of the seven stages once.")
+    missing = [stage for stage in STAGES if stage not in names]
+    more = [stage for stage in names if stage not in STAGES or names.count(stage) > 1]
+    refuse(
+        (missing, f"{(*missing, '')[0]!r} is missing.", "Use each of the seven stages once."),
+        (more, f"{(*more, '')[0]!r} is there twice, or not a stage.",
+         "Use each of the seven stages once, with its name from the list."),
+    )  # fmt: skip
     refuse(*((names.index(a) > names.index(b), why, remedy) for a, b, why, remedy in PAIRS))
     return "shared out before a file is opened, decoded late, read ahead in whole batches."
 

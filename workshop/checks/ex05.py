@@ -87,9 +87,9 @@ def _mirrored_and_cropped(pixels: np.ndarray) -> None:
     smallest, largest = area.min(), area.max()
     small_enough = SMALLEST - 0.01 <= smallest <= SMALLEST + 0.02
     refuse(
-        (share in (0, 1), f"{'every' if share else 'no'} image is mirrored.",
-         "A number that Python draws is drawn once: take fn.random.coin_flip()."),
-        (abs(share - 0.5) > 0.1, f"{100 * share:.0f} % are mirrored.", "It should be half."),
+        (abs(share - 0.5) > 0.1, f"{100 * share:.0f} % of the images are mirrored.",
+         "Take fn.random.coin_flip(), which draws for each image: a number of Python's is drawn"
+         " once."),
         (smallest > 0.97,
          "every image is whole: nothing is cropped, or random_area is in per cent.",
          "image_random_crop decodes a part; random_area=[0.05, 1.0] are shares."),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -127,8 +126,7 @@ LR, SCALE, CLIP = 0.125, 1024.0, 1.0
 START = np.array((0.5, -0.25))  # the two weights of the model
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One batch, (n, 2) and (n,), and how often it is trained on."""
 
     images: tuple[tuple[float, float], ...]
@@ -137,10 +135,11 @@ class Case:
     scale: float = SCALE
 
 
+OVERFLOW = Case(((1e30, 1e30), (1.0, 1.0)), (0.0, 0.0))
 CASES = {
     # three images, so that a sum over the batch differs from a step taken twice
     "small gradient": Case(((0.5, 0.25), (-0.25, 0.5), (0.25, -0.25)), (0.5, -0.5, 0.25)),
-    "overflow": Case(((1e30, 1e30), (1.0, 1.0)), (0.0, 0.0)),
+    "overflow": OVERFLOW,
     "large gradient": Case(((4.0, 2.0), (3.0, -1.0)), (-2.0, 1.0)),
     "two steps": Case(((0.5, 0.25), (-0.25, 0.5)), (0.5, -0.5), 2, scale=2.0),
 }
@@ -204,9 +203,8 @@ def clipped(g: np.ndarray) -> np.ndarray:
 def expected(case: Case) -> np.ndarray:
     """Return the right weights; if gradients overflow they do not move."""
     weights = START
-    if case is not CASES["overflow"]:
-        for _ in range(case.times):
-            weights = weights - LR * clipped(gradient(weights, case))
+    for _ in range(0 if case is OVERFLOW else case.times):
+        weights = weights - LR * clipped(gradient(weights, case))
     return weights
 
 
@@ -217,7 +215,7 @@ def alike(weights: Any, others: Any) -> bool:
 
 def step_mistakes(case: Case) -> list[compare.Mistake]:
     """Return the usual mistakes with the weights that they lead to."""
-    if case is CASES["overflow"]:
+    if case is OVERFLOW:
         return []
     g = gradient(START, case)
     if case.times == 2:
@@ -231,15 +229,15 @@ def step_mistakes(case: Case) -> list[compare.Mistake]:
     far = "First scaler.unscale_(optimizer), then clip"
     ways = (  # how far the weights go
         (2 * clipped(g), "a step moves the weights twice as far as it should: it is taken twice.",
-         "scaler.step(optimizer) calls optimizer.step() itself, unless a gradient is infinite."),
+         "Remove optimizer.step(): scaler.step(optimizer) calls it if all gradients are finite."),
         (clipped(SCALE * g) / SCALE,
          f"the weights hardly move: what is clipped is still {SCALE:g} times too large.",
          f"{far}."),
         (2 * clipped(SCALE * g) / SCALE, "the weights hardly move, and twice: gradients are clipped"
          " while they are still scaled, and two steps are taken.",
-         f"{far}; and one of the two step() must go."),
+         f"{far}; and remove optimizer.step()."),
         (SCALE * g, f"a step is {SCALE:g} times too long: the scale is never undone.",
-         "scaler.unscale_(optimizer) divides the gradients by it."),
+         "Call scaler.unscale_(optimizer), which divides the gradients by it."),
         (clipped(g / SCALE),
          f"a step is {SCALE:g} times too short: the scale is undone, but the loss had none.",
          "Call scaler.scale(loss).backward()."),
