@@ -83,14 +83,14 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
      "a magic number at offset 2 of the payload was cut out, but readers do not look there.",
      "Look for it at offsets 0, 4, 8 … only."),
     (lambda p: part(p, order=">"), "the magic number and the length are big-endian.",
-     'RecordIO is little-endian: struct.pack("<I", …).'),
+     'Write little-endian numbers: struct.pack("<I", …).'),
     (lambda p: part(p, more=-len(p) % 4), "the length counts the padding.",
-     "The length is that of the payload alone; the reader computes the padding."),
+     "Write the length of the payload alone; the reader computes the padding."),
     (lambda p: part(p, pad=0), "the padding after the payload is missing.",
      "Pad with zeros to a multiple of 4: bytes(-len(payload) % 4)."),
     (lambda p: part(p, pad=4 - len(p) % 4),
      "a payload that needs no padding is followed by four zeros.",
-     "4 - n % 4 is 4 if n % 4 is 0; -n % 4 is right for every n."),
+     "Write -n % 4: 4 - n % 4 is 4 if n % 4 is 0."),
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def record_of(
 
 CRC_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda data: record_of(data, crc32c), "the checksums are not masked.",
-     "TFRecord stores them masked: rotate right by 15 bits, then add 0xa282ead8."),
+     "Mask them: rotate right by 15 bits, then add 0xa282ead8."),
     (lambda data: record_of(data, lambda covered: rotated(crc32c(covered))),
      "the checksums are rotated, but the constant is not added.", "Add 0xa282ead8."),
     (lambda data: record_of(data, lambda covered: rotated(zlib.crc32(covered)) + ADDED),
@@ -140,9 +140,9 @@ CRC_MISTAKES: tuple[compare.Mistake, ...] = (
      "Use the function crc32c that the notebook imports."),
     (lambda data: record_of(data, first=data),
      "the first checksum is not that of the length's 8 bytes.",
-     "It protects the length: without it a reader could jump anywhere."),
+     "Compute it from the packed length, so that a reader does not jump anywhere."),
     (lambda data: record_of(data, length="<I"), "the length takes 4 bytes.",
-     'It is a uint64, which takes 8: struct.pack("<Q", …).'),
+     'Write a uint64, which takes 8: struct.pack("<Q", …).'),
 )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
     *(
         (lambda shard, framing=framing: entries(shard, framing),
          f"after a record, you look for the next one {16 - framing} bytes too early.",
-         "A record takes 8 + 4 + n + 4 bytes: advance by 16 + n.")
+         "Advance by 16 + n: a record takes 8 + 4 + n + 4 bytes.")
         for framing in (8, 12)
     ),
     (lambda shard: [(at, size - 16) for at, size in entries(shard)],
@@ -180,7 +180,7 @@ INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda shard: [(at + 12, size) for at, size in entries(shard)],
      "the offsets are those of the data.", "Point to the length, with which a record starts."),
     (lambda shard: [(size, at) for at, size in entries(shard)], "size and offset are swapped.",
-     "An entry is (offset, size)."),
+     "Return (offset, size)."),
 )  # fmt: skip
 
 
@@ -220,15 +220,16 @@ def damaged(change: Callable[[list[str], list[str]], Halves]) -> Split:
 
 LEAKS: tuple[tuple[Split, str, str], ...] = (  # what an answer accepts that misses this split
     (damaged(lambda train, val: (train + val[:1], val)), "one image is in both halves",
-     "No image may be in both."),
+     "Assert that no image is in both."),
     (by_image, "images of one object are in both halves, as after a random split",
      "Compare the objects of the two halves, and give your objects several images."),
     (damaged(lambda train, val: (train[:-1], val)), "an image is in neither half",
-     "Together, the halves must contain every image."),
+     "Assert that the halves together contain every image."),
     (damaged(lambda train, val: (train[:-1] + train[:1], val)),
      "one image is missing and another one appears twice",
-     "Counting is not enough: compare the names of both halves with all names."),
-    (lambda names: (list(names), []), "the validation half is empty", "Neither half may be empty."),
+     "Compare the names of both halves with all names: counting is not enough."),
+    (lambda names: (list(names), []), "the validation half is empty",
+     "Assert that each half has images."),
 )  # fmt: skip
 
 
@@ -240,7 +241,7 @@ def leak(answer: Callable[[Split], Any]) -> str:
         except AssertionError as error:
             reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
             wrong(f"your test rejects a correct split{reason}.",
-                  "A split promises neither an order nor the size of its halves.")  # fmt: skip
+                  "Assert nothing about order and sizes: a split promises neither.")  # fmt: skip
     for bad, what, remedy in LEAKS:
         try:
             result = answer(bad)

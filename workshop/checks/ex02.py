@@ -142,15 +142,15 @@ def _schedule(
 
 SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
     (_schedule(warm=False), "the rate is full from the first step: the warm-up is missing.",
-     "Below recipe.warmup_epochs it is a straight line from 0."),
+     "Return a straight line from 0 below recipe.warmup_epochs."),
     (_schedule(lambda batch, lr_batch: 1), "the rate does not depend on the global batch.",
      "Multiply by global_batch / recipe.lr_batch."),
     (_schedule(lambda batch, lr_batch: batch), "the rate is multiplied by the whole batch.",
-     "recipe.lr belongs to a batch of recipe.lr_batch: divide by that."),
+     "Divide by recipe.lr_batch: recipe.lr belongs to that batch."),
     (_schedule(stairs=True), "the warm-up climbs once an epoch.",
-     "It climbs with every step: use progress as it is, with its fraction."),
+     "Use progress as it is, with its fraction."),
     (_schedule(after=True), "the rate at epoch 30 itself has not decayed yet.",
-     "The decay applies from that epoch on: use >=."),
+     "Use >=: the decay applies from that epoch on."),
 )  # fmt: skip
 
 

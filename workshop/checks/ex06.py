@@ -34,7 +34,7 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
     ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},
      "96 images take 96 times as much.",
      "Count weights, gradients and momentum once, whatever the batch."),
-    (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "A MB is a million bytes."),
+    (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "Divide by a million."),
 )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ SCALER_MISTAKES: tuple[compare.Mistake, ...] = (
      "Begin to count at 0 again."),
     (lambda scale, good, finite, n: updated(scale, good, finite, n + 1),
      "after growth_steps good steps the scale has not grown: it doubles one step late, or never.",
-     "This step is a good one too: compare good_steps + 1, and double."),
+     "Compare good_steps + 1, and double: this step is a good one too."),
     (lambda scale, good, finite, n: updated(scale, good, finite, 1),
      "every good step doubles the scale.", "Wait for growth_steps of them."),
     (if_overflow(lambda scale, good: (scale / 2, 0)), "the scale falls below 1.",
@@ -293,12 +293,12 @@ def placed(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
 LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda shape, order, m: tuple(placed(shape, order, m)["NCHW".index(a)] for a in order),
      "the strides are in the order of the memory.",
-     "Whatever the order, return them for n, c, h, w: PyTorch does too."),
+     "Return them for n, c, h, w in both orders, as PyTorch does."),
     (lambda shape, order, m: placed(shape, {"NCHW": "NHWC", "NHWC": "NCHW"}[order], m),
      "the two orders are exchanged.",
-     "The last letter is the axis whose neighbours are next to each other: stride 1."),
+     "Give stride 1 to the last letter: its neighbours are next to each other."),
     (lambda shape, order, m: placed(shape, order, 1), "the channels are not padded.",
-     "A stride that steps over all channels steps over the padded ones too."),
+     "Round c up first: a stride over all channels includes the padded ones."),
     (lambda *case: tuple(4 * stride for stride in placed(*case)), "these are bytes of float32.",
      "Count numbers, as PyTorch does; NumPy counts bytes."),
 )  # fmt: skip

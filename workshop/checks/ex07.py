@@ -52,10 +52,11 @@ def _rank(values: list[float], per_cent: float) -> int:
 
 PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda v, p: v[_rank(v, p)], "the values are not sorted.",
-     "The requests are in the order of arrival: sort them first."),
-    (lambda v, p: sum(v) / len(v), "this is the mean.", "The mean hides the slow ones."),
+     "Sort them first: the requests are in the order of arrival."),
+    (lambda v, p: sum(v) / len(v), "this is the mean.",
+     "Count from the fastest on: the mean hides the slow ones."),
     (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one rank too high.",
-     "The value before it is enough."),
+     "Subtract 1: the value before it is enough."),
     (lambda v, p: sorted(v)[max(0, int(len(v) * p / 100) - 1)],
      "the rank is rounded down, so too few values are at or below the result.", "Round it up."),
     (lambda v, p: float(np.percentile(v, p)), "the result was never measured.",
@@ -159,9 +160,9 @@ FOLD_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda w, gamma, beta, mean, std: (w, folded(w, gamma, beta, mean, std)[1]),
      "the weight has not changed.", "Multiply it by the factor gamma / std."),
     (lambda w, gamma, beta, mean, std: folded(w, gamma, beta, mean, np.sqrt(std**2 - EPS)),
-     "eps is missing.", "std is sqrt(running_var + eps), as in the batch norm."),
+     "eps is missing.", "Use sqrt(running_var + eps), as in the batch norm."),
     (by_input, "the factor is applied to the input channels.",
-     "The weight has the shape (out, in, height, width): use factor.view(-1, 1, 1, 1)."),
+     "Use factor.view(-1, 1, 1, 1): the weight has the shape (out, in, height, width)."),
     (with_bias(lambda beta, mean, scale: beta), "the mean is missing from the bias.", FORMULA),
     (with_bias(lambda beta, mean, scale: beta - mean),
      "the mean goes into the bias without its factor.", FORMULA),
@@ -201,7 +202,7 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
 
 def _finite(classes: Any, sure: Any, logits: Any) -> None:
     """Raise Wrong for classes that are not whole, and for 0/0 and inf/inf in the probabilities."""
-    lost = sure.isnan().reshape(len(logits), -1).any(1)
+    lost = sure.isnan().reshape(len(sure), -1).any(1)
     large = logits.max() > 700
     refuse(
         (classes.is_floating_point(), f"the classes are {classes.dtype}, not whole numbers.",
@@ -230,23 +231,20 @@ def among_k(logits: Any, k: int) -> Likeliest:
     return classes.tolist(), values.softmax(1).tolist()
 
 
+ASCENDING = "Pass descending=True: torch.argsort sorts in ascending order."
+OVER_IMAGES = ("the answer depends on the other images of the batch: the sum over the images is 1,"
+               " not the sum over the classes.", "Sum over the classes: dim=1, and keepdim=True."
+               )  # fmt: skip
 LIKELIEST_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda x, k: chosen(x.topk(k).indices.flip(1), x.softmax(1)),
-     "the most likely class comes last.",
-     "torch.argsort sorts in ascending order: use descending=True."),
+     "the most likely class comes last.", ASCENDING),
     (lambda x, k: chosen(x.argsort(1)[:, :k], x.softmax(1)), "these are the least likely classes.",
-     "torch.argsort sorts in ascending order: use descending=True."),
+     ASCENDING),
     (lambda x, k: chosen(x.topk(k).indices.sort(1).values, x.softmax(1)),
      "the classes are right, but not their order.", "Sort by probability, the most likely first."),
-    (lambda x, k: chosen(x.topk(k).indices, x.softmax(0)), "a probability depends on the other"
-     " images of the batch: the sum over the images is 1, not the sum over the classes.",
-     "Sum over the classes: dim=1, and keepdim=True."),
-    (lambda x, k: chosen(x.softmax(0).topk(k).indices, x.softmax(0)), "the classes depend on the"
-     " other images of the batch: the sum over the images is 1, not the sum over the classes.",
-     "Sum over the classes: dim=1, and keepdim=True."),
-    (lambda x, k: chosen(x.softmax(0).argsort(1)[:, -k:], x.softmax(0)), "the classes depend on the"
-     " other images of the batch, and the most likely comes last.",
-     "Sum over the classes, dim=1, and sort with descending=True."),
+    (lambda x, k: chosen(x.topk(k).indices, x.softmax(0)), *OVER_IMAGES),
+    (lambda x, k: chosen(x.softmax(0).topk(k).indices, x.softmax(0)), *OVER_IMAGES),
+    (lambda x, k: chosen(x.softmax(0).argsort(1)[:, -k:], x.softmax(0)), *OVER_IMAGES),
     (lambda x, k: chosen(x.topk(k).indices, x), "these are logits.",
      "Make probabilities of them with softmax."),
     (among_k, "the k probabilities add up to 1.", "Sum over all classes, not over k."),

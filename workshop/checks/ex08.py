@@ -28,7 +28,7 @@ NOTHING_LEFT: tuple[tuple[list[int], list[float], int], ...] = (
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     """Check the rates of RUNS, and of runs that end with their warm-up."""
-    compare.examine(answer, RUNS, _rate(), RATE_MISTAKES, one_case=True)
+    compare.examine(answer, RUNS, total_rate, RATE_MISTAKES, one_case=True)
     for case in NOTHING_LEFT:
         try:
             left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
@@ -41,29 +41,26 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
 
 
-def _rate(
-    of: Callable[..., float] = lambda images, seconds: sum(images) / sum(seconds),
-) -> Callable[[Sequence[int], Sequence[float], int], float]:
-    """Return a rate that leaves the warm-up out, by default the right one."""
-    return lambda images, seconds, warmup: of(images[warmup:], seconds[warmup:])
+def total_rate(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float:
+    """Return the right rate."""
+    return sum(images[warmup:]) / sum(seconds[warmup:])
 
 
-def _of_rates(
-    mean: Callable[[list[float]], float],
-) -> Callable[[Sequence[int], Sequence[float]], float]:
-    return lambda images, seconds: mean([n / s for n, s in zip(images, seconds, strict=True)])
+def rates(images: Sequence[int], seconds: Sequence[float], warmup: int) -> list[float]:
+    """Return the rate of each iteration after the warm-up."""
+    return [n / s for n, s in zip(images[warmup:], seconds[warmup:], strict=True)]
 
 
 RATE_MISTAKES: tuple[compare.Mistake, ...] = (
-    (_rate(_of_rates(statistics.fmean)), "this is the arithmetic mean of the rates.",
-     "An iteration of 4 seconds must weigh 16 times as much as one of 0.25: divide total images"
-     " by total seconds."),
-    (lambda images, seconds, warmup: sum(images) / sum(seconds), "the warm-up is included.",
+    (lambda *run: statistics.fmean(rates(*run)), "this is the arithmetic mean of the rates.",
+     "Divide total images by total seconds: an iteration of 4 seconds must weigh 16 times as much"
+     " as one of 0.25."),
+    (lambda images, seconds, warmup: total_rate(images, seconds, 0), "the warm-up is included.",
      "Leave the first iterations out of both sums."),
-    (_rate(_of_rates(statistics.harmonic_mean)),
+    (lambda *run: statistics.harmonic_mean(rates(*run)),
      "the harmonic mean counts an iteration of 8 images as much as one of 32.",
-     "It is right for equal work only: divide total images by total seconds."),
-    (_rate(lambda images, seconds: sum(seconds) / sum(images)), "these are seconds per image.",
+     "Divide total images by total seconds: the mean is right for equal work only."),
+    (lambda *run: 1 / total_rate(*run), "these are seconds per image.",
      "Divide images by seconds."),
 )  # fmt: skip
 
@@ -134,17 +131,17 @@ def step_seconds(compute: float, ready: Sequence[float], takes: Sequence[float])
 
 OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda c, ready, takes: step_seconds(c, ready, takes) / c, "this is step over compute.",
-     "Efficiency is compute over step, at most 1."),
+     "Divide compute by step, which gives at most 1."),
     (step_seconds, "these are the seconds of the step.",
      "Divide the compute time by them."),
     (lambda c, ready, takes: c / (c + sum(takes)), "nothing is hidden.",
-     "A bucket is sent as soon as it is ready, while the rest is computed."),
+     "Send a bucket as soon as it is ready, while the rest is computed."),
     (lambda c, ready, takes: c / max([c, *map(sum, zip(ready, takes, strict=True))]),
      "the buckets are sent at the same time.",
-     "There is one link: a bucket starts when the previous one is done."),
+     "Start a bucket when the previous one is done: there is one link."),
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
      "only the last bucket counts.",
-     "It may have to wait for earlier ones: follow the link from bucket to bucket."),
+     "Follow the link from bucket to bucket: the last may wait for earlier ones."),
 )  # fmt: skip
 
 
