@@ -195,7 +195,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank returns 5"),
         (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
         ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
-        ('tf.cast(example["label"], tf.int32)', 'example["label"]', "the labels of a batch are float32"),
+        ('tf.cast(example["label"], tf.int32)', 'example["label"]', "labels of a batch are float32"),
         ("/ 255", "/ 256", "not their bytes divided by 255"),
         ('example["height"], example["width"]', 'example["width"], example["height"]',
          "height and width are exchanged"),
