@@ -85,6 +85,7 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex03.ring", {2: 1, 8: 1.75, 64: 3}, "64: 3 is too high"),
     ("ex04.hunt", {19, 23}, "2 of 8 mistakes are found"),
     ("ex04.hunt", LINES | {49}, "line 49 is right: all ranks call it"),
+    ("ex04.hunt", "19, 23", "of type str, not a set"),
     ("ex04.hunt", LINES | {99}, "line 99 is right"),
     ("ex04.order", ["list files", "shard"], "'interleave' is missing"),
     ("ex04.order", [*ex04.STAGES, "repeat"], "'repeat' is there twice, or not a stage"),
@@ -195,7 +196,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank returns 5"),
         (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
         ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
-        ('tf.cast(example["label"], tf.int32)', 'example["label"]', "labels of a batch are float32"),
+        ('tf.cast(example["label"], tf.int32)', 'example["label"]', "of a batch are float32"),
         ("/ 255", "/ 256", "not their bytes divided by 255"),
         ('example["height"], example["width"]', 'example["width"], example["height"]',
          "height and width are exchanged"),
