@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import checks
+from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import expected, output, paths, programs, session
 
@@ -60,7 +61,7 @@ def script(rung: str) -> Path:
         shutil.copy(finished("1_single"), own)
     yours, needed = (_used(path.read_text()) for path in (own, finished(rung)))
     if yours == needed:
-        print(f"Using your script {own}")
+        print("\n".join([f"Using your script {own}", *_warnings(own.read_text())]))
         return own
     lacks, has = (", ".join(sorted(names)) for names in (needed - yours, yours - needed))
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
@@ -166,6 +167,20 @@ def _used(text: str) -> set[str]:
     """Return which of the techniques of the rungs a script uses."""
     code = re.sub(r"#.*", "", text)
     return {name for name, pattern in TECHNIQUES.items() if re.search(pattern, code)}
+
+
+def _warnings(text: str) -> list[str]:
+    """Return a line for each mistake of a script that its measurements do not show."""
+    code, found = re.sub(r"#.*", "", text), []
+    if "DistributedSampler(" in code and "set_epoch(" not in code:
+        found.append(
+            "✗ Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."
+        )
+    if re.search(r"""autocast\((device_type=)?["']cuda""", code) and not hardware.machine().gpus:
+        found.append(
+            '✗ autocast("cuda") does nothing without a GPU: pass device.type instead of "cuda".'
+        )
+    return found
 
 
 def _session() -> session.Session:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, clean_environment
-from tests.support import Photos
+from tests.support import LAPTOP, Photos
 from workshop import ladder
 
 LADDER = ROOT / "exercises" / "ladder"
@@ -42,6 +42,15 @@ def test_first_script_has_at_most_100_lines() -> None:
 def test_each_step_adds_at_most_30_lines(script: str, before: str) -> None:
     diff = difflib.ndiff(lines(before), lines(script))
     assert len([line for line in diff if line.startswith("+ ")]) <= 30
+
+
+def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
+    monkeypatch.setattr(ladder.hardware, "machine", lambda: LAPTOP)
+    ddp, amp = (LADDER.joinpath(f"{rung}.py").read_text() for rung in ("2_ddp", "4_amp"))
+    assert ladder._warnings(ddp) == ladder._warnings(amp) == []
+    (order,) = ladder._warnings(ddp.replace("loader.sampler.set_epoch(epoch)", "pass"))
+    (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))
+    assert "set_epoch" in order and "without a GPU" in autocast
 
 
 @pytest.mark.acceptance

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import dis
 import importlib.util
 import linecache
 import os
 import signal
 import subprocess
+import symtable
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from rn50 import launch
@@ -70,16 +70,6 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def globals_of(code: CodeType) -> Iterator[str]:
-    """Yield the global names that a function and the functions inside it use."""
-    for step in dis.get_instructions(code):
-        if step.opname == "LOAD_GLOBAL":
-            yield str(step.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from globals_of(constant)
-
-
 def run_module(
     module: str, words: Sequence[str], what: str, seconds: float, env: dict[str, str]
 ) -> str:
@@ -110,12 +100,14 @@ def undefined(source: str) -> str:
 
     Python itself would find it only in the middle of a run.
     """
-    if "import *" in source:
-        return ""
-    code = compile(source, "cell", "exec")
-    defined = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
-    for part in code.co_consts:
-        for used in globals_of(part) if isinstance(part, CodeType) else ():
-            if used not in defined and not hasattr(builtins, used):
-                return f"{part.co_name} uses `{used}`, which its cell does not define"
+    cell = symtable.symtable(source, "cell", "exec")
+    defined = {symbol.get_name() for symbol in cell.get_symbols() if symbol.is_assigned()}
+    defined |= {symbol.get_name() for symbol in cell.get_symbols() if symbol.is_imported()}
+    tables = [] if "import *" in source else cell.get_children()
+    for table in tables:
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            name = symbol.get_name()
+            if symbol.is_global() and name not in defined and not hasattr(builtins, name):
+                return f"the cell uses `{name}`, but does not define it"
     return ""

@@ -99,10 +99,10 @@ def solution_source(exercise: table.Exercise) -> str:
 def show_exercises(notebook: str) -> None:
     """Show the exercises of a notebook as a table, with the passed ones marked."""
     rows = [
-        [status.state(entry), entry["exercise"], entry["kind"], entry["difficulty"],
-         f"{entry['minutes']}\N{NO-BREAK SPACE}min", f"You {entry['goal']}."]
-        for entry in status.collect()["exercises"]
-        if entry["notebook"] == notebook
+        [one.state, one.item.name, one.item.kind, one.item.difficulty,
+         f"{one.item.minutes}\N{NO-BREAK SPACE}min", f"You {one.item.goal}."]
+        for one in status.collect()
+        if one.item.notebook == notebook
     ]  # fmt: skip
     columns = ["", "exercise", "kind", "difficulty", "time", "goal"]
     output.show(output.table_html(rows, columns), output.table_text(rows, columns))

@@ -162,9 +162,9 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
     Raises compare.Wrong for a script that failed.
     """
     if (out / "failed.txt").exists():
-        found = recipes.script_error((out / "failed.txt").read_text(), script)
-        place = found["place"] or "Call train(…) in a cell to see the whole error."
-        wrong(f"the script stopped with {found['error']}.", place)
+        error, place = recipes.script_error((out / "failed.txt").read_text(), script)
+        wrong(f"the script stopped with {error}.",
+              place or "Call train(…) in a cell to see the whole error.")  # fmt: skip
     seen: dict[str, Any] = json.loads((out / "seen.json").read_text())
     with np.load(out / "seen.npz", allow_pickle=False) as arrays:
         seen |= dict(arrays)
@@ -172,9 +172,8 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
         seen["report"] = json.loads((out / "report.json").read_text())
     except (OSError, ValueError):
         seen["report"] = None
-    rows = [entry["rows"] for entry in seen["passes"]]
-    of = np.repeat(np.arange(len(rows)), rows).astype(int)
-    return Seen(number=recognised(seen["prints"], prints(case.pixels)), of=of, **seen)
+    of = np.repeat(np.arange(len(seen["passes"])), [entry["rows"] for entry in seen["passes"]])
+    return Seen(number=recognised(seen["prints"], prints(case.pixels)), of=of.astype(int), **seen)
 
 
 def baseline() -> Path:

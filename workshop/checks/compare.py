@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import operator
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -34,6 +34,14 @@ class Wrong(Exception):
     def __init__(self, diagnosis: str, remedy: str, share: float = 0.0) -> None:
         super().__init__(diagnosis)
         self.diagnosis, self.remedy, self.share = diagnosis, remedy, share
+
+
+class Failed(Exception):
+    """The error of an answer in a different process: its text, and its place in the code."""
+
+    def __init__(self, text: str, place: str) -> None:
+        super().__init__(text)
+        self.text, self.place = text, place
 
 
 def wrong(diagnosis: str, remedy: str, share: float = 0.0) -> NoReturn:
@@ -79,7 +87,7 @@ def time_limit(seconds: float | None = None) -> Iterator[None]:
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def known(got: Any, mistakes: Iterable[Mistake], same: Callable[..., Any] = operator.eq) -> None:
+def known(got: Any, mistakes: Iterable[Mistake], same: Callable[..., Any]) -> None:
     """Raise Wrong for the first of the mistakes whose value is the `same` as `got`."""
     refuse(*((same(got, value), diagnosis, remedy) for value, diagnosis, remedy in mistakes))
 
@@ -89,19 +97,16 @@ def examine(
     cases: Sequence[tuple[Any, ...]],
     right: Callable[..., Any],
     mistakes: Sequence[Mistake],
-    read: Callable[[Any], Any],
-    same: Callable[[Any, Any], Any] = operator.eq,
     one_case: bool = False,
-    show: Callable[..., str] | None = None,
 ) -> None:
     """Raise Wrong unless a function returns for all cases the same as the function `right`.
 
-    `read` makes a value to compare of what the answer returns. A mistake is recognised if it agrees
-    with the answer in every case, or, with `one_case`, in the first case that is wrong. `show`
-    describes a case in the diagnosis of an unknown mistake.
+    A mistake is recognised if it agrees with the answer in every case, or, with `one_case`, in the
+    first case that is wrong.
     """
-    got = [read(call(answer, *deepcopy(case))) for case in cases]
     expected = [right(*case) for case in cases]
+    results = [call(answer, *deepcopy(case)) for case in cases]
+    got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:
         return
@@ -110,8 +115,49 @@ def examine(
         for mistake, diagnosis, remedy in mistakes:
             if all(same(got[i], mistake(*cases[i])) for i in places):
                 wrong(diagnosis, remedy)
-    case = show(*cases[at]) if show else ", ".join(map(shown, cases[at]))
-    wrong(f"({case}) gives {shown(got[at])}.", f"It should be {shown(expected[at])}.")
+    called = f"{getattr(answer, '__name__', 'your function')}{shown(cases[at])}"
+    wrong(f"{called} gives {shown(got[at])}.", f"It should be {shown(expected[at])}.")
+
+
+def predicted(
+    answer: Any,
+    right: Mapping[Any, Any],
+    mistakes: Sequence[Mistake],
+    remedy: str,
+    rel_tol: float = 0.02,
+) -> None:
+    """Raise Wrong unless a dictionary has the `right` numbers, or tuples of numbers.
+
+    A mistake is a dictionary with one or more of the values. A key may be a string too; `remedy`
+    is for a number that no mistake explains.
+    """
+    example = "{" + ", ".join(f"{key!r}: …" for key in right) + "}"
+    if not isinstance(answer, Mapping):
+        wrong(f"the answer is {kind_of(answer, 'a dictionary')}.", f"Write one: {example}.")
+    given = {str(key): value for key, value in answer.items()}
+    if missing := [key for key in right if str(key) not in given]:
+        wrong(f"the value for {missing[0]} is missing.", f"Write one for each: {example}.")
+    got = {key: like(given[str(key)], form, str(key)) for key, form in right.items()}
+    if all(same(got[key], right[key], rel_tol) for key in right):
+        return
+    for mistake, diagnosis, then in mistakes:
+        if all(same(got[key], value, rel_tol / 20) for key, value in mistake.items()):
+            wrong(diagnosis, then)
+    for key in right:
+        for value, asked in zip(np.ravel(got[key]), np.ravel(right[key]), strict=True):
+            if not same(value, asked, rel_tol):
+                which = "too high" if value > asked else "too low"
+                wrong(f"{key}: {value:g} is {which}.", remedy)
+
+
+def same(value: Any, other: Any, rel_tol: float = 1e-5) -> bool:
+    """Return True for equal values; numbers that are not whole may differ by rounding."""
+    if isinstance(value, list | tuple):
+        pairs = zip(value, other, strict=False)
+        return len(value) == len(other) and all(same(a, b, rel_tol) for a, b in pairs)
+    if isinstance(value, float) and isinstance(other, int | float):
+        return math.isclose(value, other, rel_tol=rel_tol, abs_tol=1e-9)
+    return bool(value == other)
 
 
 def shown(value: Any) -> str:
@@ -124,28 +170,7 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         items = [*map(shown, value[:7]), *["…"][: len(value) > 7]]
         return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)})"
-    return repr(value)
-
-
-def predicted(
-    answer: Any, keys: Sequence[int], right: Callable[[int], float], mistakes: Sequence[Mistake]
-) -> list[float]:
-    """Return the right values for the `keys`. Raises Wrong unless a dictionary predicts them.
-
-    Two per cent are allowed. A mistake is a function of a key; a key may be a string too.
-    """
-    example = "{" + ", ".join(f"{key}: …" for key in keys) + "}"
-    found = {str(key): item for key, item in dictionary(answer, example).items()}
-    if missing := [key for key in keys if str(key) not in found]:
-        wrong(f"the prediction for {missing[0]} is missing.", f"Write one for each: {example}.")
-    got = [number(found[str(key)], f"the prediction for {key}") for key in keys]
-    expected = [right(key) for key in keys]
-    for value, asked, key in zip(got, expected, keys, strict=True):
-        if not math.isclose(value, asked, rel_tol=0.02):
-            values = [([f(n) for n in keys], said, then) for f, said, then in mistakes]
-            known(got, values, lambda a, b: np.allclose(a, b, rtol=1e-3, atol=0))
-            wrong(f"for {key} it is {asked:.4g}, not {value:.4g}.", "Count one step after another.")
-    return expected
+    return textwrap.shorten(repr(value), 90, placeholder=" …")
 
 
 # --- calling --------------------------------------------------------------------------------------
@@ -156,10 +181,10 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
 
     Raises Wrong if it changes one of its arguments or, unless `may_be_none`, returns None.
     """
-    before = copied(arguments)
+    before = snapshot(arguments)
     result = answer(*arguments)
-    for place, (value, copy) in enumerate(zip(arguments, before, strict=True)):
-        if not unchanged(value, copy):
+    for place, (old, new) in enumerate(zip(before, snapshot(arguments), strict=True)):
+        if old != new:
             wrong(
                 f"{parameter(answer, place)} is changed by your function, but its caller still"
                 " needs the old values.",
@@ -170,36 +195,18 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
     return result
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of arrays, tensors and containers, and anything else itself."""
+def snapshot(value: Any) -> Any:
+    """Return arrays and tensors, also inside containers, as values that do not change with them."""
     if isinstance(value, Mapping):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: snapshot(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [copied(item) for item in value]
+        return [snapshot(item) for item in value]
+    torch = sys.modules.get("torch")  # which is not imported for this
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
     if isinstance(value, np.ndarray):
-        return value.copy()
-    return value.clone() if is_tensor(value) else value
-
-
-def unchanged(value: Any, copy: Any) -> bool:
-    """Return True if a value still equals its copy; NaN equals NaN here."""
-    if isinstance(value, Mapping):
-        return value.keys() == copy.keys() and all(unchanged(value[key], copy[key]) for key in copy)
-    if isinstance(value, list | tuple):
-        same = isinstance(copy, list) and len(value) == len(copy)
-        return same and all(map(unchanged, value, copy))
-    if isinstance(value, np.ndarray):
-        same = isinstance(copy, np.ndarray) and value.dtype == copy.dtype
-        return same and value.shape == copy.shape and value.tobytes() == copy.tobytes()
-    if is_tensor(value):
-        return is_tensor(copy) and value.dtype == copy.dtype and bool(value.equal(copy))
-    return value is copy or (type(value) is type(copy) and bool(value == copy))
-
-
-def is_tensor(value: Any) -> bool:
-    """Return True for a PyTorch tensor; does not import PyTorch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+        return value.dtype, value.shape, value.tobytes()
+    return value
 
 
 def parameter(answer: Callable[..., Any], place: int) -> str:
@@ -212,6 +219,36 @@ def parameter(answer: Callable[..., Any], place: int) -> str:
 
 
 # --- reading values -------------------------------------------------------------------------------
+
+
+def like(value: Any, form: Any, what: str = "the result") -> Any:
+    """Return a value in the `form` of a right one: bytes, text, a number, or a sequence.
+
+    A tuple has a fixed length, a list any. In place of a whole number there may be None. Raises
+    Wrong for anything else.
+    """
+    if isinstance(form, bytes):
+        if not isinstance(value, bytes | bytearray):
+            wrong(f"{what} is {kind_of(value, 'bytes')}.", "Return bytes.")
+        return bytes(value)
+    if isinstance(form, str):
+        return str(value)
+    if not isinstance(form, list | tuple):
+        if isinstance(form, float):
+            return number(value, what)
+        return None if value is None else whole(value, what)
+    kind = "a list" if isinstance(form, list) else f"{len(form)} values"
+    try:
+        items = list(value)
+    except TypeError:
+        wrong(f"{what} is {kind_of(value, kind)}.", f"Write {kind}.")
+    if isinstance(form, tuple) and len(items) != len(form):
+        wrong(f"{what} is {shown(value)}.", f"Return {kind}.")
+    if not form:
+        return [item.tolist() if isinstance(item, np.ndarray) else item for item in items]
+    forms = form if isinstance(form, tuple) else [form[0]] * len(items)
+    part = f"a value in {what}"
+    return type(form)(like(x, f, part) for x, f in zip(items, forms, strict=True))
 
 
 def number(value: Any, what: str = "the answer") -> float:
@@ -252,20 +289,6 @@ def numbers(value: Any, what: str = "the answer") -> np.ndarray:
     if bad := array[~np.isfinite(array)].tolist():
         wrong(f"{what}: {len(bad)} of {array.size} numbers are {bad[0]}.", NOT_FINITE)
     return array
-
-
-def pair(value: Any, remedy: str) -> tuple[Any, Any]:
-    """Return the two items of a tuple, list or array. Raises Wrong for anything else."""
-    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str) or len(value) != 2:
-        wrong(f"{kind_of(value, 'a pair')} is not a pair.", remedy)
-    return value[0], value[1]
-
-
-def dictionary(value: Any, example: str) -> dict[Any, Any]:
-    """Return a dictionary. Raises Wrong for anything else."""
-    if not isinstance(value, Mapping):
-        wrong(f"the answer is {kind_of(value, 'a dictionary')}.", f"Write one: {example}.")
-    return dict(value)
 
 
 def kind_of(value: Any, asked: str) -> str:

@@ -65,14 +65,10 @@ def judge(name: str, answer: Any) -> Result:
         said = f"it needs {exercise.lacks}, which is not installed here."
         return Result(name, NOT_ATTEMPTED, said, "Skip it; no other exercise needs it.")
     hint = f'workshop.hint("{name}") helps.'
-    left = unanswered(answer)
-    then = f"Fill it in, run that cell and then this one again; {hint}"
-    untouched = Result(name, NOT_ATTEMPTED, left, then)
-    if left and (not inspect.isfunction(answer) or only_dots(answer)):
-        return untouched
-    result = _run_check(exercise, answer, hint)
-    # a right answer may keep a line `name = ...` of the stub that it does not need
-    return untouched if left and not result.passed else result
+    if left := unanswered(answer):
+        then = f"Fill it in, run that cell and then this one again; {hint}"
+        return Result(name, NOT_ATTEMPTED, left, then)
+    return _run_check(exercise, answer, hint)
 
 
 def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
@@ -95,10 +91,10 @@ def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
     except compare.Wrong as problem:
         then = f"{problem.remedy} {hint}"
         return Result(name, WRONG, problem.diagnosis, then, problem.share)
+    except compare.Failed as error:
+        return Result(name, ERROR, error.text, f"{error.place} {hint}".strip())
     except (Exception, SystemExit) as error:
-        message = (str(error).strip() or "without a message").splitlines()[0]
-        message = re.sub(r"^\{\{.*?\}\} ", "", message)  # TensorFlow's name for the place
-        what = f"{type(error).__name__}: {message}"
+        what = message(error)
         if place := own_frame(error, answer):
             return Result(name, ERROR, what, f"{place} {hint}")
         said = f"the check cannot use this answer ({what})."
@@ -119,12 +115,8 @@ def unanswered(answer: Any) -> str:
     """Return where an answer still holds `...`, as the end of a sentence; empty if nowhere."""
     if inspect.isfunction(answer):
         line = dotted_line(answer)
-        if not line and parsed(answer) and only_dots(answer):
-            return f"`{answer.__name__}` is still empty."
         return f"`{answer.__name__}` still holds `...` in line {line}." if line else ""
-    if any(item is ... for item in flat(answer)):
-        return "the answer still holds `...`."
-    return ""
+    return "the answer still holds `...`." if any(item is ... for item in flat(answer)) else ""
 
 
 def flat(value: Any) -> Iterator[Any]:
@@ -138,50 +130,32 @@ def flat(value: Any) -> Iterator[Any]:
         yield from flat(item)
 
 
-def parsed(function: Any) -> ast.FunctionDef | None:
-    """Return the definition of a function, or None if its source is not available."""
-    try:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    return node if isinstance(node, ast.FunctionDef) else None
-
-
-def is_dots(node: ast.AST) -> bool:
-    """Return True for the statements `...`, `name = ...` and `return ...`, not for `x[..., 0]`."""
-    value = getattr(node, "value", None)
-    kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
-    return isinstance(node, kinds) and isinstance(value, ast.Constant) and value.value is ...
-
-
 def dotted_line(function: Any) -> int:
-    """Return the line, from 1 at the `def`, in which `...` waits for code; 0 if there is none."""
-    tree = parsed(function)
-    if tree is None:
-        return 1 if Ellipsis in function.__code__.co_consts else 0
-    found = (node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt) and is_dots(node))
-    return next(found, 0)
+    """Return the line, from 1 at the `def`, in which `...` waits for code; 0 if there is none.
+
+    The dots wait in `...`, `name = ...` and `return ...`, but not in `x[..., 0]`.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return 0
+    kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and isinstance(node.value, ast.Constant):
+            if node.value.value is ...:
+                return node.lineno
+    return 0
 
 
-def only_dots(function: Any) -> bool:
-    """Return True if nothing has been written into a stub yet."""
-    tree = parsed(function)
-    return tree is None or all(is_left(node) for node in tree.body)
-
-
-def is_left(node: ast.stmt) -> bool:
-    """Return True for a statement of a stub: docstring, import, dots, a function of these."""
-    if isinstance(node, ast.FunctionDef):
-        return all(is_left(inner) for inner in node.body)
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return True
-    return is_dots(node) or isinstance(node, ast.Import | ast.ImportFrom | ast.Pass)
+def message(error: BaseException) -> str:
+    """Return an error's type and the first line of its text."""
+    text = (str(error).strip() or "without a message").splitlines()[0]
+    text = re.sub(r"^\{\{.*?\}\} ", "", text)  # TensorFlow's name for the place
+    return f"{type(error).__name__}: {text}"
 
 
 def own_frame(error: BaseException, answer: Any) -> str:
     """Return the innermost line of the learner's code in a traceback, or an empty string."""
-    if known := getattr(error, "learners_place", ""):  # from an answer in another process
-        return str(known)
     code = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None
     if code is None:
         return ""

@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from google_crc32c import value as crc32c
 
 from workshop.checks import compare
 from workshop.checks.compare import wrong
@@ -39,7 +41,7 @@ PAYLOADS = (
 def frame(answer: Callable[[bytes], bytes]) -> str:
     """Check the records of PAYLOADS."""
     cases = [(payload,) for payload in PAYLOADS]
-    compare.examine(answer, cases, framed, FRAME_MISTAKES, as_bytes, one_case=True)
+    compare.examine(answer, cases, framed, FRAME_MISTAKES, one_case=True)
     return f"{len(PAYLOADS)} payloads, some with the magic number inside."
 
 
@@ -74,13 +76,6 @@ def pieces(payload: bytes) -> list[bytes]:
     return [payload[a:b] for a, b in zip(starts, [*cuts, len(payload)], strict=True)]
 
 
-def as_bytes(got: Any) -> bytes:
-    """Return bytes. Raises Wrong for anything else."""
-    if not isinstance(got, bytes | bytearray):
-        wrong(f"the answer is {compare.kind_of(got, 'bytes')}.", "Return bytes.")
-    return bytes(got)
-
-
 FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
     (part, "a payload with the magic number inside is written unchanged: a reader that looks for"
      " the next record finds one inside it.", "Cut the payload there, and omit those 4 bytes."),
@@ -88,14 +83,14 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
      "a magic number at offset 2 of the payload was cut out, but readers do not look there.",
      "Look for it at offsets 0, 4, 8 … only."),
     (lambda p: part(p, order=">"), "the magic number and the length are big-endian.",
-     'RecordIO is little-endian: struct.pack("<I", …).'),
+     'Write little-endian numbers: struct.pack("<I", …).'),
     (lambda p: part(p, more=-len(p) % 4), "the length counts the padding.",
-     "The length is that of the payload alone; the reader computes the padding."),
+     "Write the length of the payload alone; the reader computes the padding."),
     (lambda p: part(p, pad=0), "the padding after the payload is missing.",
      "Pad with zeros to a multiple of 4: bytes(-len(payload) % 4)."),
     (lambda p: part(p, pad=4 - len(p) % 4),
      "a payload that needs no padding is followed by four zeros.",
-     "4 - n % 4 is 4 if n % 4 is 0; -n % 4 is right for every n."),
+     "Write -n % 4: 4 - n % 4 is 4 if n % 4 is 0."),
 )  # fmt: skip
 
 
@@ -108,18 +103,8 @@ DATA = (b"123456789", b"", bytes(32), b"\xff" * 33, bytes(range(256)) * 3)
 def crc(answer: Callable[[bytes], bytes]) -> str:
     """Check the records of DATA."""
     cases = [(data,) for data in DATA]
-    compare.examine(answer, cases, record_of, CRC_MISTAKES, as_bytes, one_case=True)
-    return f"{len(DATA)} records, checked against CRC-32C computed bit by bit."
-
-
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C, bit by bit from its definition (polynomial 0x82f63b78, reflected)."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
+    compare.examine(answer, cases, record_of, CRC_MISTAKES, one_case=True)
+    return f"{len(DATA)} records, with checksums of the length and of the data."
 
 
 def rotated(crc: int) -> int:
@@ -136,21 +121,18 @@ def record_of(
     data: bytes,
     checksum: Callable[[bytes], int] = masked,
     first: bytes | None = None,
-    last: bytes | None = None,
     length: str = "<Q",
 ) -> bytes:
-    """Return a TFRecord; `first` and `last` are what its two checksums cover."""
+    """Return a TFRecord; `first` is what its first checksum covers, by default the length."""
     size = struct.pack(length, len(data))
-    sums = [
-        struct.pack("<I", checksum(covered) % 2**32)
-        for covered in (size if first is None else first, data if last is None else last)
-    ]
+    covered = (size if first is None else first, data)
+    sums = [struct.pack("<I", checksum(part) % 2**32) for part in covered]
     return size + sums[0] + data + sums[1]
 
 
 CRC_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda data: record_of(data, crc32c), "the checksums are not masked.",
-     "TFRecord stores them masked: rotate right by 15 bits, then add 0xa282ead8."),
+     "Mask them: rotate right by 15 bits, then add 0xa282ead8."),
     (lambda data: record_of(data, lambda covered: rotated(crc32c(covered))),
      "the checksums are rotated, but the constant is not added.", "Add 0xa282ead8."),
     (lambda data: record_of(data, lambda covered: rotated(zlib.crc32(covered)) + ADDED),
@@ -158,9 +140,9 @@ CRC_MISTAKES: tuple[compare.Mistake, ...] = (
      "Use the function crc32c that the notebook imports."),
     (lambda data: record_of(data, first=data),
      "the first checksum is not that of the length's 8 bytes.",
-     "It protects the length: without it a reader could jump anywhere."),
+     "Compute it from the packed length, so that a reader does not jump anywhere."),
     (lambda data: record_of(data, length="<I"), "the length takes 4 bytes.",
-     'It is a uint64, which takes 8: struct.pack("<Q", …).'),
+     'Write a uint64, which takes 8: struct.pack("<Q", …).'),
 )  # fmt: skip
 
 
@@ -172,50 +154,33 @@ LENGTHS: tuple[list[int], ...] = ([5], [0, 3, 0], [300, 1, 70_000, 16], [])
 def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
     """Check the index of shards whose records have LENGTHS; their checksums are zeros."""
     shards = [(b"".join(struct.pack("<Q", n) + bytes(n + 8) for n in of),) for of in LENGTHS]
-    compare.examine(answer, shards, entries, INDEX_MISTAKES, as_entries, show=_shard)
+    compare.examine(answer, shards, entries, INDEX_MISTAKES)
     return f"{len(LENGTHS)} shards, including an empty one and empty records."
 
 
-def walk(shard: bytes, framing: int = 16) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length of the data), with so many bytes of framing for each record."""
-    at = 0
+def entries(shard: bytes, framing: int = 16) -> list[tuple[int, int]]:
+    """Return (offset, size) of each record; with fewer bytes of framing, a usual mistake."""
+    found, at = [], 0
     while at + 8 <= len(shard):
         (length,) = struct.unpack_from("<Q", shard, at)
-        yield at, length
+        found.append((at, length + 16))
         at += length + framing
-
-
-def entries(shard: bytes, framing: int = 16) -> list[tuple[int, int]]:
-    """Return the right entries if framing is 16."""
-    return [(at, length + 16) for at, length in walk(shard, framing)]
-
-
-def as_entries(found: Any) -> list[tuple[int, int]]:
-    """Return pairs of whole numbers. Raises Wrong for anything else."""
-    try:
-        pairs = [(offset, size) for offset, size in found]
-    except (TypeError, ValueError):
-        wrong("the result is not a list of pairs.", "Return [(offset, size), …].")
-    return [(compare.whole(at, "an offset"), compare.whole(size, "a size")) for at, size in pairs]
-
-
-def _shard(shard: bytes) -> str:
-    return f"a shard of records with {[length for _, length in walk(shard)]} bytes of data"
+    return found
 
 
 INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
     *(
         (lambda shard, framing=framing: entries(shard, framing),
          f"after a record, you look for the next one {16 - framing} bytes too early.",
-         "A record takes 8 + 4 + n + 4 bytes: advance by 16 + n.")
-        for framing in (4, 8, 12)
+         "Advance by 16 + n: a record takes 8 + 4 + n + 4 bytes.")
+        for framing in (8, 12)
     ),
-    (lambda shard: list(walk(shard)), "the sizes are those of the data.",
-     "DALI's sizes include the 16 bytes of framing."),
+    (lambda shard: [(at, size - 16) for at, size in entries(shard)],
+     "the sizes are those of the data.", "Add the 16 bytes of framing to each."),
     (lambda shard: [(at + 12, size) for at, size in entries(shard)],
-     "the offsets are those of the data.", "A record starts with its length."),
+     "the offsets are those of the data.", "Point to the length, with which a record starts."),
     (lambda shard: [(size, at) for at, size in entries(shard)], "size and offset are swapped.",
-     "An entry is (offset, size)."),
+     "Return (offset, size)."),
 )  # fmt: skip
 
 
@@ -230,16 +195,15 @@ def by_object(names: list[str], share: float = 0.25, seed: int = 5) -> Halves:
     objects = sorted({name.split("_")[0] for name in names})
     random.Random(seed).shuffle(objects)
     chosen = set(objects[: max(1, int(len(objects) * share))])
-    return (
-        [name for name in names if name.split("_")[0] not in chosen],
-        [name for name in names if name.split("_")[0] in chosen],
-    )
+    halves: Halves = ([], [])
+    for name in names:
+        halves[name.split("_")[0] in chosen].append(name)
+    return halves
 
 
-def by_object_sorted(names: list[str]) -> Halves:
-    """Return a right split whose images are in a different order."""
-    train, val = by_object(names, share=0.4, seed=1)
-    return sorted(train, reverse=True), sorted(val, reverse=True)
+def in_another_order(names: list[str]) -> Halves:
+    """Return a right split of a different size, with its images in a different order."""
+    return by_object(names[::-1], share=0.4, seed=1)
 
 
 def by_image(names: list[str]) -> Halves:
@@ -256,27 +220,28 @@ def damaged(change: Callable[[list[str], list[str]], Halves]) -> Split:
 
 LEAKS: tuple[tuple[Split, str, str], ...] = (  # what an answer accepts that misses this split
     (damaged(lambda train, val: (train + val[:1], val)), "one image is in both halves",
-     "No image may be in both."),
+     "Assert that no image is in both."),
     (by_image, "images of one object are in both halves, as after a random split",
      "Compare the objects of the two halves, and give your objects several images."),
     (damaged(lambda train, val: (train[:-1], val)), "an image is in neither half",
-     "Together, the halves must contain every image."),
+     "Assert that the halves together contain every image."),
     (damaged(lambda train, val: (train[:-1] + train[:1], val)),
      "one image is missing and another one appears twice",
-     "Counting is not enough: compare the names of both halves with all names."),
-    (lambda names: (list(names), []), "the validation half is empty", "Neither half may be empty."),
+     "Compare the names of both halves with all names: counting is not enough."),
+    (lambda names: (list(names), []), "the validation half is empty",
+     "Assert that each half has images."),
 )  # fmt: skip
 
 
 def leak(answer: Callable[[Split], Any]) -> str:
     """Check that a test accepts the right splits and refuses the LEAKS."""
-    for good in (by_object, by_object_sorted):
+    for good in (by_object, in_another_order):
         try:
             answer(good)
         except AssertionError as error:
             reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
             wrong(f"your test rejects a correct split{reason}.",
-                  "A split promises neither an order nor the size of its halves.")  # fmt: skip
+                  "Assert nothing about order and sizes: a split promises neither.")  # fmt: skip
     for bad, what, remedy in LEAKS:
         try:
             result = answer(bad)

@@ -39,35 +39,26 @@ def halving(stage: int, index: int) -> bool:
 
 def stride(answer: Callable[[int, int], Sequence[int | None]]) -> str:
     """Check all blocks of ResNet-50."""
-    compare.examine(answer, BLOCKS, v15, STRIDE_MISTAKES, _four, one_case=True,
-                    show=lambda stage, index: f"stage {stage}, block {index}")  # fmt: skip
+    compare.examine(answer, BLOCKS, v15, STRIDE_MISTAKES, one_case=True)
     return f"all {len(BLOCKS)} blocks of ResNet-50 are v1.5."
-
-
-def _four(found: Any) -> Strides:
-    values = tuple(found)
-    if len(values) != 4:
-        wrong(f"a block gives {values}.",
-              "Four values: the strides of three convolutions and of the shortcut.")  # fmt: skip
-    return values
 
 
 CANNOT_ADD = ("the shortcut of a block that halves its image keeps the size: the two cannot be"
               " added.", "Give its projection the stride too.")  # fmt: skip
 STRIDE_MISTAKES: tuple[compare.Mistake, ...] = (
     (instead((2, 1, 1, 2), halving), "this is v1: the first 1×1 has the stride.",
-     "In v1.5 the 3×3 has it."),
+     "Give it to the 3×3, as in v1.5."),
     (instead((2, 2, 1, 2), halving), "the image is halved twice in a block.",
-     "The stride moves: the 1×1 goes back to 1."),
+     "Move the stride to the 3×3: the 1×1 goes back to 1."),
     (instead((1, 2, 1, 1), halving), *CANNOT_ADD),
     (instead((1, 2, 1, None), halving), *CANNOT_ADD),
     (instead((1, 2, 1, 2), lambda stage, index: index == 0), "the first stage halves its image.",
-     "The max-pooling before it has done that."),
+     "Give it stride 1: the max-pooling before it has halved the image."),
     (instead((1, 1, 1, None), lambda stage, index: stage == index == 0),
      "the very first block has no projection.",
-     "It needs one, with stride 1: 64 channels come in and 256 go out."),
+     "Give it one with stride 1: 64 channels come in and 256 go out."),
     (instead((1, 2, 1, None), lambda stage, index: stage > 0 and index > 0),
-     "every block of a stage halves its image.", "Only the first block, index 0, does."),
+     "every block of a stage halves its image.", "Give the stride to the first one only, index 0."),
 )  # fmt: skip
 
 
@@ -87,29 +78,29 @@ def extra_percent() -> float:
 def work(answer: Any) -> str:
     """Check a predicted percentage."""
     value, right = compare.number(answer), extra_percent()
-    if abs(value - right) <= 0.5:
-        return f"you said {value:g} %, and counting gives {right:.2f} %."
-    same = functools.partial(math.isclose, rel_tol=0.04, abs_tol=0.006)
-    compare.known(value, WORK_MISTAKES, same)
-    which = "too high" if value > right else "too low"
-    wrong(f"{value:g} % is {which}.", "Only three convolutions change at all.")
+    if abs(value - right) > 0.5:
+        compare.known(value, WORK_MISTAKES, functools.partial(math.isclose, rel_tol=0.04))
+        which = "too high" if value > right else "too low"
+        wrong(f"{value:g} % is {which}.", "Only three convolutions change: count what they add.")
+    return f"you said {value:g} %, and counting gives {right:.2f} %."
 
 
 WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (0, "the parameters stay the same, but the work does not.",
-     "The same weights are used at more pixels."),
+     "Count how many pixels the same weights are used at."),
     (extra_percent() / 100, "this is the share as a fraction.", "Give per cent, 100 times that."),
     (extra_percent() * 4 / 3, "this counts all the work of the three convolutions.",
-     "They did a quarter of it before: three quarters are added."),
+     "They did a quarter of it before: count only the three quarters that are added."),
 )  # fmt: skip
 
 
 # --- ex02.schedule --------------------------------------------------------------------------------
 
 OTHER = replace(
-    REFERENCE, lr=0.4, lr_batch=128, warmup_epochs=0.5, lr_step_epochs=(3.0, 6.0), lr_factor=0.5
-)
-COLD = replace(REFERENCE, warmup_epochs=0.0)
+    REFERENCE, name="lr 0.4 at 128, warm-up 0.5, half at 3 and 6", lr=0.4, lr_batch=128,
+    warmup_epochs=0.5, lr_step_epochs=(3.0, 6.0), lr_factor=0.5,
+)  # fmt: skip
+COLD = replace(REFERENCE, name="reference without warm-up", warmup_epochs=0.0)
 RATES = {  # (progress, global batch, recipe): rate, worked out by hand
     (0.0, 256, REFERENCE): 0.0,
     (2.5, 256, REFERENCE): 0.05,
@@ -151,15 +142,15 @@ def _schedule(
 
 SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
     (_schedule(warm=False), "the rate is full from the first step: the warm-up is missing.",
-     "Below recipe.warmup_epochs it is a straight line from 0."),
+     "Return a straight line from 0 below recipe.warmup_epochs."),
     (_schedule(lambda batch, lr_batch: 1), "the rate does not depend on the global batch.",
      "Multiply by global_batch / recipe.lr_batch."),
     (_schedule(lambda batch, lr_batch: batch), "the rate is multiplied by the whole batch.",
-     "recipe.lr belongs to a batch of recipe.lr_batch: divide by that."),
+     "Divide by recipe.lr_batch: recipe.lr belongs to that batch."),
     (_schedule(stairs=True), "the warm-up climbs once an epoch.",
-     "It climbs with every step: use progress as it is, with its fraction."),
+     "Use progress as it is, with its fraction."),
     (_schedule(after=True), "the rate at epoch 30 itself has not decayed yet.",
-     "The decay applies from that epoch on: use >=."),
+     "Use >=: the decay applies from that epoch on."),
 )  # fmt: skip
 
 
@@ -173,14 +164,7 @@ def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
             "a recipe without warm-up makes it divide by zero.",
             "Divide by recipe.warmup_epochs only if progress < recipe.warmup_epochs.",
         )
-    compare.examine(
-        answer, list(RATES), lambda *case: RATES[case], SCHEDULE_MISTAKES,
-        functools.partial(compare.number, what="a rate"),
-        functools.partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12),
-        show=lambda progress, batch, recipe: f"after {progress:g} epochs, batch {batch}, warm-up"
-        f" {recipe.warmup_epochs:g}, steps {recipe.lr_step_epochs}, lr {recipe.lr:g} at"
-        f" {recipe.lr_batch}",
-    )  # fmt: skip
+    compare.examine(answer, list(RATES), lambda *case: RATES[case], SCHEDULE_MISTAKES)
     return f"{len(RATES)} points of three recipes, worked out by hand."
 
 
@@ -198,32 +182,41 @@ KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part is t
 )  # fmt: skip
 
 
+Halves = tuple[list[str], list[str]]
+
+
 def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
     """Check the two lists of parameter names."""
-    for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ()):
-        halves = compare.pair(
-            compare.call(answer, list(names)), "Return two lists: with decay, and without."
-        )
-        decayed, plain = (list(half) for half in halves)
-        right = [name for name in names if name.endswith(".weight")]
-        rest = [name for name in names if not name.endswith(".weight")]
-        if (decayed, plain) == (right, rest):
-            continue
-        lost = [name for name in names if name not in decayed + plain]
-        off = [name for name in names if (name in decayed) != (name in right)]
-        compare.refuse(
-            ((decayed, plain) == (rest, right), "the two lists are exchanged.",
-             "The list with weight decay comes first."),
-            (len(decayed + plain) > len(names), "a name is in both lists.",
-             "Each parameter belongs to one."),
-            (lost, f"{(*lost, '')[0]} is in neither list: it would not be trained.",
-             "Keep all names."),
-            (off, f"{(*off, '')[0]} is {'' if {*off[:1]} & {*decayed} else 'not '}decayed.",
-             "Only the part after the last dot counts: weights decay; gamma, beta and biases do"
-             " not."),
-            (True, "the order of the names has changed.", "Keep it, so that all ranks agree."),
-        )  # fmt: skip
+    cases = [(list(names),) for names in (NAMES, MORE, NAMES[::-1], KINDS_IN_LAYERS, ())]
+    compare.examine(answer, cases, halves, DECAY_MISTAKES, one_case=True)
     return "three networks, names in a different order, and no names."
+
+
+def halves(
+    names: list[str], decays: Callable[[str], bool] = lambda name: name.endswith(".weight")
+) -> Halves:
+    """Return the names that decay, by default the right ones, and the rest."""
+    return [n for n in names if decays(n)], [n for n in names if not decays(n)]
+
+
+KIND = "Look only at the part after the last dot: weights decay; gamma, beta and biases do not."
+DECAY_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda names: halves(names)[::-1], "the two lists are exchanged.",
+     "Return the list with weight decay first."),
+    (lambda names: (names, []), "everything is decayed.", KIND),
+    (lambda names: halves(names, lambda name: "bn" not in name), "the biases of the last layer are"
+     " decayed, or a batch norm that is not called bn.", KIND),
+    (lambda names: halves(names, lambda name: "weight" in name),
+     "a name with `weight` in its layer is decayed.", KIND),
+    (lambda names: halves(names, lambda name: "conv" in name), "not every weight is decayed.",
+     KIND),
+    (lambda names: (halves(names)[0], [n for n in names if n.endswith((".gamma", ".beta"))]),
+     "a bias is in neither list: it would not be trained.", "Keep all names."),
+    (lambda names: (halves(names)[0], names), "weights are in both lists.",
+     "Put each parameter into one of them."),
+    (lambda names: halves(sorted(names)), "the order of the names has changed.",
+     "Keep it, so that all ranks agree."),
+)  # fmt: skip
 
 
 # --- ex02.tune ------------------------------------------------------------------------------------
@@ -248,8 +241,7 @@ def valley(lr: float, momentum: float, steps: int = STEPS) -> np.ndarray:
 
 def tune(answer: Any) -> str:
     """Check a learning rate and a momentum."""
-    given = compare.pair(answer, "Write (learning rate, momentum).")
-    lr, momentum = map(compare.number, given, ("the learning rate", "the momentum"))
+    lr, momentum = compare.like(answer, (0.0, 0.0), "(learning rate, momentum)")
     with np.errstate(all="ignore"):
         shallow, steep = valley(lr, momentum)[-1]
     far = max(shallow, steep)
@@ -262,17 +254,18 @@ def tune(answer: Any) -> str:
          "Take one from 0 to below 1."),
         (lr * CURVATURES[1] >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
          f" not below 2 (1 + momentum) = {limit:.3g}.", "Take a smaller learning rate."),
+        (far > TARGET and momentum >= 0.8, f"after {STEPS} steps the distance is still {far:.1e}:"
+         f" with momentum {momentum:g} the steps overshoot, and oscillate for too long.",
+         "Take less momentum."),
+        (far > TARGET and shallow >= steep, f"along the shallow direction {shallow:.1e} of the way"
+         " is left.", "Take a larger learning rate, or more momentum."),
+        (far > TARGET, f"along the steep direction the distance is still {steep:.1e}.",
+         "The learning rate is close to its limit: take a little less."),
     )  # fmt: skip
-    if far <= TARGET:
-        return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."
-    compare.refuse(
-        (momentum >= 0.8, f"after {STEPS} steps the distance is still {far:.1e}: with momentum"
-         f" {momentum:g} the steps overshoot, and oscillate for too long.", "Take less momentum."),
-        (shallow >= steep, f"along the shallow direction {shallow:.1e} of the way is left.",
-         "Take a larger learning rate, or more momentum."),
-    )  # fmt: skip
-    wrong(f"along the steep direction the distance is still {steep:.1e}.",
-          "The learning rate is close to its limit: take a little less.")  # fmt: skip
+    return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."
 
 
-TABLES = {"stride": STRIDE_MISTAKES, "work": WORK_MISTAKES, "schedule": SCHEDULE_MISTAKES}
+TABLES = {
+    "stride": STRIDE_MISTAKES, "work": WORK_MISTAKES, "schedule": SCHEDULE_MISTAKES,
+    "decay": DECAY_MISTAKES,
+}  # fmt: skip

@@ -21,64 +21,56 @@ GROUPS = (  # images, ranks, batch; the last one has too few images for a step
 
 def shard(answer: Shard) -> str:
     """Check the images of every rank of GROUPS."""
+    cases = []
     for images, size, batch in GROUPS:
         order = np.array(random.Random(images).sample(range(images), images))
-        got = [_numbers(compare.call(answer, order.copy(), r, size, batch)) for r in range(size)]
-        got = [g if g.size else g.reshape(0, batch) for g in got]  # np.array([]) has no columns
-        steps = images // (size * batch)
-        _same_steps(got, images, size, batch, steps)
-        first = [[(s * size + r) * batch for s in range(steps)] for r in range(size)]
-        right = [np.reshape([order[at : at + batch] for at in of], (steps, batch)) for of in first]
-        if np.array_equal(got, right):
-            continue
-        together = np.concatenate([g.ravel() for g in got])
-        twice = len(together) - len(np.unique(together))
-        rows = [
-            (size > 1 and np.array_equal(got, [got[0]] * size), "every rank reads the same images.",
-             "Use the rank as the offset within a step."),
-            (twice, f"{twice} of {len(together)} images are read twice in an epoch.",
-             f"Step s begins at s · size · batch, and rank r at r · batch after that; here size is"
-             f" {size} and batch {batch}."),
-            ({*np.ravel([g[0] for g in got])} == {*order[: size * batch]},
-             "every image is read once, but within a step the ranks take the images in turn.",
-             "Rank r takes the r-th run of `batch` images in a row, so that N ranks see the batches"
-             " that one rank would have seen."),
-            (True, "every image is read once, but a step of all ranks is not a run of the order.",
-             "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the"
-             " same training as 1 × 32."),
-        ]  # fmt: skip
-        compare.refuse(*rows)
+        cases += [(order, rank, size, batch) for rank in range(size)]
+    kind = compare.numbers(compare.call(answer, *cases[0]), "the result")
+    if kind.size and np.asarray(answer(*cases[0])).dtype.kind not in "iu":
+        wrong("the numbers of the images are not integers, so they cannot select anything.",
+              "Keep whole numbers: a new array takes dtype=int.")  # fmt: skip
+    compare.examine(answer, cases, rows, SHARD_MISTAKES, one_case=True)
     return f"{len(GROUPS)} groups of 1 to 8 ranks: no image twice, and equal steps for all."
 
 
-def _numbers(found: Any) -> np.ndarray:
-    compare.numbers(found, "the result")
-    array = np.asarray(found)
-    if array.size and array.dtype.kind not in "iu":
-        wrong(f"the numbers of the images are {array.dtype}, which cannot select anything.",
-              "Keep whole numbers: a new array takes dtype=int.")  # fmt: skip
-    return array
+def rows(order: np.ndarray, rank: int, size: int, batch: int) -> list[list[int]]:
+    """Return the images of a rank, a row for each step."""
+    steps = [order[at : at + size * batch] for at in range(0, len(order), size * batch)]
+    own = [step[rank * batch : (rank + 1) * batch].tolist() for step in steps]
+    return own[: len(order) // (size * batch)]
 
 
-def _same_steps(got: list[np.ndarray], images: int, size: int, batch: int, steps: int) -> None:
-    case = f"{images} images, {size} ranks, batch {batch}"
-    if len({g.shape[:1] for g in got}) > 1:
-        wrong(
-            f"the ranks do not take the same number of steps ({case}).",
-            "One that takes an extra step waits for the others' gradients forever: drop the rest.",
-        )
-    for shape in (g.shape for g in got):
-        if shape != (steps, batch):
-            compare.refuse(
-                (shape == (images // batch, batch), f"each rank takes {images // batch} steps"
-                 f" ({case}), as many as one rank alone.",
-                 "A step of all ranks takes size · batch images."),
-                (len(shape) == 2 and shape[1] != batch,
-                 f"a step has {shape[-1]} images for each rank ({case}).",
-                 f"`batch` is what each rank takes in a step: {batch}."),
-                (True, f"the shape is {shape} ({case}).",
-                 f"Return (steps, batch), one row for a step: here {(steps, batch)}."),
-            )  # fmt: skip
+def cut(images: np.ndarray, batch: int, steps: int | None = None) -> list[list[int]]:
+    """Return images in full rows of `batch`, in order."""
+    return [images[at : at + batch].tolist() for at in range(0, len(images) - batch + 1, batch)][
+        :steps
+    ]
+
+
+SHARD_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda order, rank, size, batch: rows(order, 0, size, batch),
+     "every rank reads the same images.", "Use the rank as the offset within a step."),
+    (lambda order, rank, size, batch: cut(order, batch),
+     "each rank takes as many steps as one rank alone.",
+     "Divide by size · batch, which is what a step of all ranks takes."),
+    (lambda order, rank, size, batch: cut(order[rank::size], batch, len(order) // (size * batch)),
+     "every image is read once, but within a step the ranks take the images in turn.",
+     "Give rank r the r-th run of `batch` images in a row, so that N ranks see the batches that one"
+     " rank would have seen."),
+    (lambda order, rank, size, batch: cut(order[rank::size], batch),
+     "the ranks do not take the same number of steps: one that takes an extra step waits for the"
+     " others' gradients forever.", "Drop the images that do not fill a step of all ranks."),
+    (lambda order, rank, size, batch: cut(
+        order[rank * (len(order) // (size * batch)) * batch :], batch,
+        len(order) // (size * batch)),
+     "every image is read once, but a step of all ranks is not a run of the order.",
+     "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the same"
+     " training as 1 × 32."),
+    (lambda order, rank, size, batch: cut(
+        order[rank * batch :], batch, len(order) // (size * batch)),
+     "images are read twice in an epoch.",
+     "Begin step s at s · size · batch, and rank r at r · batch after that."),
+)  # fmt: skip
 
 
 # --- ex03.start -----------------------------------------------------------------------------------
@@ -105,13 +97,12 @@ def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
     keeps = rank and np.allclose(got[off], before[rank][off])
     compare.refuse(
         (keeps and off.all(), f"rank {rank} keeps its own weights.",
-         "Each tensor must be overwritten in place."),
+         "Overwrite each tensor in place, with dist.broadcast(tensor, src=0)."),
         (keeps, f"{name} was not sent: rank {rank} keeps its own.",
          "Send all of model.state_dict(): running statistics belong to the model too, and"
          " model.parameters() has none of them."),
-        (np.allclose(got[off], before.mean(0)[off]), "all ranks get the average of their weights.",
-         "They are equal then, but an average of random weights is smaller than the initialisation"
-         " asks for, and a resumed rank 0 would lose what it has learned."),
+        (np.allclose(got[off], before.mean(0)[off]), "all ranks get the average of their weights,"
+         " which is smaller than the initialisation asks for.", "Send rank 0's weights to all."),
         (True, f"{name} on rank {rank} of {size} is neither rank 0's nor its own.",
          "Send it, and change nothing else."),
     )  # fmt: skip
@@ -126,7 +117,6 @@ VALIDATIONS = (  # of each rank: summed loss, first guesses right, among five ri
     ((2.0, 1, 1, 1),),
 )
 NO_IMAGES = ((0.0, 0, 0, 0), (0.0, 0, 0, 0))
-METRICS = ("loss", "top1", "top5")
 
 
 def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
@@ -135,62 +125,64 @@ def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
     *found, nothing = process_ranks.together(answer, "metrics", given)
     for case, entries in zip(VALIDATIONS, found, strict=True):
         for rank, values in enumerate(process_ranks.results_of(entries)):
-            compare.refuse(
-                (not set(METRICS) <= set(values), "the result lacks loss, top1 or top5.",
-                 "Return a dictionary of three."),
-                (None in [values.get(name) for name in METRICS],
-                 f"rank {rank} gets None, although there are images.",
-                 "Return None only if no rank has an image."),
+            if None in values.values():
+                wrong(f"rank {rank} gets None, although there are images.",
+                      "Return None only if no rank has an image.")  # fmt: skip
+            total = np.sum(case, axis=0)
+            compare.predicted(
+                values, means(*total), sums_mistakes(case, total, rank),
+                "Divide the sum over all ranks by the images of all.", rel_tol=1e-5,
             )  # fmt: skip
-            got = np.array([compare.number(values[name], name) for name in METRICS])
-            _right_metrics(got, case, rank)
     try:
         empty = process_ranks.results_of(nothing)
-    except ZeroDivisionError:
-        wrong("a validation without images makes it divide by zero.", "Then each metric is None.")
-    if any(values.get(name) is not None for values in empty for name in METRICS):
+    except compare.Failed as error:
+        if "ZeroDivision" not in error.text:
+            raise
+        wrong("a validation without images makes it divide by zero.", "Return None for each then.")
+    if any(value is not None for values in empty for value in values.values()):
         wrong("without any image it still gives a number.",
               "Return None: 0 % would look like a result, and NaN like a bug.")  # fmt: skip
     return f"{len(VALIDATIONS)} validations, with a rank that has no images, and without images."
 
 
-def _right_metrics(got: np.ndarray, case: tuple[tuple[float, ...], ...], rank: int) -> None:
-    def means(sums: Sequence[float]) -> np.ndarray:
-        loss, top1, top5, images = sums
-        return np.array([loss, 100 * top1, 100 * top5]) / (images or np.nan)
+def means(loss: float, top1: float, top5: float, images: float) -> dict[str, float]:
+    """Return the metrics from sums; zeros without images."""
+    many = max(images, 1)
+    return {"loss": loss / many, "top1": 100 * top1 / many, "top5": 100 * top5 / many}
 
-    total = np.sum(case, axis=0).tolist()
-    right = means(total)
-    if np.allclose(got, right):
-        return
-    compare.known(got, (
-        (np.mean([means(one) for one in case if one[3]], axis=0),
-         f"this is the mean of the ranks' means: top1 {got[1]:.4g}, but {right[1]:.4g} of 100"
-         " images are right.", "Add up over all ranks first, and divide once, by all images."),
-        (means(case[rank]), "each rank reports its own images only.",
-         "dist.all_reduce adds up over all ranks."),
-        (means([*total[:3], case[rank][3]]), "the sum of all is divided by one rank's images.",
-         "Sum the numbers of images too."),
-        (right / (1, 100, 100), "top1 is a fraction.", "The report has per cent, from 0 to 100."),
-    ), np.allclose)  # fmt: skip
-    off = int(np.argmin(np.isclose(got, right)))
-    wrong(f"{METRICS[off]} is {got[off]:.4g} on rank {rank}.", f"It should be {right[off]:.4g}.")
+
+def sums_mistakes(case: Sequence[Sequence[float]], total: Any, rank: int) -> list[compare.Mistake]:
+    """Return the usual mistakes, as the metrics of a rank."""
+    each = [means(*one) for one in case if one[3]]
+    return [
+        ({name: np.mean([one[name] for one in each]) for name in each[0]},
+         "this is the mean of the ranks' means, as if all ranks had as many images.",
+         "Add up over all ranks first, and divide once, by all images."),
+        (means(*case[rank]), "each rank reports its own images only.",
+         "Add up over all ranks with dist.all_reduce."),
+        ({"loss": total[0] / max(case[rank][3], 1)},
+         "the sum of all is divided by one rank's images.", "Sum the numbers of images too."),
+        ({"top1": total[1] / total[3]}, "top1 is a fraction.",
+         "Multiply by 100: the report has per cent."),
+    ]  # fmt: skip
 
 
 # --- ex03.ring ------------------------------------------------------------------------------------
 
 WORKERS = (2, 8, 64)
 RING_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda n: (n - 1) / n, "this is half of it: the scatter-reduce.",
-     "The finished sums travel around too."),
-    (lambda n: n - 1, "this is what sending all gradients to every other worker takes.",
-     "In the ring a message is a chunk, 1/n of the gradients."),
+    ({n: (n - 1) / n for n in WORKERS}, "this is half of it: the scatter-reduce.",
+     "Add the second half, in which the finished sums travel around."),
+    ({n: n - 1 for n in WORKERS},
+     "this is what sending all gradients to every other worker takes.",
+     "Count messages of a chunk: in the ring each has 1/n of the gradients."),
 )  # fmt: skip
 
 
 def ring(answer: Any) -> str:
     """Check what a worker sends, predicted for each of WORKERS."""
-    compare.predicted(answer, WORKERS, sent, RING_MISTAKES)
+    right = {n: sent(n) for n in WORKERS}
+    compare.predicted(answer, right, RING_MISTAKES, "Count one step after another.")
     return "2 (n − 1) messages, each with 1/n of the gradients."
 
 
@@ -207,4 +199,4 @@ def recipe(answer: Callable[[str, str], Any]) -> str:
     return recipes.horovod(answer)
 
 
-TABLES = {"ring": RING_MISTAKES}
+TABLES = {"shard": SHARD_MISTAKES, "ring": RING_MISTAKES}

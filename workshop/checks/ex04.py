@@ -61,20 +61,16 @@ def hunt(answer: Iterable[int]) -> str:
     named = {compare.whole(number, "one of the line numbers") for number in answer}
     bugs = {line_of(text): what for text, what in MISTAKES.items()}
     fine = {line_of(text): f": {why}" for text, why in RIGHT.items()}
-    count = len(script())
-    if len(named) > 20:
-        wrong(f"{len(named)} lines are named.", "There are eight mistakes, each in one line.")
     found, mistaken = named & set(bugs), named - set(bugs)
     share = max(0, len(found) - len(mistaken)) / len(bugs)  # so that guessing earns nothing
     for number in sorted(mistaken):
-        if not 1 <= number <= count:
-            wrong(f"the script has no line {number}.", f"It has {count} lines.", share)
         wrong(f"line {number} is right{fine.get(number, '')}.",
-              f"{len(found)} of your lines are mistakes.", share)  # fmt: skip
+              f"Leave it out: {len(found)} of your {len(named)} lines are mistakes.", share
+              )  # fmt: skip
     if left := sorted(set(bugs) - named):
-        third = ("first", "middle", "last")[min(2, 3 * left[0] // count)]
+        third = ("first", "middle", "last")[min(2, 3 * left[0] // len(script()))]
         wrong(f"{len(found)} of {len(bugs)} mistakes are found, and none of your lines is right.",
-              f"A missing one is in the {third} third of the script.", share)  # fmt: skip
+              f"Look for a missing one in the {third} third of the script.", share)  # fmt: skip
     return " ".join(f"Line {n}: {what}." for n, what in sorted(bugs.items()))
 
 
@@ -107,13 +103,13 @@ def order(answer: Iterable[str]) -> str:
         wrong(f"the answer is {compare.kind_of(answer, 'a list')}: it has no order.",
               "Write a list of seven names.")  # fmt: skip
     names = [str(stage) for stage in answer]
-    for stage in names:
-        if stage not in STAGES:
-            wrong(f"{stage!r} is not a stage of the list.", "Copy the names from the list.")
-    for stage in STAGES:
-        if names.count(stage) != 1:
-            how = "missing" if stage not in names else "there twice"
-            wrong(f"{stage!r} is {how}.", "Use each of the seven stages once.")
+    missing = [stage for stage in STAGES if stage not in names]
+    more = [stage for stage in names if stage not in STAGES or names.count(stage) > 1]
+    refuse(
+        (missing, f"{(*missing, '')[0]!r} is missing.", "Use each of the seven stages once."),
+        (more, f"{(*more, '')[0]!r} is there twice, or not a stage.",
+         "Use each of the seven stages once, with its name from the list."),
+    )  # fmt: skip
     refuse(*((names.index(a) > names.index(b), why, remedy) for a, b, why, remedy in PAIRS))
     return "shared out before a file is opened, decoded late, read ahead in whole batches."
 
@@ -157,8 +153,8 @@ def _read(dataset: Any, most: int) -> list[Batch]:
     batches = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
     pairs = all(isinstance(batch, tuple) and len(batch) == 2 for batch in batches[:1])
     refuse(
-        (len(batches) > most, "the dataset never ends.", "One pass is one epoch: no repeat()."),
-        (not pairs, "an element is not a pair.", "Each one is (images, labels)."),
+        (len(batches) > most, "the dataset never ends.", "Leave repeat() out: a pass is an epoch."),
+        (not pairs, "an element is not a pair.", "Return (images, labels) in each."),
     )
     return batches
 
@@ -172,41 +168,40 @@ def _right_batches(
     epoch: list[list[Batch]], count: int, size: int, batch: int, steps: int, labels: np.ndarray
 ) -> None:
     case = f"{count} images, {size} ranks, batch {batch}"
-    if not epoch[0]:
-        wrong(f"the dataset is empty ({case}).", f"It should return {steps} batches.")
     every = [batch for part in epoch for batch in part]
     for pixels, given in every:
         _right_form(pixels, given, batch, case)
         _right_pixels(pixels, count)
-    if any(not np.array_equal(labels[_which(batch)], batch[1]) for batch in every):
-        near = any(np.array_equal(labels[_which(every[0])], every[0][1] + off) for off in (-1, 1))
-        refuse(
-            (near, "the labels are off by one.",
-             "The records count classes from 0, and so does the loss."),
-            (True, "images and labels are out of step.", "Shuffle the pairs, not each by itself."),
-        )  # fmt: skip
-    together = np.concatenate([_which(batch) for batch in every])
+    off = [np.asarray(given) - labels[_which((pixels, given))] for pixels, given in every]
     taken = [len(part) for part in epoch]
     refuse(
-        (len(np.unique(together)) < len(together), f"an image is read twice in an epoch ({case}).",
-         "Share them out with shard(size, rank), before you shuffle."),
         (len(set(taken)) > 1, f"the ranks take {', '.join(map(str, taken))} steps ({case}): the"
          " first waits forever.", "Take count // (size · batch) batches on every rank."),
-        (taken[0] != steps, f"a rank takes {taken[0]} steps ({case}).", f"It should take {steps}."),
+        (taken[0] != steps, f"a rank takes {taken[0]} steps ({case}).",
+         f"It should take {steps}: share the images out, and drop the rest."),
+        (np.any(off) and len(np.unique(off)) == 1, "the labels are off by one.",
+         "Pass them on as they are: the records count classes from 0, and so does the loss."),
+        (np.any(off), "images and labels are out of step.", "Shuffle the pairs, not each alone."),
+        (len(np.unique(_numbers(epoch))) < len(_numbers(epoch)),
+         f"an image is read twice in an epoch ({case}).",
+         "Share them out with shard(size, rank), before you shuffle."),
     )  # fmt: skip
+
+
+def _numbers(epoch: list[list[Batch]]) -> list[int]:
+    return [number for part in epoch for batch in part for number in _which(batch).tolist()]
 
 
 def _right_form(pixels: np.ndarray, labels: Any, batch: int, case: str) -> None:
     refuse(
         (pixels.shape == (batch, WIDTH, HEIGHT, 3), f"images of {HEIGHT} rows and {WIDTH} columns"
          f" come as {pixels.shape[1:]}: height and width are exchanged.",
-         "The pixels of a row follow each other: (height, width, 3)."),
+         "Reshape to (height, width, 3): the pixels of a row follow each other."),
         (pixels.shape != (batch, *SHAPE), f"a batch of images is {pixels.shape} ({case}).",
          f"It should be {(batch, *SHAPE)}: batch(batch, drop_remainder=True)."),
-        (np.shape(labels) != (batch,), f"the labels of a batch are {np.shape(labels)}.",
-         "One number each: (batch,)."),
-        (np.asarray(labels).dtype.kind not in "iu", f"the labels are {np.asarray(labels).dtype}.",
-         "Classes are whole numbers: tf.cast(label, tf.int32)."),
+        (np.shape(labels) != (batch,) or np.asarray(labels).dtype.kind not in "iu",
+         f"the labels of a batch are {np.asarray(labels).dtype}, {np.shape(labels)}.",
+         f"They should be whole numbers, ({batch},): tf.cast(label, tf.int32)."),
     )  # fmt: skip
 
 
@@ -223,19 +218,18 @@ def _right_pixels(pixels: np.ndarray, count: int) -> None:
 def _shuffled(epochs: list[list[list[Batch]]]) -> None:
     """Raise Wrong unless images come in a new order in each epoch, and from all over the files."""
     for parts in zip(*epochs, strict=True):  # of one rank
-        first, second = ([_which(batch).tolist() for batch in part] for part in parts)
-        order = [number for batch in first for number in batch]
+        order, second = (_numbers([part]) for part in parts)
         # with a buffer of k images none comes k places early
         place = {number: i for i, number in enumerate(sorted(order))}
         buffer = 1 + max(place[number] - i for i, number in enumerate(order))
         refuse(
             (order == sorted(order), "the images come in the order of the files.",
              "Shuffle them, with the seed."),
-            (first == second, "both epochs have the same order.",
+            (order == second, "both epochs have the same order.",
              "shuffle() draws a new one each time, unless reshuffle_each_iteration is False."),
             (buffer < len(order) / 2, f"no image comes more than {buffer - 1} places before its"
              f" turn: shuffle chooses among {buffer} of {len(order)}.",
-             "Files are sorted by class. If memory allows it, the buffer holds all of them."),
+             "Make the buffer as large as memory allows: files are sorted by class."),
         )  # fmt: skip
 
 
@@ -248,47 +242,34 @@ def recipe(answer: Callable[..., Any]) -> str:
     """Check two epochs of the records first, and then a script on two ranks."""
     for count, shards, size, batch in CASES:
         images, labels = images_of(count)
+        planes = images.transpose(0, 3, 1, 2)
+        with tempfile.TemporaryDirectory(prefix="records-") as folder, compare.time_limit():
+            files = recipes.write(Path(folder) / "records", planes, labels, shards)
+            made = [compare.call(answer, list(files), r, size, batch, 5) for r in range(size)]
+            epochs = _two_epochs(made, 2 * count)
         split = [len(part) for part in np.array_split(np.arange(count), shards)]
-        epochs = read_epochs(answer, images, labels, shards, size, batch)
         # the steps follow from the smallest share, of whole shards
-        share = min(sum(split[rank::size]) for rank in range(size))
+        share = min(sum(split[rank::size]) for rank in range(size)) // batch
         for epoch in epochs:
             steps = min(len(part) for part in epoch)
             epoch = [part[:steps] for part in epoch]  # as the script takes them
             _right_batches(epoch, count, size, batch, steps, labels)
             _whole_files(epoch, np.cumsum(split))
-            if steps < share // batch:
-                wrong(
-                    f"a rank returns {steps} batches of {batch}: {count} records on {size} ranks"
-                    f" make {share // batch} (from {shards} shards).",
-                    "Every shard of the rank is read to its end: interleave opens them all.",
-                )
+            if steps < share:
+                wrong(f"a rank returns {steps} batches of {batch}: {count} records on {size} ranks"
+                      f" make {share} (from {shards} shards).",
+                      "Read every shard of the rank to its end: interleave opens them all."
+                      )  # fmt: skip
         if count == CASES[0][0]:
-            _shuffled([[part[: share // batch] for part in epoch] for epoch in epochs])
+            _shuffled([[part[:share] for part in epoch] for epoch in epochs])
     return recipes.tfrecord(answer)
 
 
 def _whole_files(epoch: list[list[Batch]], ends: np.ndarray) -> None:
     """Raise Wrong if records of one file come on two ranks; `ends` has where each file ends."""
-    files = [
-        {*np.searchsorted(ends, [_which(batch) for batch in part], "right").ravel()}
-        for part in epoch
-    ]
+    files = [{*np.searchsorted(ends, _numbers([part]), "right")} for part in epoch]
     if any(a & b for a, b in itertools.combinations(files, 2)):
         wrong(
             "every rank opens every file and throws away the records of the others.",
-            "Each rank reads whole files: shard their names, before any of them is opened.",
+            "Shard the names of the files, before any of them is opened.",
         )
-
-
-def read_epochs(
-    answer: Callable[..., Any],
-    images: np.ndarray, labels: np.ndarray, shards: int, size: int, batch: int,
-) -> list[list[list[Batch]]]:  # fmt: skip
-    """Return the batches of two passes over the answer's datasets: [epoch][rank][batch]."""
-    with tempfile.TemporaryDirectory(prefix="records-") as folder:
-        planes = images.transpose(0, 3, 1, 2)
-        paths = recipes.write(Path(folder) / "records", planes, labels, shards)
-        with compare.time_limit():
-            made = [compare.call(answer, list(paths), rank, size, batch, 5) for rank in range(size)]
-            return _two_epochs(made, 2 * len(labels))

@@ -87,9 +87,9 @@ def _mirrored_and_cropped(pixels: np.ndarray) -> None:
     smallest, largest = area.min(), area.max()
     small_enough = SMALLEST - 0.01 <= smallest <= SMALLEST + 0.02
     refuse(
-        (share in (0, 1), f"{'every' if share else 'no'} image is mirrored.",
-         "A number that Python draws is drawn once: take fn.random.coin_flip()."),
-        (abs(share - 0.5) > 0.1, f"{100 * share:.0f} % are mirrored.", "It should be half."),
+        (abs(share - 0.5) > 0.1, f"{100 * share:.0f} % of the images are mirrored.",
+         "Take fn.random.coin_flip(), which draws for each image: a number of Python's is drawn"
+         " once."),
         (smallest > 0.97,
          "every image is whole: nothing is cropped, or random_area is in per cent.",
          "image_random_crop decodes a part; random_area=[0.05, 1.0] are shares."),
@@ -113,42 +113,27 @@ RIGHT = {  # from seconds of work on each image
     "cores": math.ceil(DEVICE * (DECODE_MS + REST_MS) / 1000),
     "half the decoding": min(1000 * CORES / (DECODE_MS / 2 + REST_MS), DEVICE),
 }
-CHAIN_MISTAKES: dict[str, tuple[compare.Mistake, ...]] = {
-    "in turn": (
-        (1000, "1,000 is the loader alone.", "The device's time is added: add up times."),
-        (1221.3, "1,221 is the mean of the two rates.", "Rates do not average: times add up."),
-    ),
-    "overlapped": (
-        (590.6, "591 is the rate if loader and device wait for each other.",
-         "With a queue between them both work at once: the slower one decides."),
-        (1442.6, "the device cannot take images that are not there yet.",
-         "The slower of the two decides."),
-        (2442.6, "the two rates are added.", "Every image has to pass both."),
-    ),
-    "cores": (
-        (5, "5 cores make 1,250 images a second.", "That is below 1,442.6: round up."),
-    ),
-    "half the decoding": (
-        (2000, "2,000 would be half of all the work of the loader.",
-         "0.8 ms stay as they are; and what does the device take?"),
-        (1666.7, "1,667 is the rate of the loader.",
-         "The bottleneck has moved: look at the device."),
-    ),
-}  # fmt: skip
+CHAIN_MISTAKES: tuple[compare.Mistake, ...] = (
+    ({"in turn": 1000}, "in turn: 1,000 is the loader alone.", "Add the device's time to its."),
+    ({"in turn": 1221.3}, "in turn: 1,221 is the mean of the two rates.",
+     "Add up times: rates do not average."),
+    ({"overlapped": 590.6}, "overlapped: 591 is the rate if loader and device wait for each other.",
+     "Take the slower one: with a queue between them both work at once."),
+    ({"overlapped": 1442.6}, "overlapped: the device cannot take images that are not there yet.",
+     "Take the slower of the two."),
+    ({"overlapped": 2442.6}, "overlapped: the two rates are added, but every image has to pass"
+     " both.", "Take the slower of the two."),
+    ({"cores": 5}, "cores: 5 make 1,250 images a second, which is below 1,442.6.", "Round up."),
+    ({"half the decoding": 2000}, "half the decoding: 2,000 would be half of all the work of the"
+     " loader.", "Keep the other 0.8 ms; and look at what the device takes."),
+    ({"half the decoding": 1666.7}, "half the decoding: 1,667 is the rate of the loader.",
+     "Look at the device: the bottleneck has moved."),
+)  # fmt: skip
 
 
 def bottleneck(answer: Any) -> str:
     """Check four predicted numbers."""
-    given = compare.dictionary(answer, '{"in turn": …, "overlapped": …, …}')
-    if missing := [name for name in RIGHT if name not in given]:
-        wrong(f"the answer for {missing[0]!r} is missing.", f"Write one for each: {[*RIGHT]}.")
-    for name, right in RIGHT.items():
-        value = compare.number(given[name], repr(name))
-        if abs(value - right) > (0.0 if name == "cores" else 0.01 * right):
-            rows = [(wrong, f"{name}: {what}", how) for wrong, what, how in CHAIN_MISTAKES[name]]
-            compare.known(value, rows, lambda a, b: math.isclose(a, b, rel_tol=0.005))
-            which = "too high" if value > right else "too low"
-            wrong(f"{name}: {value:g} is {which}.", "Write down milliseconds per image.")
+    compare.predicted(answer, RIGHT, CHAIN_MISTAKES, "Write down milliseconds per image.")
     return "in turn, times add up; overlapped, the slower one decides."
 
 
@@ -159,54 +144,60 @@ VALIDATIONS = (  # images, ranks, batch
 )  # fmt: skip
 
 
-def valid_rows(images: int, size: int, batch: int) -> list[list[int]]:
-    """Return how many rows of each batch count, [rank][step], by counting row by row.
-
-    DALI's reader gives a rank the images from rank · N // size on.
-    """
-    shares = [len(range(images * r // size, images * (r + 1) // size)) for r in range(size)]
-    steps = math.ceil(max(shares) / batch)
-    rows = [[row < n for row in range(steps * batch)] for n in shares]
-    return [[sum(r[s * batch : (s + 1) * batch]) for s in range(steps)] for r in rows]
-
-
 def exact(answer: Callable[[int, int, int, int], Sequence[int]]) -> str:
     """Check the rows of every rank in VALIDATIONS."""
-    for images, size, batch in VALIDATIONS:
-        got = [_rows(compare.call(answer, images, rank, size, batch)) for rank in range(size)]
-        right = valid_rows(images, size, batch)
-        if got != right:
-            _wrong_rows(got, right, images, batch, f"{images} images, {size} ranks, batch {batch}")
+    cases = [(n, rank, size, batch) for n, size, batch in VALIDATIONS for rank in range(size)]
+    compare.examine(answer, cases, valid_rows, EXACT_MISTAKES, one_case=True)
     return f"{len(VALIDATIONS)} validations, shared out as DALI does: every image once."
 
 
-def _wrong_rows(
-    got: list[list[int]], right: list[list[int]], images: int, batch: int, case: str
-) -> None:
-    lengths, steps, total = [len(rows) for rows in got], len(right[0]), sum(map(sum, got))
-    which = "left out" if total < images else "counted twice"
-    rank = next(r for r in range(len(got)) if got[r] != right[r])
-    refuse(
-        (len(set(lengths)) > 1, f"the ranks make {', '.join(map(str, lengths))} batches ({case}).",
-         "All ranks make as many as the one with the most images; missing images count 0."),
-        (lengths[0] < steps,
-         f"a rank makes {lengths[0]} batches ({case}): the images at the end are left out.",
-         "Round up: a batch that is not full is filled up, and its own rows count."),
-        (lengths[0] > steps, f"a rank makes {lengths[0]} batches ({case}).",
-         f"It should make {steps}."),
-        (total == len(got) * steps * batch, f"every row counts ({case}), {total} in all.",
-         "The rows that fill up the last batch are images that were there already."),
-        (total != images,
-         f"{total} rows count ({case}): {abs(total - images)} image(s) are {which}.",
-         "A rank has those from rank · images // size to (rank + 1) · images // size."),
-        (True, f"rank {rank} counts {got[rank]} rows ({case}).", f"It should be {right[rank]}."),
-    )  # fmt: skip
+def own(images: int, rank: int, size: int) -> int:
+    """Return how many images a rank has: DALI's reader begins at rank · images // size."""
+    return len(range(images * rank // size, images * (rank + 1) // size))
 
 
-def _rows(found: Any) -> list[int]:
-    if not hasattr(found, "__iter__"):
-        wrong(f"the result is {compare.kind_of(found, 'a list')}.", "Return a list: [8, 5].")
-    return [compare.whole(n, "a number of rows") for n in found]
+def most(images: int, size: int) -> int:
+    """Return how many images the rank with the most has."""
+    return max(own(images, rank, size) for rank in range(size))
 
 
-TABLES = {"bottleneck": CHAIN_MISTAKES}
+def rows_of(mine: int, steps: int, batch: int) -> list[int]:
+    """Return how many rows of each batch count, row by row."""
+    counts = [row < mine for row in range(steps * batch)]
+    return [sum(counts[s * batch : (s + 1) * batch]) for s in range(steps)]
+
+
+def valid_rows(images: int, rank: int, size: int, batch: int) -> list[int]:
+    """Return how many rows of each of a rank's batches count."""
+    return rows_of(own(images, rank, size), math.ceil(most(images, size) / batch), batch)
+
+
+def shared_as(share: Callable[[int, int, int], int]) -> Callable[[int, int, int, int], list[int]]:
+    """Return a count of rows that gives the ranks a different number of images."""
+    return lambda n, rank, size, batch: rows_of(
+        share(n, rank, size), math.ceil(most(n, size) / batch), batch
+    )
+
+
+SHARE = "A rank has those from rank · images // size to (rank + 1) · images // size: count them."
+EXACT_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda n, rank, size, batch: [batch] * math.ceil(most(n, size) / batch), "every row counts.",
+     "Leave out the rows that fill up the last batch: their images were there already."),
+    (lambda n, rank, size, batch: rows_of(own(n, rank, size), most(n, size) // batch, batch),
+     "the images at the end are left out.",
+     "Round up: a batch that is not full is filled up, and its own rows count."),
+    (lambda n, rank, size, batch: rows_of(
+        own(n, rank, size), math.ceil(own(n, rank, size) / batch), batch),
+     "the ranks make different numbers of batches.",
+     "Make as many on all ranks as the one with the most images; missing images count 0."),
+    (lambda n, rank, size, batch: rows_of(own(n, rank, size), math.ceil(n / batch), batch),
+     "a rank makes as many batches as one that has all images.",
+     "Divide the images among the ranks first."),
+    (shared_as(lambda n, rank, size: n // size), "images are left out.", SHARE),
+    (shared_as(lambda n, rank, size: -(-n // size)), "images are counted twice.", SHARE),
+    (shared_as(lambda n, rank, size: n // size + (rank < n % size)),
+     "the first ranks get the images that are left over, but DALI shares them out evenly.", SHARE),
+)  # fmt: skip
+
+
+TABLES = {"bottleneck": CHAIN_MISTAKES, "exact": EXACT_MISTAKES}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import functools
 import importlib.util
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,12 +28,7 @@ NOTHING_LEFT: tuple[tuple[list[int], list[float], int], ...] = (
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     """Check the rates of RUNS, and of runs that end with their warm-up."""
-    compare.examine(
-        answer, RUNS, _rate(), RATE_MISTAKES, functools.partial(compare.number, what="the rate"),
-        functools.partial(math.isclose, rel_tol=1e-5), one_case=True,
-        show=lambda images, seconds, warmup: f"images {images}, seconds {seconds}, warm-up"
-        f" {warmup}",
-    )  # fmt: skip
+    compare.examine(answer, RUNS, total_rate, RATE_MISTAKES, one_case=True)
     for case in NOTHING_LEFT:
         try:
             left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
@@ -48,29 +41,26 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
 
 
-def _rate(
-    of: Callable[..., float] = lambda images, seconds: sum(images) / sum(seconds),
-) -> Callable[[Sequence[int], Sequence[float], int], float]:
-    """Return a rate that leaves the warm-up out, by default the right one."""
-    return lambda images, seconds, warmup: of(images[warmup:], seconds[warmup:])
+def total_rate(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float:
+    """Return the right rate."""
+    return sum(images[warmup:]) / sum(seconds[warmup:])
 
 
-def _of_rates(
-    mean: Callable[[list[float]], float],
-) -> Callable[[Sequence[int], Sequence[float]], float]:
-    return lambda images, seconds: mean([n / s for n, s in zip(images, seconds, strict=True)])
+def rates(images: Sequence[int], seconds: Sequence[float], warmup: int) -> list[float]:
+    """Return the rate of each iteration after the warm-up."""
+    return [n / s for n, s in zip(images[warmup:], seconds[warmup:], strict=True)]
 
 
 RATE_MISTAKES: tuple[compare.Mistake, ...] = (
-    (_rate(_of_rates(statistics.fmean)), "this is the arithmetic mean of the rates.",
-     "An iteration of 4 seconds must weigh 16 times as much as one of 0.25: divide total images"
-     " by total seconds."),
-    (lambda images, seconds, warmup: sum(images) / sum(seconds), "the warm-up is included.",
+    (lambda *run: statistics.fmean(rates(*run)), "this is the arithmetic mean of the rates.",
+     "Divide total images by total seconds: an iteration of 4 seconds must weigh 16 times as much"
+     " as one of 0.25."),
+    (lambda images, seconds, warmup: total_rate(images, seconds, 0), "the warm-up is included.",
      "Leave the first iterations out of both sums."),
-    (_rate(_of_rates(statistics.harmonic_mean)),
+    (lambda *run: statistics.harmonic_mean(rates(*run)),
      "the harmonic mean counts an iteration of 8 images as much as one of 32.",
-     "It is right for equal work only: divide total images by total seconds."),
-    (_rate(lambda images, seconds: sum(seconds) / sum(images)), "these are seconds per image.",
+     "Divide total images by total seconds: the mean is right for equal work only."),
+    (lambda *run: 1 / total_rate(*run), "these are seconds per image.",
      "Divide images by seconds."),
 )  # fmt: skip
 
@@ -80,26 +70,34 @@ RATE_MISTAKES: tuple[compare.Mistake, ...] = (
 WORKERS = (2, 8, 512)
 BYTES, BANDWIDTH, LATENCY = 100e6, 12.5e9, 20e-6
 WHOLE = BYTES / BANDWIDTH  # seconds that all gradients take
-RING_MISTAKES: tuple[compare.Mistake, ...] = (  # by the number of workers, in milliseconds
-    (lambda n: ring_seconds(n), "these are seconds.", "Convert them to milliseconds."),
-    (lambda n: 1000 * (2 * (n - 1) / n * WHOLE + LATENCY), "the latency is counted once.",
-     "A message starts when the previous one has arrived, so each of them adds its latency."),
-    (lambda n: 1000 * 2 * (n - 1) / n * WHOLE, "the latency is missing.",
-     "Each of the 2 (n − 1) messages adds it once."),
-    (lambda n: 1000 * 2 * (n - 1) * (LATENCY + WHOLE), "every message carries all gradients.",
-     "In a ring, it carries a chunk: 1/n of them."),
-)  # fmt: skip
-
-
-def ring(answer: Any) -> str:
-    """Check the milliseconds of an all-reduce, predicted for each of WORKERS."""
-    right = compare.predicted(answer, WORKERS, lambda n: 1000 * ring_seconds(n), RING_MISTAKES)
-    return f"{', '.join(f'{value:.2f}' for value in right)} ms, message by message."
 
 
 def ring_seconds(workers: int) -> float:
     """Return the time of a ring all-reduce: each message waits for the one before it."""
     return 2 * (workers - 1) * (LATENCY + WHOLE / workers)
+
+
+def in_ms(seconds: Callable[[int], float]) -> dict[int, float]:
+    """Return milliseconds for each of WORKERS."""
+    return {n: 1000 * seconds(n) for n in WORKERS}
+
+
+RING_MISTAKES: tuple[compare.Mistake, ...] = (
+    ({n: ring_seconds(n) for n in WORKERS}, "these are seconds.", "Convert them to milliseconds."),
+    (in_ms(lambda n: 2 * (n - 1) / n * WHOLE + LATENCY), "the latency is counted once.",
+     "Add it for each message, which starts when the previous one has arrived."),
+    (in_ms(lambda n: 2 * (n - 1) / n * WHOLE), "the latency is missing.",
+     "Add it once for each of the 2 (n − 1) messages."),
+    (in_ms(lambda n: 2 * (n - 1) * (LATENCY + WHOLE)), "every message carries all gradients.",
+     "Send chunks: in a ring, a message carries 1/n of them."),
+)  # fmt: skip
+
+
+def ring(answer: Any) -> str:
+    """Check the milliseconds of an all-reduce, predicted for each of WORKERS."""
+    right = in_ms(ring_seconds)
+    compare.predicted(answer, right, RING_MISTAKES, "Count one message after another.")
+    return f"{', '.join(f'{value:.2f}' for value in right.values())} ms, message by message."
 
 
 # --- ex08.overlap ---------------------------------------------------------------------------------
@@ -118,11 +116,8 @@ EXCHANGES: tuple[tuple[float, list[float], list[float]], ...] = (
 def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
     """Check the efficiency of EXCHANGES."""
     compare.examine(
-        answer, EXCHANGES, lambda *case: case[0] / step_seconds(*case), OVERLAP_MISTAKES,
-        functools.partial(compare.number, what="the efficiency"),
-        functools.partial(math.isclose, rel_tol=1e-5),
-        show=lambda compute, ready, takes: f"compute {compute:g}, ready {ready}, takes {takes}",
-    )  # fmt: skip
+        answer, EXCHANGES, lambda *case: case[0] / step_seconds(*case), OVERLAP_MISTAKES
+    )
     return f"{len(EXCHANGES)} steps: hidden, exposed, queueing, in one piece, no exchange."
 
 
@@ -136,17 +131,17 @@ def step_seconds(compute: float, ready: Sequence[float], takes: Sequence[float])
 
 OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda c, ready, takes: step_seconds(c, ready, takes) / c, "this is step over compute.",
-     "Efficiency is compute over step, at most 1."),
+     "Divide compute by step, which gives at most 1."),
     (step_seconds, "these are the seconds of the step.",
      "Divide the compute time by them."),
     (lambda c, ready, takes: c / (c + sum(takes)), "nothing is hidden.",
-     "A bucket is sent as soon as it is ready, while the rest is computed."),
+     "Send a bucket as soon as it is ready, while the rest is computed."),
     (lambda c, ready, takes: c / max([c, *map(sum, zip(ready, takes, strict=True))]),
      "the buckets are sent at the same time.",
-     "There is one link: a bucket starts when the previous one is done."),
+     "Start a bucket when the previous one is done: there is one link."),
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
      "only the last bucket counts.",
-     "It may have to wait for earlier ones: follow the link from bucket to bucket."),
+     "Follow the link from bucket to bucket: the last may wait for earlier ones."),
 )  # fmt: skip
 
 

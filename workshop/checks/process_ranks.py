@@ -8,7 +8,6 @@ the ranks of each case. Their results come back as plain data, and the check jud
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import sys
@@ -23,18 +22,18 @@ from typing import Any
 import numpy as np
 
 from rn50lib.distributed.launch_env import end_with_parent
-from workshop.checks import alone, compare
+from workshop.checks import alone, compare, engine
 from workshop.checks.compare import wrong
 
 LIMIT_S = 90.0
 WAIT_S = 6.0  # a rank that waits longer for the others waits forever
-STUCK = "stuck"
+STUCK = {"stuck": True}
 
 
 def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, Any]]) -> list[Any]:
     """Return the results of the `size` ranks of each case; `work` names a function of this file.
 
-    A result is the data that it returned, or a dictionary with `wrong`, `error` or `stuck`.
+    A result is the data that it returned, or a dictionary with `wrong`, `failed` or `stuck`.
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
@@ -42,28 +41,26 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
         words = [work, answer.__name__, str(place), json.dumps(list(cases))]
         env, module = {"GLOO_SOCKET_IFNAME": "lo"}, "workshop.checks.process_ranks"
         if problem := alone.run_module(module, words, "the group", LIMIT_S, env):
-            return [[{"error": "RuntimeError", "text": problem, "place": ""}]]
+            raise compare.Failed(problem, "")
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found
 
 
-def results_of(found: Sequence[Any]) -> list[Any]:
+def results_of(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the results of a case's ranks.
 
-    Raises the error of the first rank that has one, and Wrong for ranks that waited forever.
+    Raises Failed or Wrong for the first rank that has an error, and Wrong for ranks that waited
+    forever.
     """
     for entry in found:
-        if isinstance(entry, dict) and "wrong" in entry:
+        if "wrong" in entry:
             wrong(*entry["wrong"])
-        if isinstance(entry, dict) and "error" in entry:
-            kind = getattr(builtins, entry["error"], RuntimeError)
-            problem: Any = (kind if issubclass(kind, Exception) else RuntimeError)(entry["text"])
-            problem.learners_place = entry["place"]
-            raise problem
-    if any(isinstance(entry, dict) and STUCK in entry for entry in found):
+        if "failed" in entry:
+            raise compare.Failed(*entry["failed"])
+    if STUCK in found:
         wrong(
             "some ranks called the group and others did not, so that all wait forever.",
-            "A call of torch.distributed needs all ranks: every rank must make it.",
+            "Make each call of torch.distributed on every rank, without an `if` around it.",
         )
     return list(found)
 
@@ -101,7 +98,9 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
     import torch
 
     found = compare.call(answer, torch.tensor(case["sums"][rank], dtype=torch.float64))
-    found = compare.dictionary(found, '{"loss": …, "top1": …, "top5": …}')
+    if not isinstance(found, dict):
+        wrong(f"the result is {compare.kind_of(found, 'a dictionary')}.",
+              "Return loss, top1 and top5 by name.")  # fmt: skip
     return {
         str(name): value.item() if isinstance(value, torch.Tensor | np.generic) else value
         for name, value in found.items()
@@ -109,7 +108,7 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
 
 
 def run_rank(
-    work: str, name: str, folder: Path, number: int, rank: int, case: dict[str, Any]
+    work: str, name: str, folder: Path, case: dict[str, Any], group: str, rank: int
 ) -> None:
     """Run one rank of one case, from its start to its result in a file."""
     import torch
@@ -117,59 +116,49 @@ def run_rank(
 
     torch.set_num_threads(1)
     end_with_parent()
-    file = folder / "answer.py"
+    answer = getattr(alone.load(folder / "answer.py"), name)
+    found: dict[str, Any]
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/group{number}", rank=rank,
+            "gloo", init_method=f"file://{folder}/{group}", rank=rank,
             world_size=case["size"], timeout=timedelta(seconds=WAIT_S),
         )  # fmt: skip
         with compare.time_limit(2 * WAIT_S):
-            found = globals()[work](getattr(alone.load(file), name), rank, case)
+            found = globals()[work](answer, rank, case)
     except compare.Wrong as problem:
         found = {"wrong": [problem.diagnosis, problem.remedy]}
     except (Exception, SystemExit, compare.TooLong) as error:
-        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-        late = isinstance(error, compare.TooLong)
-        found = {
-            "error": "TimeoutError" if late else type(error).__name__,
-            "text": str(error).strip().split("\n")[0],
-            "place": f"In {lines[-1].name}: `{lines[-1].line}`." if lines else "",
-        }
+        found = {"failed": [engine.message(error), engine.own_frame(error, answer)]}
         # Gloo's errors on a rank whose partners do not come, or have gone
         words = ("ransport", "imed out", "closed by peer")
         if isinstance(error, RuntimeError) and any(w in traceback.format_exc() for w in words):
-            found = {STUCK: True}
-    (folder / f"{number}-{rank}.json").write_text(json.dumps(found))
+            found = STUCK
+    (folder / f"{group}-{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # ends the group, also for ranks that still wait
 
 
-def main(argv: list[str]) -> int:
+def main(work: str, name: str, folder: Path, cases: list[dict[str, Any]]) -> None:
     """Run all cases, and write found.json."""
     import torch  # noqa: F401 before the ranks are forked, once for all
 
     end_with_parent()
-    work, name, folder, cases = argv[0], argv[1], Path(argv[2]), json.loads(argv[3])
     fork = get_context("fork")
-    found = []
+    results: list[list[dict[str, Any]]] = []
     for number, case in enumerate(cases):
-        ranks = [
-            fork.Process(target=run_rank, args=(work, name, folder, number, rank, case))
-            for rank in range(case["size"])
-        ]
-        for process in ranks:
+        given, ranks = (work, name, folder, case, f"group{number}"), range(case["size"])
+        processes = [fork.Process(target=run_rank, args=(*given, rank)) for rank in ranks]
+        for process in processes:
             process.start()
-        for process in ranks:
+        for process in processes:
             process.join(3 * WAIT_S)
-            if process.is_alive():
-                process.kill()
-        files = [folder / f"{number}-{rank}.json" for rank in range(case["size"])]
-        found.append([json.loads(f.read_text()) if f.exists() else {STUCK: True} for f in files])
-        if any(STUCK in one or one.get("error") == "TimeoutError" for one in found[-1]):
-            found += [found[-1]] * (len(cases) - len(found))  # the other cases would wait as long
+            process.kill()
+        files = [folder / f"group{number}-{rank}.json" for rank in ranks]
+        results.append([json.loads(f.read_text()) if f.exists() else STUCK for f in files])
+        if STUCK in results[-1] or "TooLong" in str(results[-1]):
+            results += [results[-1]] * (len(cases) - number - 1)  # they would wait as long
             break
-    (folder / "found.json").write_text(json.dumps(found))
-    return 0
+    (folder / "found.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), json.loads(sys.argv[4]))

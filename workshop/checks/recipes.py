@@ -13,8 +13,9 @@ import numpy as np
 from data_prep.tfrecordwriter import serialize_example
 from workshop import try_script
 from workshop.checks import alone
-from workshop.checks.compare import wrong
+from workshop.checks.compare import Failed, wrong
 from workshop.errors import RunFailed
+from workshop.observe import verdict
 
 RANKS, BATCH, IMAGES, SIDE = 2, 4, 96, 16
 MORE_STEPS = 60  # than any right script takes: it is watched to its end
@@ -96,10 +97,8 @@ def signs() -> Path:
 
 def horovod(answer: Callable[..., Any]) -> str:
     """Check recipe 1: `answer(data, out)`."""
-    found = run(answer)
-    if "error" in found:
-        failed(found)
-    rows, steps = found["rows"], found["steps"]
+    seen = run(answer)
+    rows, steps = {row.change: (row.status, row.evidence) for row in seen.rows}, seen.steps
     there = sum(rows[change][0] == "seen" for change in MISSING) / len(MISSING)
     for change, (what, remedy) in MISSING.items():
         status, evidence = rows[change]
@@ -119,42 +118,31 @@ def horovod(answer: Callable[..., Any]) -> str:
     )
 
 
-def failed(found: dict[str, Any]) -> None:
-    """Raise Wrong, or an error, for a script that failed."""
-    error, place = found["error"], found["place"]
-    if any(word in error for word in ("not been initialized", "has not been init")):
-        wrong("the script ends in: " + error, MISSING["start"][1])
-    problem = RuntimeError(error)
-    problem.learners_place = place  # type: ignore[attr-defined]
-    raise problem
+def run(answer: Callable[..., Any], end: str = CALL) -> verdict.Result:
+    """Run the learner's cell and `end` as a script, on two ranks and on one; return the verdict.
 
-
-def run(answer: Callable[..., Any], end: str = CALL) -> dict[str, Any]:
-    """Run the learner's cell and `end` as a script, on two ranks and on one.
-
-    Its images are in signs.npz, in the same folder. Returns what was seen, as plain data.
+    Its images are in signs.npz, in the same folder. Raises Failed, or Wrong if Horovod was not
+    started.
     """
-    with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
-        script = Path(folder) / "train.py"
+    with tempfile.TemporaryDirectory(prefix="recipe-") as name:
+        folder = Path(name)
+        script = folder / "train.py"
         script.write_text(alone.cell_of(answer) + end, encoding="utf-8")
-        with np.load(draw_signs(Path(folder) / "signs.npz")) as file:
+        with np.load(draw_signs(folder / "signs.npz")) as file:
             images, labels = file["images"], file["labels"]
-        (Path(folder) / "out").mkdir()
+        (folder / "out").mkdir()
         if end == READING:
-            write(Path(folder) / "records", (255 * images).astype(np.uint8), labels, 4)
+            write(folder / "records", (255 * images).astype(np.uint8), labels, 4)
         try:
-            seen = try_script(
-                script,
-                ranks=RANKS,
-                launcher="horovodrun",
-                steps=MORE_STEPS,
-                single=end == CALL,
-                env={"CUDA_VISIBLE_DEVICES": ""},
-            )
+            return try_script(
+                script, ranks=RANKS, launcher="horovodrun", steps=MORE_STEPS,
+                single=end == CALL, env={"CUDA_VISIBLE_DEVICES": ""},
+            )  # fmt: skip
         except RunFailed as problem:
-            return script_error(problem.log, script)
-    rows = {row.change: [row.status, row.evidence] for row in seen.rows}
-    return {"rows": rows, "steps": seen.steps}
+            error, place = script_error(problem.log, script)
+    if "not been initialized" in error or "has not been init" in error:
+        wrong(f"the script ends in: {error}", MISSING["start"][1])
+    raise Failed(error, place)
 
 
 def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> list[str]:
@@ -175,24 +163,22 @@ def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> 
 
 def tfrecord(read: Callable[..., Any]) -> str:
     """Check recipe 2, once `read(shards, rank, size, batch, seed)` gives the right batches."""
-    found = run(read, READING)
-    if "error" in found:
-        failed(found)
-    status, evidence = found["rows"]["share"]
+    seen = run(read, READING)
+    _, status, evidence = seen["share"]
     right = IMAGES // (RANKS * BATCH)
     # "not seen": without a Dataset.shard only pixels are compared, which the script does not change
-    if status == "missing" or found["steps"] != right:
-        wrong(f"on two ranks: {found['steps']} of {right} steps, {evidence}.",
+    if status == "missing" or seen.steps != right:
+        wrong(f"on two ranks: {seen.steps} of {right} steps, {evidence}.",
               "Shard the names of the files first, by size and rank.")  # fmt: skip
     return f"{right} steps on {RANKS} ranks: {evidence}."
 
 
-def script_error(traceback: str, script: Path) -> dict[str, str]:
-    """Return the `error` that a traceback ends with, and its innermost `place` in the script."""
-    lines = [line.strip() for line in traceback.strip().splitlines()]
+def script_error(log: str, script: Path) -> tuple[str, str]:
+    """Return the error that a traceback ends with, and its innermost place in the script."""
+    lines = [line.strip() for line in log.strip().splitlines()]
     place = ""
     for line, text in zip(lines, lines[1:], strict=False):
         if found := re.search(rf'{re.escape(script.name)}", line (\d+), in (.+)', line):
             place = f"In {found[2]}, line {found[1]} of the cell: `{text}`."
     errors = [line for line in lines if re.match(r"[\w.]+(: |$)", line)]
-    return {"error": (errors or lines or ["it failed"])[-1], "place": place}
+    return (errors or lines or ["it failed"])[-1], place

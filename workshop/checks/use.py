@@ -23,7 +23,6 @@ SMALL: dict[str, Any] = {
     "network": "tiny", "image_shape": 32, "dtype": "float32", "batch_size": 16, "threads": 1,
     "data_nthreads": 0, "num_epochs": 2, "num_examples": 640, "disp_batches": 10,
 }  # fmt: skip
-TWO_RANKS = ("shard",)
 FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
 SEAMS = (*REPLACEABLE, FRAMING)
 
@@ -38,11 +37,8 @@ def use(**given: Any) -> runs.Run | None:
     """
     show_user_errors_plainly()
     functions = {name: value for name, value in given.items() if name in SEAMS}
-    if not functions:
-        raise UserError(f"use() needs a function for one of {', '.join(SEAMS)}")
-    if FRAMING in functions and len(functions) > 1:
-        others = ", ".join(REPLACEABLE)
-        raise UserError(f"use({FRAMING}=…) packs records: call use() again for {others}")
+    if not functions or (FRAMING in functions and len(functions) > 1):
+        raise UserError(f"pass a function for one of {', '.join(REPLACEABLE)}, or {FRAMING} alone")
     for name, function in functions.items():
         if not callable(function):
             raise UserError(f"use({name}=…) needs the function itself, not {function!r}")
@@ -57,12 +53,11 @@ def use(**given: Any) -> runs.Run | None:
     file = write(here.number, list(functions.values()))
     if "data_root" not in given:
         session.ensure_data(here.data_root, here.profile)
-    if FRAMING in functions:
-        data_root = Path(given.get("data_root", here.data_root))
-        pack(f"{file}:{functions[FRAMING].__name__}", data_root)
-        return None
     override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
-    fields = SMALL | {"n": 2 if set(functions) & set(TWO_RANKS) else 1}
+    if FRAMING in functions:
+        pack(override[0].partition("=")[2], Path(given.get("data_root", here.data_root)))
+        return None
+    fields = SMALL | {"n": 2 if "shard" in functions else 1}
     fields |= {name: value for name, value in given.items() if name not in REPLACEABLE}
     run = runs.train(name=f"{here.number}-{'-'.join(functions)}", override=override, **fields)
     run.wait()

@@ -32,7 +32,8 @@ class Watch:
     def __init__(self) -> None:
         self.passes: list[dict[str, Any]] = []
         self.rates: list[float] = []
-        self.arrays: dict[str, list[Tensor]] = {"prints": [], "logits": []}
+        self.prints: list[Tensor] = []
+        self.logits: list[Tensor] = []
         self.inside = 0  # how many forward passes are inside each other
 
     def enter(self, module: Any, inputs: Any) -> None:
@@ -56,9 +57,8 @@ class Watch:
             output.register_hook(lambda gradient: entry.update(trained=True))
         self.passes.append(entry)
         with torch.no_grad():
-            cells = F.adaptive_avg_pool2d(x.detach().float(), CELLS)
-            self.arrays["prints"].append(cells.flatten(1))
-            self.arrays["logits"].append(output.detach().double().clone())
+            self.prints.append(F.adaptive_avg_pool2d(x.float(), CELLS).flatten(1))
+            self.logits.append(output.double().clone())
 
     def on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.rates.append(float(optimizer.param_groups[0]["lr"]))
@@ -72,27 +72,22 @@ def run(data: str, file: Path, out: Path) -> None:
         modules.register_module_forward_hook(watch.leave, always_call=True),
         register_optimizer_step_pre_hook(watch.on_step),
     ]
+    began = time.perf_counter()
     try:
-        began = time.perf_counter()
         alone.load(file).train(data, str(out))
-        seconds = time.perf_counter() - began
     except (Exception, SystemExit):
         (out / "failed.txt").write_text(traceback.format_exc())
         return
     finally:
+        seconds = time.perf_counter() - began
         for hook in hooks:
             hook.remove()
-    arrays: dict[str, Any] = {
-        name: torch.cat(parts).numpy() if parts else np.zeros((0, 1))
-        for name, parts in watch.arrays.items()
-    }
-    np.savez(out / "seen.npz", **arrays)
+    arrays = [torch.cat(parts or [torch.zeros(0, 1)]) for parts in (watch.prints, watch.logits)]
+    np.savez(out / "seen.npz", prints=arrays[0].numpy(), logits=arrays[1].numpy())
     seen = {"seconds": seconds, "passes": watch.passes, "rates": watch.rates}
     (out / "seen.json").write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":
-    # warm PyTorch up, which is not part of the script's work
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
-    net(torch.zeros(2, 3, 8, 8)).sum().backward()
+    torch.nn.Linear(2, 2)(torch.zeros(2, 2)).sum().backward()  # PyTorch's own start does not count
     run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
