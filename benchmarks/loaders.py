@@ -31,8 +31,8 @@ OURS = {  # name: loader, backend
     "dali": ("dali", "torch"),
 }
 PAIRS = (
-    ("native, torch", "simplejpeg + OpenCV"), ("native, torch", "torchvision"),
-    ("native, torch", "tf.data"), ("native, torch", "bare DALI"),
+    ("native, torch", "simplejpeg + OpenCV"), ("native, torch", "SPDL"),
+    ("native, torch", "torchvision"), ("native, torch", "tf.data"), ("native, torch", "bare DALI"),
     ("native, tensorflow", "tf.data"), ("dali", "bare DALI"),
 )  # fmt: skip
 BATCH = 64
@@ -103,6 +103,20 @@ def pytorch(data_set, root: Path, size: int, workers: int):
     )  # fmt: skip
 
 
+def spdl(root: Path, size: int, workers: int):
+    """Yield the batches of SPDL, whose threads run the same functions as `ByHand`'s processes."""
+    import torch
+    from spdl.pipeline import PipelineBuilder
+
+    files = ByHand(root, size)
+    order = random.sample(range(len(files)), len(files))
+    line = PipelineBuilder().add_source(order).pipe(files.__getitem__, concurrency=workers)
+    line = line.aggregate(BATCH, drop_last=True).pipe(torch.utils.data.default_collate)
+    pipeline = line.add_sink(4).build(num_threads=workers + 1)
+    with pipeline.auto_stop():
+        yield from pipeline.get_iterator()
+
+
 def tfdata(root: Path, size: int, workers: int):
     """Return the batches of tf.data."""
     import tensorflow as tf
@@ -161,6 +175,7 @@ def dali(root: Path, size: int, workers: int):
 
 PEERS = {
     "simplejpeg + OpenCV": functools.partial(pytorch, ByHand),
+    "SPDL": spdl,
     "torchvision": functools.partial(pytorch, pillow),
     "tf.data": tfdata,
     "bare DALI": dali,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import itertools
 import sys
 import tempfile
@@ -26,7 +25,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-PEERS = {"train": ["eager", "compile"], "predict": ["eager", "compile", "ONNX Runtime"]}
+from rn50.parser import ENGINES
+
+PEERS = {"train": ["eager", "compile"], "predict": ["eager", "compile", "ONNX Runtime", "OpenVINO"]}
 # how much answers may differ, as a share of the loss, or of the logits about their mean
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1}
 started: dict = {}  # in a contestant's process: its work
@@ -38,7 +39,8 @@ started: dict = {}  # in a contestant's process: its work
 def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     """Return the work of `rn50 run` and `rn50 predict`."""
     from rn50.autoconfig import resolve
-    from rn50lib import checkpoint
+    from rn50.parser import predictor_of
+    from rn50lib import checkpoint, hooks
     from rn50lib import distributed as comm
     from rn50lib.data import Batch
     from rn50lib.hardware import machine
@@ -50,6 +52,7 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
         only_inference=args.job == "predict",
     )  # fmt: skip
     config = resolve(asked, machine(), 1000).experiment
+    hooks.install(predictor_of(args.engine))
     net = config.to_network()
     step = build_step(config, net, comm.connect())
     arrays = checkpoint.load(args.weights, 0).arrays
@@ -104,17 +107,24 @@ def predictor(args: argparse.Namespace, images: np.ndarray):
 
 
 def onnx_predictor(args: argparse.Namespace, images: np.ndarray):
-    """Return the prediction of ONNX Runtime."""
+    """Return the prediction of ONNX Runtime or OpenVINO."""
+    whole = Normalised(args.weights, torch.float32).eval()
+    program = torch.onnx.export(whole, (torch.from_numpy(images),), dynamo=True, verbose=False,
+                                input_names=["images"])  # fmt: skip
+    content = program.model_proto.SerializeToString()
+    if args.name == "OpenVINO":
+        import openvino
+
+        precision = "f32" if args.dtype == "float32" else "bf16"
+        settings = {"INFERENCE_NUM_THREADS": args.threads, "PERFORMANCE_HINT": "LATENCY",
+                    "INFERENCE_PRECISION_HINT": precision}  # fmt: skip
+        network = openvino.Core().compile_model(content, "CPU", settings)
+        return lambda: torch.from_numpy(network(images)[0]).softmax(1).numpy()
     import onnxruntime
 
-    whole = Normalised(args.weights, torch.float32).eval()
-    file, options = io.BytesIO(), onnxruntime.SessionOptions()
-    torch.onnx.export(whole, (torch.from_numpy(images),), file, dynamo=False,
-                      input_names=["images"])  # fmt: skip
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
-    session = onnxruntime.InferenceSession(
-        file.getvalue(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return lambda: torch.from_numpy(session.run(None, {"images": images})[0]).softmax(1).numpy()
 
 
@@ -154,7 +164,7 @@ def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype:
     elif args.job == "train":
         started["work"] = trainer(args, images, numbers)
     else:
-        make = onnx_predictor if name == "ONNX Runtime" else predictor
+        make = onnx_predictor if name in ("ONNX Runtime", "OpenVINO") else predictor
         started["work"] = make(args, images)
     return np.asarray(started["work"](), np.float64)
 
@@ -232,6 +242,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=tuple(TOLERANCES), default=list(TOLERANCES))
     parser.add_argument("--threads", type=int, default=len(measure.CORES))
     parser.add_argument("--seconds", type=float, default=1.0, help="of work in each turn")
+    parser.add_argument("--engine", choices=ENGINES, default="torch", help="of ours, in predict")
     parser.add_argument("--cpu", action="store_true", help="compare processor seconds")
     args = parser.parse_args()
     measure.set_environment(args.threads)
