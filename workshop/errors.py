@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 from typing import Any
 
 from rn50lib.errors import UserError
 
+HINTS = {  # what a failed script printed, and what to do
+    r"has no attribute 'synchronize'": "the optimizer has to be hvd.DistributedOptimizer(…)",
+    r"module 'horovod(\.tensorflow)?' has no": "PyTorch's part is `import horovod.torch as hvd`",
+    r"Default process group|init_process_group": "with Horovod, pass both numbers:"
+    " DistributedSampler(data, hvd.size(), hvd.rank())",
+    r"does not expose valid metadata": 'the iterator finds the reader by its name: name="reader"',
+    r"libcuda\.so": "without a GPU, a pipeline needs device_id=None",
+    r"Long or Byte, but got Int": "DALI's labels are int32: labels.long()",
+    r"num_samples=0": "there are no images in train/CLASS: is --data right?",
+}
+
 
 class RunFailed(UserError):
-    """A training run that ended with an error. `log` holds the last lines that it printed."""
+    """A training run that ended with an error.
+
+    `log` holds the last lines that it printed, and a hint if the error is a common one.
+    """
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
-        self.log = log
+        hints = [f"\nHint: {hint}" for text, hint in HINTS.items() if re.search(text, log)]
+        self.log = log + "".join(hints)
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython prints instead of a traceback."""

@@ -7,6 +7,7 @@ you edit it, predict the effect, run it, and see the figure grow.
 from __future__ import annotations
 
 import difflib
+import html
 import json
 import re
 import shutil
@@ -70,13 +71,15 @@ def script(rung: str) -> Path:
 
 
 def changes(rung: str, before: str) -> None:
-    """Print how the finished script of a rung differs from the one before, as a diff."""
+    """Show how the finished script of a rung differs from the one before: a folded diff."""
     old, new = (finished(name) for name in (before, rung))
     lines = difflib.unified_diff(
         old.read_text().splitlines(), new.read_text().splitlines(), old.name, new.name,
         n=1, lineterm="",
     )  # fmt: skip
-    print("\n".join(lines))
+    text = "\n".join(lines)
+    page = f"<details><summary>Show {new.name}</summary><pre>{html.escape(text)}</pre></details>"
+    output.Slot().update({"text/plain": text, "text/html": page})
 
 
 def predict(rung: str, factor: float) -> None:
@@ -180,6 +183,10 @@ def _warnings(text: str) -> list[str]:
         found.append(
             '✗ autocast("cuda") does nothing without a GPU: pass device.type instead of "cuda".'
         )
+    calls = {"scale", "step", "update"} if "GradScaler(" in code else set()
+    lacks = [f"scaler.{name}" for name in sorted(calls) if not re.search(rf"\.{name}\(", code)]
+    if lacks:
+        found.append(f"✗ The loss scaler needs {' and '.join(lacks)}, too.")
     return found
 
 

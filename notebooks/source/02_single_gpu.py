@@ -160,7 +160,7 @@ print(text[text.index("    def now():") :])
 #
 # ### Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation, start-up included.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation. (The printed loss is of one small batch after a few steps: 2 to 10 is normal.)
 
 # %%
 import psutil
@@ -217,7 +217,7 @@ for name, ips in speeds.items():
           f"{10 * 4 * hours / 24:,.0f} days")  # fmt: skip
 
 # %% [markdown]
-# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, with validation included. A fleet of cars cannot wait 40 × 22.9 hours for its new model. That is the reason for everything that follows.
+# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, validation included. A fleet of cars cannot wait 40 × 22.9 hours for its new model.
 #
 # ### Memory limits the batch
 #

@@ -89,7 +89,7 @@ nb03.explore_ring()
 print(inspect.getsource(nb03.all_reduce))
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, also use other patterns.
+# Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, know other patterns too.
 #
 # ## Recipe 1: “press the sport button”
 #
@@ -121,7 +121,7 @@ print(inspect.getsource(nb03.all_reduce))
 # 4. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
 # 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 #
-# In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` are there only for the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest. So the clock shows only what the backward pass does not hide.
+# In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` are there only for the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest. The clock shows only what the backward pass does not hide.
 #
 # **Your turn.** Type these changes into your `runs/train.py`. **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or, without Horovod, DDP), the finished script runs.
 
@@ -138,10 +138,11 @@ print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 # %%
 script = workshop.ladder.script(rung)
 flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]
+flags += ["--save", "weights.pt"]
 workshop.try_script(script, "--data", session.data_root, *flags, ranks=workers, steps=3)
 
 # %% [markdown]
-# `rn50 workshop try SCRIPT -n 2` does the same in a terminal.
+# In a terminal: `rn50 workshop try train.py -n 2 -- --data FOLDER --batch-size 4`.
 #
 # ### Leave out each change
 #
@@ -222,7 +223,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 #
 # ### The talk's `mpirun` line
 #
-# On a cluster, MPI can start the processes. The talk's line, flag by flag:
+# On a cluster, MPI starts the processes. The talk's line, flag by flag:
 #
 # ```
 # mpirun -np 8 --allow-run-as-root -H localhost:8 -bind-to none -map-by slot \

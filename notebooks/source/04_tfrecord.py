@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure whether the input limits a training run, store images as TFRecord shards, and build a tf.data pipeline stage by stage, for one rank or for many.
 #
-# **Time:** 35 minutes · **Needs:** notebook 03, TensorFlow, and Horovod for the last parts · **On a CPU:** about 4 minutes to run
+# **Time:** 50 minutes · **Needs:** notebook 03, TensorFlow, and Horovod for the last parts · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -436,7 +436,7 @@ if TF:
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
-# `train_horovod.py` is recipe 1 in current TensorFlow: the loop of `train_single.py` with Horovod's five changes. The next cell copies it to `runs/lesson-04/recipe2.py` and shows where Python loads the images. Your `runs/train.py` stays as it is.
+# `train_horovod.py` is recipe 1 in current TensorFlow: the loop of `train_single.py` with Horovod's five changes. The next cell copies it to `runs/lesson-04/recipe2.py` and shows where Python loads the images and uses them. Your `runs/train.py` stays as it is.
 
 # %%
 recipes = Path(os.environ["RECIPES"])
@@ -450,9 +450,15 @@ if not mine.exists():
     shutil.copy(before, mine)
 text = before.read_text()
 print(text[text.index("def load(") : text.index("def checksum(")])
+print(text[text.index("    batches = ") : text.index("        risen = ")])
 
 # %% [markdown]
-# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)` (`size` is the number of ranks), which returns a dataset with the seven stages in order, and adapt `main`. The talk's schema has `height` and `width` (int64), `img_raw` (pixels for `tf.io.decode_raw`) and `label` (float32, from 0). All ranks must take the same number of steps, so count the records in the index files: `index/NAME.idx` has a line for each.
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one pass as a dataset of images and labels, with the seven stages in order. `size` is the number of ranks. The talk's schema has `height` and `width` (int64), `img_raw` (RGB bytes for `tf.io.decode_raw`: reshape them and divide by 255) and `label` (float32, from 0: cast it to int32). Then adapt `main`:
+#
+# 1. Replace `find_images`: the shards are `flags.data.glob("train-*-of-*")`.
+# 2. All ranks must take the same number of steps, so `share` is the smallest number of records of any rank. `index/NAME.idx` has a line for each record of a shard.
+# 3. Call `read` once, before the loop; `.take(steps_per_epoch).repeat()` makes it endless.
+# 4. Remove `names` and `--seen`.
 #
 # The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
 
@@ -463,6 +469,9 @@ print(text[text.index("def load(") : text.index("def checksum(")])
 #   --train-shards 4 2>&1
 
 # %%
+import importlib.util
+import sys
+
 script = after if mine.read_text() == before.read_text() else mine
 print(f"Using {script}")
 if os.environ["READY"]:
@@ -472,6 +481,14 @@ if os.environ["READY"]:
         env={"CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     print(tried)
+    sys.path.append(".")  # for model.py
+    spec = importlib.util.spec_from_file_location("recipe2", script)
+    recipe2 = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe2)
+    shards = sorted(map(str, Path(f"two-signs-{os.environ['SHARDS']}").glob("train-*-of-*")))
+    for rank in (0, 1):
+        read = recipe2.read(shards, rank, 2, 8, 0).take(100)
+        print(f"rank {rank} of 2 reads {sum(len(labels) for _, labels in read)} images in a pass")
 
 # %% [markdown]
 # The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 2 and 3. Two shortcuts do not work with Keras 3: Horovod's `DistributedOptimizer` in Keras's `fit` trains without averaging, and TensorFlow's own `MultiWorkerMirroredStrategy` [fails](https://github.com/keras-team/keras/issues/20585). Use `tf-keras`, or a loop such as this one.

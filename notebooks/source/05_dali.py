@@ -3,7 +3,7 @@
 #
 # After this notebook you can prove that a training run waits for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
 #
-# **Time:** 30 minutes · **Needs:** DALI, Horovod, and the script from notebook 03, which you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 40 minutes · **Needs:** DALI, Horovod, and the script from notebook 03, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -302,7 +302,7 @@ if DALI:
     loaders["DALI"] = iter(pipe.run, None)  # calls run() endlessly
 
 # %% [markdown]
-# Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round. Loaders also work ahead, so each turn first empties the queue.
+# Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Loaders also work ahead, so each turn first empties the queue.
 #
 # **Predict** the order, and DALI's speed relative to Pillow.
 
@@ -441,7 +441,13 @@ if DALI:
 #
 # ## Your turn: one more rung
 #
-# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` from `nvidia.dali.plugin.pytorch`. It needs the reader's `name`, and each batch is a list with a dictionary per pipeline: `data`, and `label` of shape (batch, 1). Try it before you look at the solution:
+# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` from `nvidia.dali.plugin.pytorch`. Each batch is a list with a dictionary per pipeline: `data`, and `label`, int32 of shape (batch, 1), so it needs `.squeeze(1).long()`.
+#
+# - Keep your script's crop: `random_area=[0.5, 1.0]`, `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do the same work.
+# - The iterator finds the reader by `name="reader"` and `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
+# - On a CPU, the pipeline needs `device_id=None`. Remove `set_epoch`; the classes are the folders in `train`.
+#
+# Try it before you open the solution:
 
 # %%
 workshop.ladder.changes("3_dali", "2_horovod")

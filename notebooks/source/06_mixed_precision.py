@@ -151,7 +151,7 @@ workshop.figure(
 print(finding)
 
 # %% [markdown]
-# These gradients lie at or below the lower end of `float16`'s range; weight gradients, being sums, are larger. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
+# These are the gradients of the layers' outputs, and they lie at or below the lower end of `float16`'s range. Weight gradients sum them over all pixels and images, so they are larger and overflow at a smaller scale than in the table. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
 # ## Write the loss scale yourself
 #
@@ -418,7 +418,7 @@ print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 #
 # ## Your turn: one more rung
 #
-# Open `runs/train.py`, which has used DALI since notebook 05, and add mixed precision. It takes seven lines. Try it before you look at the solution:
+# Open `runs/train.py`, which has used DALI since notebook 05, and add mixed precision. It takes seven lines. Try it before you open the solution:
 
 # %%
 workshop.ladder.changes("4_amp", "3_dali")

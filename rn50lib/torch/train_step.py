@@ -132,8 +132,7 @@ class TorchStep:
             return
         with gpu.explain_errors(self.config, training=False):
             images, labels = self.inputs(batch)
-            logits = self.predicted(images)[: batch.valid]
-            labels = labels[: batch.valid]
+            logits, labels = self.predicted(images)[: batch.valid], labels[: batch.valid]
             self.update_metrics(logits, labels, F.cross_entropy(logits, labels))
             self.queue.limit()
 
@@ -198,8 +197,7 @@ class TorchStep:
     def versions(self) -> dict[str, str]:
         found = {"torch": torch.__version__, "device": self.device}
         if self.device == "cuda":
-            found["device"] = torch.cuda.get_device_name()
-            found["cuda"] = str(torch.version.cuda)
+            found |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
             found["cudnn"] = str(torch.backends.cudnn.version())
         return found
 

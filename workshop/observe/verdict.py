@@ -208,8 +208,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
 def planned(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str] | None:
     """Judge which indices of the data set each rank's DataLoader reads in its first epoch.
 
-    Returns None if the data sets differ, if the script skips batches, or if it is unknown whether
-    the data set itself is smaller than on one rank.
+    Returns None if the data sets differ or if the script skips batches.
     """
     plans = [next(filter(None, rank.all("plan")), None) for rank in ranks]
     kinds = {(plan["data"], plan["size"]) for plan in plans if plan}
@@ -223,8 +222,11 @@ def planned(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str] | None:
         return SEEN, f"{text} {common or 'none'} of them on another rank too"
     once = all(len(indices) == len(set(indices)) for indices in read)
     single = next((p["size"] for rank in alone for p in rank.all("plan") if p), None)
-    if once and single == size and 4 * common > smallest:
-        return MISSING, f"{text} {common} of them on another rank too: the ranks do not share them"
+    if once and 4 * common > smallest:
+        text += f" {common} of them on another rank too"
+        if single == size:
+            return MISSING, f"{text}: the ranks do not share them"
+        return NOT_SEEN, f"{text}. A run on one rank decides it: leave out --no-single"
     return None
 
 

@@ -187,8 +187,11 @@ def test_a_folder_with_too_many_files_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox, "ENTRIES", 4)
-    for number in range(5):
-        (tmp_path / f"{number}.py").write_text("")
+    (tmp_path / "env").mkdir()  # not copied
+    for name in ("env/pyvenv.cfg", "env/a", "env/b", "env/c", "1.py", "2.py", "3.py", "4.py"):
+        (tmp_path / name).write_text("")
+    workshop.try_script(tmp_path / "1.py", launcher="python", single=False)
+    (tmp_path / "5.py").write_text("")
     with pytest.raises(UserError, match="more than 4 files"):
         workshop.try_script(tmp_path / "1.py", launcher="python", single=False)
 
@@ -207,6 +210,14 @@ def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
     assert "the same 40 samples" in result["share"].evidence
     assert "several ranks wrote model.pt" in result["writes"].evidence
     assert "✗ average the gradients" in result._repr_html_()
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_ranks_that_draw_at_random_are_not_called_sharing(tmp_path: Path) -> None:
+    path = edited(tmp_path, "ddp", DDP_NOISY, DDP_ALONE)
+    row = attempt(path, single=False)["share"]
+    assert row.status == "not seen" and "leave out --no-single" in row.evidence
 
 
 @pytest.mark.acceptance
@@ -300,7 +311,7 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
         (["gone.py"], "no such script: gone.py"),
         (["-n", "1", __file__], "a script is tried on 2 ranks or more"),
         ([__file__, "--launcher", "slurm"], "--launcher: invalid choice: 'slurm'"),
-        ([__file__, "--steps", "0"], "'0' must be a whole number of 1 or more"),
+        ([__file__, "--steps", "0"], "'0' must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str) -> None:
