@@ -3,7 +3,7 @@
 #
 # After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, measure latency, and measure throughput the way published tables do.
 #
-# **Time:** 25 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
