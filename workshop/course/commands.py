@@ -52,7 +52,8 @@ def parser() -> Parser:
     add("--check", action="store_true", help="write nothing; fail on differences or lint")
     add("--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR")
     add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
-    verb("lint", lint_masters, "check the masters against the rules")
+    add = verb("lint", lint_masters, "check the masters, or your notebooks, against the rules")
+    add("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="any .ipynb (the masters)")
     add = verb("run", run_course, "execute notebooks and write an HTML index")
     add("notebooks", nargs="*", help='numbers ("02"), names or paths')
     add("--all", action="store_true", help="every notebook of the course")
@@ -105,7 +106,7 @@ def main(argv: list[str]) -> int:
 def build_notebooks(args: argparse.Namespace) -> int:
     """Write the notebooks, or check that they match their masters."""
     from rn50lib.files import make_folder
-    from workshop.course import build, nbgrader
+    from workshop.course import build, gallery, nbgrader
 
     root = paths.need_checkout()
     masters = build.masters(root)
@@ -120,6 +121,8 @@ def build_notebooks(args: argparse.Namespace) -> int:
             print(args.solutions / made.path.name)
     elif args.check:
         lines = build.drift(root)
+        if not gallery.page(root).is_written:
+            lines.append(f"{gallery.PAGE} is not current: run `rn50 workshop build`")
         for line in lines:
             print(line, file=sys.stderr)
         status = print_lint(root)
@@ -127,7 +130,7 @@ def build_notebooks(args: argparse.Namespace) -> int:
             print(f"{len(masters)} notebooks match their masters")
         return 1 if lines else status
     else:
-        for made in [build.build(root, master) for master in masters]:
+        for made in [*(build.build(root, master) for master in masters), gallery.page(root)]:
             state = "written" if build.write(made) else "unchanged"
             print(f"{made.path.relative_to(root)}: {state}")
     return 0
@@ -144,8 +147,14 @@ def print_lint(root: Path) -> int:
 
 
 def lint_masters(args: argparse.Namespace) -> int:
-    """Check the masters."""
-    return print_lint(paths.need_checkout())
+    """Check the masters, or the cells of any notebooks."""
+    from workshop.course import lint
+
+    if not args.notebooks:
+        return print_lint(paths.need_checkout())
+    lines = [line for notebook in args.notebooks for line in lint.lint_notebook(notebook)]
+    print("\n".join(lines or ["nothing that hides a failure was found"]))
+    return 1 if lines else 0
 
 
 def run_course(args: argparse.Namespace) -> int:
