@@ -16,6 +16,7 @@ class Augmented(Dataset):
 
 
 workers = int(sys.argv[1])
-angles = [x for epoch in range(2) for x in DataLoader(Augmented(), None, num_workers=workers)]
+loader = DataLoader(Augmented(), None, num_workers=workers)
+angles = [angle for epoch in range(2) for angle in loader]
 print(f"{workers} workers, 16 samples: {len(set(angles))} different angles")
 print(" ".join(f"{angle:.2f}" for angle in angles[:8]))
