@@ -21,7 +21,7 @@ class Kind(NamedTuple):
 KINDS = {
     # Images.
     "empty-file": Kind(ERROR, "images of zero bytes", "copy them again, or remove them"),
-    "lfs-pointer": Kind(ERROR, "git-LFS pointers", "`git lfs pull` fetches the images"),
+    "lfs-pointer": Kind(ERROR, "git-LFS pointers", "`git lfs pull` fetches the files"),
     "no-image": Kind(ERROR, "files that are not JPEG or PNG", "convert them, or remove them"),
     "undecodable": Kind(ERROR, "images that do not decode", "copy them again, or remove them"),
     "unreadable": Kind(ERROR, "files that cannot be read", "look at the permissions and the disk"),

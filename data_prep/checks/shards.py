@@ -13,6 +13,7 @@ from data_prep.checks.folders import Part
 from data_prep.checks.images import check_files, check_image, check_records, digest
 from data_prep.checks.problems import Problems
 from rn50lib.data.recordfile import RecordError, read_pairs
+from rn50lib.data.source import LFS_POINTER
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, index_path, parse_example
 from rn50lib.errors import UserError
 
@@ -62,6 +63,10 @@ def check_shard(path: str, path_index: str | None) -> dict[str, Any]:
             for kind, text in _check_example(answer, offset, data):
                 answer["problems"].append([kind, path, text, offset])
     except RecordError as error:
+        with open(path, "rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                answer["problems"].append(["lfs-pointer", path, "in place of the shard"])
+                return answer
         text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
         lost = os.path.getsize(path) - (error.offset or 0) if os.path.exists(path) else 0
         text = (

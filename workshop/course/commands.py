@@ -40,7 +40,8 @@ def parser() -> Parser:
     add("--check", action="store_true", help="write nothing; fail on differences or lint")
     add("--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR")
     add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
-    verb("lint", lint_masters, "check the masters against the rules")
+    add = verb("lint", lint_masters, "check the masters, or your notebooks, against the rules")
+    add("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="any .ipynb (the masters)")
     add = verb("run", run_course, "execute notebooks and write an HTML index")
     add("notebooks", nargs="*", help='numbers ("02", "ex03") or paths')
     add("--all", action="store_true", help="every notebook of the course")
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> int:
 
 def build_notebooks(args: argparse.Namespace) -> int:
     """Write the notebooks, or check that they match their masters."""
-    from workshop.course import build, lint, nbgrader
+    from workshop.course import build, gallery, lint, nbgrader
 
     root = paths.need_checkout()
     masters = build.masters(root)
@@ -105,18 +106,21 @@ def build_notebooks(args: argparse.Namespace) -> int:
             write_file(path, build.build(root, master, solved=True))
             print(path)
     elif args.check:
-        return report([*build.drift(root), *lint.lint(root)])
+        return report([*build.drift(root), *gallery.drift(root), *lint.lint(root)])
     else:
         for master in masters:
             write_file(build.target(master), build.build(root, master))
-        print(f"{len(masters)} notebooks written")
+        write_file(root / gallery.PAGE, gallery.page(root))
+        print(f"{len(masters)} notebooks and {gallery.PAGE} written")
     return 0
 
 
 def lint_masters(args: argparse.Namespace) -> int:
-    """Check the masters against the rules."""
+    """Check the masters, or the cells of any notebooks."""
     from workshop.course import lint
 
+    if args.notebooks:
+        return report([line for path in args.notebooks for line in lint.lint_notebook(path)])
     return report(lint.lint(paths.need_checkout()))
 
 
