@@ -63,16 +63,12 @@ def check_shard(path: str, path_index: str | None) -> dict[str, Any]:
             for kind, text in _check_example(answer, offset, data):
                 answer["problems"].append([kind, path, text, offset])
     except RecordError as error:
-        with open(path, "rb") as file:
-            if file.read(len(LFS_POINTER)) == LFS_POINTER:
-                answer["problems"].append(["lfs-pointer", path, "in place of the shard"])
-                return answer
+        content = Path(path).read_bytes() if os.path.exists(path) else b""
+        kind = "lfs-pointer" if content.startswith(LFS_POINTER) else "damage"
         text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
-        lost = os.path.getsize(path) - (error.offset or 0) if os.path.exists(path) else 0
-        text = (
-            f"after {len(walked):,} good records: {text}; {lost:,} bytes from there were not read"
-        )
-        answer["problems"].append(["damage", path, text, error.offset])
+        lost = len(content) - (error.offset or 0)
+        text = f"after {len(walked):,} good records: {text}; {lost:,} bytes were not read"
+        answer["problems"].append([kind, path, text, error.offset])
         return answer
     if path_index and (problem := _check_index(path, path_index, walked)):
         answer["problems"].append(["index", path_index, problem])

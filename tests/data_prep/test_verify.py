@@ -323,7 +323,9 @@ def test_damaged_shard(root):
     assert ("damage", str(path), offsets[3]) in problems
     (text,) = {p.text for p in report.problems if p.kind == "damage"}
     assert "after 3 good records: damaged at offset" in text and "the checksum of its data" in text
-    assert f"{len(data) - offsets[3]:,} bytes from there were not read" in text
+    assert f"{len(data) - offsets[3]:,} bytes were not read" in text
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert ("lfs-pointer", str(path), 0) in found(root / "tfrecord")[0]
 
 
 def test_missing_and_wrong_indexes_and_missing_shards(root):
