@@ -2,13 +2,13 @@
 
     python benchmarks/loaders.py --rounds 10 --sizes 224 64 --cores 1 2
 
-Every contestant reads the same road signs (drawn on first use), crops 5 to 100 % of their area at
+Every contestant reads the same road signs (drawn on first use), crops 5 to 100% of their area at
 random, resizes the crop with antialiasing and delivers batches of 64 as uint8; the first batch is
 not timed. All are held to the same cores and have the same allocator setting. They do not do
 exactly the same: ours start again with each epoch, as training needs, and the others do not; ours,
 OpenCV's and TensorFlow's decode with libjpeg's fast transform, and at a fraction of the size if the
 crop holds more than is needed, but torchvision's can do neither, and DALI's no fraction; OpenCV
-averages over areas, the others use a triangle; TensorFlow's sampler draws 6 % smaller crops; DALI's
+averages over areas, the others use a triangle; TensorFlow's sampler draws 6% smaller crops; DALI's
 batches are views that are not copied.
 """
 
@@ -74,7 +74,7 @@ class ByHand:
 
 
 def sample_crop(height: int, width: int) -> tuple[int, int, int, int]:
-    """Return left, top, width and height of 5 to 100 % of the area, as torchvision draws them."""
+    """Return left, top, width and height of 5 to 100% of the area, as torchvision draws them."""
     for _ in range(10):
         area = height * width * random.uniform(0.05, 1.0)
         aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))

@@ -85,7 +85,7 @@ def to_int8(content: bytes, done: TrainConfig) -> bytes:
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
         answers = [session.run(["logits"], {"images": part})[0].argmax(1) for part in split(images)]
         top1 = 100 * np.mean(np.concatenate(answers) == labels)
-        print(f"{name}: {top1:.1f} % top-1 on {len(labels)} validation images")
+        print(f"{name}: {top1:.1f}% top-1 on {len(labels)} validation images")
     return result
 
 

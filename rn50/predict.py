@@ -109,9 +109,9 @@ def predict(
 
 
 def best(probabilities: np.ndarray, classes: Sequence[str]) -> str:
-    """Return the most likely classes of one image: "stop 97.1 %, yield 1.2 %"."""
+    """Return the most likely classes of one image: "stop 97.1%, yield 1.2%"."""
     likeliest = np.argsort(-probabilities, kind="stable")[:SHOWN]
-    return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f} %" for i in likeliest)
+    return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f}%" for i in likeliest)
 
 
 def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:

@@ -95,11 +95,11 @@ ROADSIGNS = shortened(
         REFERENCE,
         name="roadsigns",
         source="the reference's schedule, shortened; learning rate from a sweep on this data set",
-        lr=0.4,  # after 4 of 12 epochs: 67.7 % top-1 with 0.1, 77.8 % with 0.2, 84.3 % with 0.4
+        lr=0.4,  # after 4 of 12 epochs: 67.7% top-1 with 0.1, 77.8% with 0.2, 84.3% with 0.4
         batch_size=32,
         image_size=64,
         zero_gamma=True,
-        # a sign fills a quarter of its image: most crops of 5 % would miss it
+        # a sign fills a quarter of its image: most crops of 5% would miss it
         augmentation=Augmentation(area=(0.35, 1.0)),
         expected="top-1 84.6 to 87.8 (bfloat16) and 86.8 to 87.5 (float32), 3 seeds each",
     ),
@@ -137,7 +137,7 @@ NVIDIA_COSINE = replace(
     expected="top-1 77.12 ± 0.11 (mixed) and 76.95 ± 0.18 (TF32) on ImageNet, 8 x A100, published",
 )
 
-# MLPerf trains until 75.9 % are reached. Its rates end at 1e-4 and not at 0, and its last layer
+# MLPerf trains until 75.9% are reached. Its rates end at 1e-4 and not at 0, and its last layer
 # starts from smaller weights; the rate does not grow in proportion to the batch.
 MLPERF_LARS_8K = replace(
     REFERENCE,

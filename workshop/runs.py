@@ -111,12 +111,12 @@ def describe(line: dict[str, Any]) -> str:
     epoch = line["epoch"] + 1
     if line["phase"] == "epoch":
         shown = (
-            ("train.loss", "loss {:.3f}"), ("train.top1", "train top-1 {:.1f} %"),
-            ("val.top1", "val top-1 {:.1f} %"), ("train.total_ips", "{:.1f} img/s"),
+            ("train.loss", "loss {:.3f}"), ("train.top1", "train top-1 {:.1f}%"),
+            ("val.top1", "val top-1 {:.1f}%"), ("train.total_ips", "{:.1f} img/s"),
         )  # fmt: skip
         parts = [text.format(line[key]) for key, text in shown if line.get(key) is not None]
         return f"epoch {epoch} done: {', '.join(parts)}"
-    shown = (("loss", "loss {:.3f}"), ("top1", "top-1 {:.1f} %"), ("ips", "{:.1f} img/s"),
+    shown = (("loss", "loss {:.3f}"), ("top1", "top-1 {:.1f}%"), ("ips", "{:.1f} img/s"),
              ("lr", "learning rate {:.3g}"))  # fmt: skip
     parts = [text.format(line[key]) for key, text in shown if line.get(key) is not None]
     return f"epoch {epoch} {line['phase']}, step {line['step']}/{line['steps']}: {', '.join(parts)}"

@@ -115,7 +115,7 @@ class Session:
 
 
 def _unit(unit: str) -> str:
-    return f" {unit}" if unit else ""
+    return unit if unit in ("", "%") else f" {unit}"
 
 
 def start(number: str, profile: str = "auto") -> Session:

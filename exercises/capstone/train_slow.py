@@ -85,5 +85,5 @@ def train(data, out):
         loss, top1 = validate(net, validation, classes)
         report["val_loss"].append(loss)
         report["val_top1"].append(top1)
-        print(f"epoch {epoch}: validation loss {loss:.3f}, top-1 {top1:.1f} %")
+        print(f"epoch {epoch}: validation loss {loss:.3f}, top-1 {top1:.1f}%")
     Path(out, "report.json").write_text(json.dumps(report))

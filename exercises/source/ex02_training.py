@@ -75,7 +75,7 @@ workshop.check("ex02.work", extra_percent)
 from rn50lib import resnet as network
 
 v1, v15 = (network.resnet(50, version=name).macs(224) for name in ("v1", "v1.5"))
-print(f"v1   {v1:>13,} multiply-adds\nv1.5 {v15:>13,}, {100 * (v15 - v1) / v1:.2f} % more")
+print(f"v1   {v1:>13,} multiply-adds\nv1.5 {v15:>13,}, {100 * (v15 - v1) / v1:.2f}% more")
 
 # %% [markdown]
 # ## ex02.schedule · The learning rate

@@ -94,7 +94,7 @@ print(f"Measured: {both:,.0f} images per second.")
 # | `fn.crop_mirror_normalize` | pixels, `mean`, `std`, `mirror`, `dtype`, `output_layout` | `(pixel − mean) / std` |
 #
 # - Every rank reads different images, in a random order: its *shard* is number `rank` of `size`.
-# - A crop has 5 to 100 % of the image's area (`1.0` is all of it), and a width of 3/4 to 4/3 of its height. Both are lists `[from, to]`.
+# - A crop has 5 to 100% of the image's area (`1.0` is all of it), and a width of 3/4 to 4/3 of its height. Both are lists `[from, to]`.
 # - The output images are 64 × 64, half of them mirrored, `types.FLOAT` (float32), one plane per colour: `"CHW"`.
 # - The recipe's mean is 0.485, 0.456, 0.406 and its std 0.229, 0.224, 0.225, for red, green and blue from 0 to 1. The decoder's pixels range from 0 to 255.
 #

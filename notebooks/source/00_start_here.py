@@ -28,7 +28,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 #
 # The command below trains a network on images of twelve road signs. The network, `tiny`, uses the same code as ResNet-50 but trains in seconds. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
 #
-# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3 %. How much better will the network be after such a short run?
+# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run?
 
 # %% language="bash" magic_args="-e"
 # rm -f first*  # from an earlier run
@@ -65,7 +65,7 @@ fig, axes = plt.subplots(2, 4, figsize=(10, 5), layout="constrained")
 for ax, file, answer, share in zip(axes.flat, chosen, answers, sure, strict=True):
     ax.imshow(Image.open(file))
     ax.set(
-        xticks=[], yticks=[], title=f"{file.parent.name}", xlabel=f"{answer}, {100 * share:.0f} %"
+        xticks=[], yticks=[], title=f"{file.parent.name}", xlabel=f"{answer}, {100 * share:.0f}%"
     )
 right = sum(answers == truth)
 fig.suptitle(f"True class above, the network's answer below: {right} of 8 correct")
@@ -79,7 +79,7 @@ import json
 
 report = json.loads(Path("first.json").read_text())
 top1 = report["metrics"]["val.top1"]
-print("validation accuracy after each epoch:", [f"{value:.1f} %" for value in top1])
+print("validation accuracy after each epoch:", [f"{value:.1f}%" for value in top1])
 print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(report['metrics'])}")
 
 # %% [markdown]

@@ -66,7 +66,7 @@ print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 10
 print("colour modes here:", dict(modes))
 
 # %% [markdown]
-# The mean image size of ImageNet is the size of its archive divided by the number of images; the headers inside the archive are under 1 % of it. Next, look at the images, their shapes and their sizes.
+# The mean image size of ImageNet is the size of its archive divided by the number of images; the headers inside the archive are under 1% of it. Next, look at the images, their shapes and their sizes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -94,7 +94,7 @@ right.set(title="File sizes", xlabel="kilobytes", ylabel="training images")
 right.legend()
 upright = 100 * np.mean(height > width)
 finding = (
-    f"{upright:.0f} % are in portrait orientation; the largest file is {kilobytes.max():.0f} KB"
+    f"{upright:.0f}% are in portrait orientation; the largest file is {kilobytes.max():.0f} KB"
 )
 workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. {finding}.")
 print(finding)
@@ -114,7 +114,7 @@ in_val = {name: label for label, name in enumerate(sorted(per_class.keys() - {le
 scored = [file.parent.name for file in val if file.parent.name != left_out]
 perfect = 100 * np.mean([in_train[name] == in_val[name] for name in scored])
 print("labels in train:", in_train)
-print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f} % top-1")
+print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% top-1")
 
 # %% [markdown]
 # The missing folder shifts every label after it. With a plain folder loader nothing crashes, and the training loss looks healthy: only the validation accuracy is poor, and finding out why can take days. (`rn50` compares the two sets of folders and refuses to start.) So keep the list of classes next to the data, and look at some validation images with their labels.
@@ -395,7 +395,7 @@ print(
 for readers in (1, 8, 40):
     print(f"{IMAGENET * 0.001 / 60 / readers:6.1f} minutes with {readers} reader(s) at 1 ms each")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
-print(f"the price of packing: a second copy of the data, {overhead:.2f} % larger than the first")
+print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
 
 # %% [markdown]
 # At 1 ms per file, even 8 readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, and packing again whenever the data changes.
@@ -432,7 +432,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 saves little here: the originals already have a quality of 91 to 95. Yet pixels change, and Pillow halves the colour resolution. Resizing takes detail from the random crops. The recipe cuts out as little as 5 % of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5 % to DALI, so its default, 8 %, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
+# Quality 95 saves little here: the originals already have a quality of 91 to 95. Yet pixels change, and Pillow halves the colour resolution. Resizing takes detail from the random crops. The recipe cuts out as little as 5% of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5% to DALI, so its default, 8%, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
 #
 # ## One wrong bit
 #

@@ -125,8 +125,8 @@ def top1(model):
     return 100 * right / len(validation)
 
 
-print(f"with model.eval():    {top1(small.eval()):.1f} % correct")
-print(f"without model.eval(): {top1(small.train()):.1f} % correct")
+print(f"with model.eval():    {top1(small.eval()):.1f}% correct")
+print(f"without model.eval(): {top1(small.train()):.1f}% correct")
 
 # %% [markdown]
 # In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Training code can contain such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. **Predict** what the loss curve will look like.
@@ -135,7 +135,7 @@ print(f"without model.eval(): {top1(small.train()):.1f} % correct")
 small.load_state_dict(start)
 sorted_loader = DataLoader(photos, batch, drop_last=True, num_workers=2)
 unshuffled = train(small.train(), sorted_loader, session.loop_steps)
-print(f"top-1 {top1(small.eval()):.1f} %")
+print(f"top-1 {top1(small.eval()):.1f}%")
 fig, axes = plt.subplots(figsize=(10, 3), layout="constrained")
 axes.plot(losses, label="shuffled")
 axes.plot(unshuffled, "--", label="sorted by class")
@@ -144,7 +144,7 @@ axes.legend()
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
-# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that always gives the same answer is correct 1 time in 12, or 8.3 %.
+# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that always gives the same answer is correct 1 time in 12, or 8.3%.
 #
 # ## The whole script
 #
@@ -175,7 +175,7 @@ rung = workshop.ladder.climb(
 busy = psutil.cpu_percent()
 step_ms = rung["input_ms"] + rung["compute_ms"]
 waiting = 100 * rung["input_ms"] / step_ms
-print(f"{waiting:.0f} % of a step is waiting for input; the CPU was busy {busy:.0f} % of the time")
+print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0f}% of the time")
 
 # %% [markdown]
 # Two worker processes decode images *while* the model computes, so `input_ms` holds only the unhidden part, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
@@ -345,11 +345,11 @@ for name, conv in {
 }.items():
     (gradient,) = torch.autograd.grad(conv(ones).sum(), ones)
     used = (gradient != 0)[0, 0]
-    print(f"{name}: uses {100 * used.float().mean():.0f} % of its input")
+    print(f"{name}: uses {100 * used.float().mean():.0f}% of its input")
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5 % better in top-1 and about 5 % slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
+# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5% better in top-1 and about 5% slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
 
 # %%
 versions = ("v1", "v1.5")
@@ -365,7 +365,7 @@ for turn in range(pairs + 1):
             seconds[version].append(time.perf_counter() - begin)
 ratios = np.divide(seconds["v1.5"], seconds["v1"])
 work = [resnet.resnet(50, version=version).macs(224) for version in versions]
-print(f"v1.5 does {100 * (work[1] / work[0] - 1):.1f} % more work")
+print(f"v1.5 does {100 * (work[1] / work[0] - 1):.1f}% more work")
 print(
     f"and takes {np.median(ratios):.2f} times as long, from {min(ratios):.2f} to {max(ratios):.2f}"
 )
@@ -413,7 +413,7 @@ right.plot(done, metrics["val.top1"], "s--", label="validation")
 right.set(title="Accuracy", xlabel="epoch", ylabel="top-1 (%)", xticks=done)
 right.legend()
 accuracy = metrics["val.top1"][-1]
-workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f} %.")
+workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
 # **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? Your accuracy appears only if your run matches it.

@@ -259,7 +259,7 @@ timed = "measured" if "communication_ms" in found else "assumed: DDP's script do
 print(f"communication that is not hidden: {lost:.0f} ms per step ({timed})")
 per_image = found["compute_ms"] / batch
 for size in (8, 16, 32, 64, 128, 256):
-    print(f"batch {size:3} per worker: {100 * size * per_image / (size * per_image + lost):.0f} %")
+    print(f"batch {size:3} per worker: {100 * size * per_image / (size * per_image + lost):.0f}%")
 efficiency = 100 * batch * per_image / (batch * per_image + lost)
 
 # %% [markdown]
@@ -270,7 +270,7 @@ efficiency = 100 * batch * per_image / (batch * per_image + lost)
 # %%
 for precision in ("fp32", "fp16"):
     ips = {n: session.results[f"published.v100.{n}gpu.{precision}.ips"].value for n in (1, 4, 8)}
-    shares = ", ".join(f"{n} GPUs {100 * ips[n] / n / ips[1]:.1f} %" for n in (4, 8))
+    shares = ", ".join(f"{n} GPUs {100 * ips[n] / n / ips[1]:.1f}%" for n in (4, 8))
     step = {n: 1000 * (96 if precision == "fp32" else 208) * n / ips[n] for n in ips}
     print(f"{precision.upper()}: {shares}; 8 GPUs lose {step[8] - step[1]:.0f} of {step[8]:.0f} ms")
 
@@ -335,7 +335,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# On average over three recorded seeds, the full rate without warm-up ends barely below guessing (2.48), and the unscaled rate does not get below it at all. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74 % error) as at 256 (23.60 %).
+# On average over three recorded seeds, the full rate without warm-up ends barely below guessing (2.48), and the unscaled rate does not get below it at all. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Is it as accurate?
 #

@@ -53,7 +53,7 @@ class Signs(torch.utils.data.Dataset):
 
     def __getitem__(self, i):
         image = Image.open(self.files[i]).convert("RGB")
-        share = random.uniform(0.08, 1.0) ** 0.5  # of each side: 8 to 100 % of the area
+        share = random.uniform(0.08, 1.0) ** 0.5  # of each side: 8 to 100% of the area
         width, height = round(share * image.width), round(share * image.height)
         left, top = random.randint(0, image.width - width), random.randint(0, image.height - height)
         box = (left, top, left + width, top + height)
@@ -157,7 +157,7 @@ if DALI:
 # %% [markdown]
 # Images differ in size, so a DALI batch is a *list* of arrays. The third piece makes them the same size by resizing a random crop. The fourth mirrors half of them at random and normalises: `(pixel − mean) / std`, with one plane per colour.
 #
-# Pass the crop's area yourself. The published recipe says 5 to 100 %, but NVIDIA's program never passed that to DALI, so its runs used the default, which starts at 8 %.
+# Pass the crop's area yourself. The published recipe says 5 to 100%, but NVIDIA's program never passed that to DALI, so its runs used the default, which starts at 8%.
 
 # %%
 if DALI:
@@ -232,7 +232,7 @@ if DALI:
     share = 100 * (ms["decode"] - ms["read"]) / ms["decode, crop, resize"]
     saved = 100 - 100 * ms["decode the crop, resize"] / ms["decode, crop, resize"]
     print(
-        f"Decoding is {share:.0f} % of the graph; decoding only the crop changes the time by {-saved:+.0f} %."
+        f"Decoding is {share:.0f}% of the graph; decoding only the crop changes the time by {-saved:+.0f}%."
     )
 
 # %% [markdown]
@@ -267,7 +267,7 @@ if DALI:
 # %% [markdown]
 # ## A fair comparison
 #
-# Three loaders now read the same files, take random crops of 8 to 100 % of the area (TensorFlow and DALI vary the crop's aspect ratio too), and resize with antialiasing: Pillow in processes (above), TensorFlow's `tf.data`, and DALI.
+# Three loaders now read the same files, take random crops of 8 to 100% of the area (TensorFlow and DALI vary the crop's aspect ratio too), and resize with antialiasing: Pillow in processes (above), TensorFlow's `tf.data`, and DALI.
 
 # %%
 loaders = {"DataLoader + Pillow": pillow}
@@ -339,13 +339,11 @@ over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillo
 # %%
 published = {key: session.results[f"published.v100.8gpu.input.{key}.ips"].value for key in ("tfdata", "dali", "synthetic")}  # fmt: skip
 for name, ips in published.items():
-    print(
-        f"{name:10} {ips:9,.2f} images/s, {100 * ips / published['synthetic']:.1f} % of synthetic"
-    )
+    print(f"{name:10} {ips:9,.2f} images/s, {100 * ips / published['synthetic']:.1f}% of synthetic")
 print("source:", session.results["published.v100.8gpu.input.dali.ips"].provenance)
 
 # %% [markdown]
-# *Synthetic* is the perfect loader from the first cells, so 100 % divided by the last column is the headroom again. (In the published MXNet runs on a DGX-1, DALI used three threads per GPU. That program's 40 reader threads, `--data-nthreads`, serve only MXNet's own loader.)
+# *Synthetic* is the perfect loader from the first cells, so 100% divided by the last column is the headroom again. (In the published MXNet runs on a DGX-1, DALI used three threads per GPU. That program's 40 reader threads, `--data-nthreads`, serve only MXNet's own loader.)
 #
 # ## The same image?
 #

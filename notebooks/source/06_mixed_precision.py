@@ -129,7 +129,7 @@ gradients = gradients[gradients != 0]
 for power in (0, 4, 8, 12, 16, 20, 24):
     scaled = (gradients * 2.0**power).half()
     zero, infinite = (100 * kind.float().mean().item() for kind in (scaled == 0, scaled.isinf()))
-    print(f"loss x 2^{power:<2}: {zero:6.2f} % become zero, {infinite:7.4f} % infinite")
+    print(f"loss x 2^{power:<2}: {zero:6.2f}% become zero, {infinite:7.4f}% infinite")
 vanish = 100 * (gradients.half() == 0).float().mean().item()
 vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 
@@ -143,7 +143,7 @@ axes.axvspan(
 axes.axvline(16, color="black", ls="--", label="infinite in float16")
 axes.set(title="Gradients that flow back", xlabel="size, power of two", ylabel="count", xlim=(-60, 20))  # fmt: skip
 axes.legend(loc="upper left")
-finding = f"{vanish:.1f} % vanish in float16, {vanish_bfloat16:.2f} % in bfloat16."
+finding = f"{vanish:.1f}% vanish in float16, {vanish_bfloat16:.2f}% in bfloat16."
 workshop.figure(
     fig,
     alt=f"Histogram of gradients by size, mostly in the lower part of float16's range. {finding}",
@@ -250,7 +250,7 @@ for rate in (1e-2, 1e-3, 1e-4):
             changed = (stored.float() - rate * velocity).to(dtype)
             kept += ((changed == stored) & (velocity != 0)).sum().item()
             moved += (velocity != 0).sum().item()
-        print(f"rate {rate:g}, {str(dtype):15}: {100 * kept / moved:5.1f} % do not move")
+        print(f"rate {rate:g}, {str(dtype):15}: {100 * kept / moved:5.1f}% do not move")
 
 # %% [markdown]
 # So the weights stay in `float32`; these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master weights.
@@ -477,10 +477,10 @@ session.expect(
 for n in (1, 4, 8):
     for precision in ("fp16", "fp32"):
         top1, hours = (session.results[f"published.v100.{n}gpu.{precision}.{key}"].value for key in ("top1", "hours"))  # fmt: skip
-        print(f"{n} V100, {precision}: {top1:.3f} % top-1 on ImageNet after {hours:4.1f} h")
+        print(f"{n} V100, {precision}: {top1:.3f}% top-1 on ImageNet after {hours:4.1f} h")
 for dtype in ("float32", "bfloat16"):
     seeds = [session.results[f"precision.{dtype}.seed{n}.top1"].value for n in range(3)]
-    print(f"road signs, {dtype}: {seeds} %, mean {sum(seeds) / 3:.1f}")
+    print(f"road signs, {dtype}: {seeds}%, mean {sum(seeds) / 3:.1f}")
 
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 varies as much with the number of GPUs. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.

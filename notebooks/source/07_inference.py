@@ -90,7 +90,7 @@ images = torch.stack([prepare(file) for file in some]).to(device)
 with torch.inference_mode():
     logits = torch.cat([model(part) for part in images.split(32)]).cpu()
 print(
-    f"{100 * (logits.argmax(1) == labels).float().mean():.1f} % of {len(some)} images are classified correctly"
+    f"{100 * (logits.argmax(1) == labels).float().mean():.1f}% of {len(some)} images are classified correctly"
 )
 
 # %% [markdown]
@@ -131,7 +131,7 @@ fig, axes = plt.subplots(2, 3, figsize=(10, 6), layout="constrained")
 told = []
 for ax, file in zip(axes.flat, new, strict=True):
     best = sure[file.stem].argsort()[::-1][:3]
-    lines = [f"{classes[i]} {100 * sure[file.stem][i]:.0f} %" for i in best]
+    lines = [f"{classes[i]} {100 * sure[file.stem][i]:.0f}%" for i in best]
     ax.imshow(Image.open(file))
     ax.set_title(file.stem, fontweight="bold")
     ax.set_xlabel("\n".join(lines))
@@ -146,7 +146,7 @@ print(f"{told[-2]}; the 12 probabilities for the noise image add up to {sure['no
 #
 # ## How far to trust a probability
 #
-# Does "90 %" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers.
+# Does "90%" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers.
 
 # %%
 chosen = torch.softmax(logits, dim=1).max(dim=1)
@@ -163,17 +163,17 @@ ax.bar_label(ax.bar(x - 0.2, mean, 0.38, label="mean probability"), fmt="%.0f")
 ax.bar_label(
     ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="share right"), fmt="%.0f"
 )
-names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f} %" for g in there]
+names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f}%" for g in there]
 ax.set_xticks(x, [f"{name}\n{n} images" for name, n in zip(names, size, strict=True)])
 ax.set(title="Mean probability and share of right answers", ylabel="%", ylim=(0, 110))
 ax.set_xlabel("probability of the chosen class")
 ax.legend(loc="upper left")
-finding = f"{names[-1]}: {size[-1]} images, {share[-1]:.0f} % right, {mean[-1]:.0f} % claimed."
+finding = f"{names[-1]}: {size[-1]} images, {share[-1]:.0f}% right, {mean[-1]:.0f}% claimed."
 workshop.figure(fig, alt=f"Two bars for each range of probability. {finding}")
 print(finding)
 
 # %% [markdown]
-# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, the network is overconfident there. A threshold such as "act above 90 %" is valid for one checkpoint only, so count again for the next.
+# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, the network is overconfident there. A threshold such as "act above 90%" is valid for one checkpoint only, so count again for the next.
 #
 # ## A benchmark with six mistakes
 #
@@ -283,7 +283,7 @@ pixels = (images.cpu() * STD + MEAN).round().permute(0, 2, 3, 1).numpy().astype(
 (theirs,) = serving.run(["logits"], {"images": pixels})
 exported = float(np.abs(theirs - logits.numpy()).max())
 print(f"ONNX Runtime and PyTorch: logits differ by up to {exported:.1e},", end=" ")
-print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f} % of the answers agree")
+print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f}% of the answers agree")
 
 # %% [markdown]
 # The best test of an export is whether an independent program gives the same answers. (`rn50 score --engine onnxruntime`, `openvino` or `auto` scores the whole validation set with another program.)
@@ -344,7 +344,7 @@ with torch.inference_mode():
     short = torch.cat([half(part) for part in images.split(32)]).cpu()
 same = 100 * (short.argmax(1) == logits.argmax(1)).float().mean().item()
 print(f"{reduced}: logits change by up to {(short - logits).abs().max():.3f},", end=" ")
-print(f"{same:.1f} % of {len(images)} answers stay the same")
+print(f"{same:.1f}% of {len(images)} answers stay the same")
 
 # %% [markdown]
 # ## Eight bits
@@ -360,7 +360,7 @@ zero_point = round(-low / scale)
 q = (x / scale).round().add(zero_point).clamp(0, 255).to(torch.uint8)
 rounding = ((scale * (q.float() - zero_point) - x).norm() / x.norm()).item()
 print(f"range {low:.2f} to {high:.2f}: scale {scale:.4f}, zero point {zero_point}")
-print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as uint8; error {100 * rounding:.1f} %")
+print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as uint8; error {100 * rounding:.1f}%")
 
 # %% [markdown]
 # `rn50 export --int8` calibrates all layers on validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files.
@@ -392,7 +392,7 @@ for count in (1, session.form_batch):
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time both parts, one request at a time, so without any queue. The **p99** is the time within which 99 % of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time both parts, one request at a time, so without any queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
 
 # %%
 decoding, answering = [], []
@@ -420,14 +420,14 @@ ax.set(title="Latency of single requests", xlabel="milliseconds", ylabel="share 
 ax.set(xlim=(0, 1.3 * p99))
 ax.legend(loc="center right")
 finding = (
-    f"Half of {len(latency)} requests take at most {p50:.1f} ms and 99 % at most {p99:.1f} ms;"
-    f" decoding and cropping take {100 * decoding.sum() / latency.sum():.0f} % of the time."
+    f"Half of {len(latency)} requests take at most {p50:.1f} ms and 99% at most {p99:.1f} ms;"
+    f" decoding and cropping take {100 * decoding.sum() / latency.sum():.0f}% of the time."
 )
 workshop.figure(fig, alt=f"Cumulative distribution of the latency. {finding}")
 print(finding)
 
 # %% [markdown]
-# Services promise a p99 because a mean hides the slow requests. A page that needs ten answers waits for the slowest. If 1 % of the answers are slow, 1 − 0.99¹⁰ ≈ 10 % of such pages are slow. With n requests, any percentile above 100 − 100/n is just the slowest request.
+# Services promise a p99 because a mean hides the slow requests. A page that needs ten answers waits for the slowest. If 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are slow. With n requests, any percentile above 100 − 100/n is just the slowest request.
 #
 # ## One at a time, or many
 #
@@ -510,7 +510,7 @@ session.note("folded_faster", gain["Predictor"], "times", "Predictor over infere
 session.note("over_onnx", over_onnx, "times", "Predictor over ONNX Runtime")
 session.note("half_same", same, "%", f"same answer in {str(reduced).removeprefix('torch.')}")
 session.note("export_onnx", exported, "", "largest difference of a logit, ONNX Runtime")
-session.note("p99", float(p99), "ms", "99 % of single requests are answered within")
+session.note("p99", float(p99), "ms", "99% of single requests are answered within")
 session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real images, batch {batch1}")
 
 # %% [markdown]

@@ -210,7 +210,7 @@ print(f"median                      {np.median(rates):8.1f}")
 rng = np.random.default_rng(0)
 for n in (1, 5, 30):
     best = rng.choice(rates[half:], size=(10_000, n)).max(axis=1).mean()
-    print(f"the best of {n:2} steps is on average {100 * (best / warm - 1):4.1f} % above the mean")
+    print(f"the best of {n:2} steps is on average {100 * (best / warm - 1):4.1f}% above the mean")
 
 # %% [markdown]
 # ### 4. Batch 208 against batch 96
@@ -277,7 +277,7 @@ workshop.table(
 )
 gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
 print(
-    f"one worker, batch {big}: real images give {gap:.0f} % fewer images per second than synthetic ones"
+    f"one worker, batch {big}: real images give {gap:.0f}% fewer images per second than synthetic ones"
 )
 
 # %% [markdown]
@@ -375,7 +375,7 @@ files = sorted(Path(session.data_root, "train").glob("*/*.jpg"))[:80]
 pairs = [(loader_rate(files), loader_rate(4 * files)) for _ in range(3)]  # in turns
 lost = 100 * np.median([1 - short / long for short, long in pairs])
 print("img/s with restarts and without: {:.0f} and {:.0f}".format(*np.median(pairs, axis=0)))
-print(f"the restarts cost {lost:.0f} % (median of 3 turns)")
+print(f"the restarts cost {lost:.0f}% (median of 3 turns)")
 
 # %% [markdown]
 # `rn50 benchmark` ends an epoch when the data ends and does not time the first iteration of an epoch, so it never counts a restart.
@@ -425,7 +425,7 @@ own_error = 100 * (predicted / weak - 1)
 print(f"alpha {1e6 * alpha:.0f} µs, beta {1e-9 / per_byte:.2f} GB/s;", end=" ")
 print(f"{gradients / 1e6:.0f} MB take {1000 * exchange:.0f} ms of a step of", end=" ")
 print(f"{1000 * workers * big / weak:.0f} ms")
-print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f} %")
+print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%")
 
 # %% [markdown]
 # The model leaves out two things. DDP overlaps the exchange with the backward pass, so the predicted speed may be too low. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too high; on a CPU or one shared GPU, this second effect usually dominates.
@@ -439,8 +439,8 @@ from workshop.lessons import nb08
 
 serial = (4 / (5391.8 / 1442.6) - 1) / 3
 eight = 1442.6 / (serial + (1 - serial) / 8)
-print(f"DGX-1, FP16: s = {100 * serial:.1f} %; Amdahl gives 8 GPUs {eight:,.0f} img/s", end=" ")
-print(f"(published 10,263: {100 * (eight / 10263.2 - 1):+.1f} %)")
+print(f"DGX-1, FP16: s = {100 * serial:.1f}%; Amdahl gives 8 GPUs {eight:,.0f} img/s", end=" ")
+print(f"(published 10,263: {100 * (eight / 10263.2 - 1):+.1f}%)")
 
 models = ("perfect", "wires only", "Amdahl", "stragglers", "communication")
 rows = nb08.held_out(*models)
@@ -448,7 +448,7 @@ columns = ["held-out rows", "GPUs", "img/s", *(f"{name}, %" for name in models)]
 workshop.table(rows, columns, "Error of the prediction, %")
 errors = np.abs([row[3:] for row in rows])
 for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), strict=True):
-    print(f"{name:13} {mean:4.1f} % off on average, {worst:4.1f} % at most")
+    print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
 
 # %% [markdown]
 # The wires alone explain almost none of the loss. The last two models come within a few per cent on average, although they blame different causes. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
@@ -468,8 +468,8 @@ for n in (64, 512):
         for batch in (gpu_batch, max(1, 8 * gpu_batch // n))
     )
     print(f"{n:3} GPUs, if all loss is due to stragglers, or all to communication:", end=" ")
-    print("weak scaling {:.0f} or {:.0f} %,".format(*weak_n), end=" ")
-    print("strong scaling {:.0f} or {:.0f} %".format(*strong_n))
+    print("weak scaling {:.0f} or {:.0f}%,".format(*weak_n), end=" ")
+    print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
 
 # %% [markdown]
 # No row here has more than 32 GPUs, so at 512 the two numbers show the uncertainty; the truth may be outside. For strong scaling, the global batch is fixed at that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
@@ -485,7 +485,7 @@ for n in (1, 4, 8):
     of = f"published.v100.{n}gpu.fp16"
     hours = 90 * 1_281_167 / published[f"{of}.ips"] / 3600
     print(f"{n:4} {hours:20.1f} h {published[f'{of}.hours']:10.1f} h", end="")
-    print(f" {published[f'{of}.top1']:7.2f} %")
+    print(f" {published[f'{of}.top1']:7.2f}%")
 
 # %% [markdown]
 # Nearly; validation probably explains the rest. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
@@ -504,11 +504,11 @@ ax.set_xscale("log", base=2)
 ax.set_xticks(batches, [f"{b:,}" for b in batches], rotation=30)
 ax.set(title="ResNet-50 on ImageNet, 90 epochs: mean and standard deviation of 5 runs, published")
 ax.set(xlabel="global batch", ylabel="top-1, %")
-finding = f"{goyal[8192][0]:.2f} % at batch 8,192, {goyal[65536][0]:.2f} % at 65,536"
+finding = f"{goyal[8192][0]:.2f}% at batch 8,192, {goyal[65536][0]:.2f}% at 65,536"
 workshop.figure(fig, alt=f"Top-1 accuracy by global batch. {finding}.")
 ffcv = session.results["published.minutes.ffcv.8"]
 print(f"{finding} ({session.results['published.batch.8192.error'].source})")
-print(f"76.6 % with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
+print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above does so even on 8 GPUs: 32 epochs, smaller images at first, flip-averaged validation. So compare *time to accuracy*, not images per second.
@@ -544,7 +544,7 @@ for rung, found in rungs.items():
 ladder.figure()
 
 # %% [markdown]
-# Black diamonds are your predictions. How many were within 20 %? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
+# Black diamonds are your predictions. How many were within 20%? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
 # Don't compare a CPU's bars with the published ones one by one, because its workers share the cores and the memory.
 #

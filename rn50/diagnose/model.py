@@ -96,7 +96,7 @@ def verdict(rates: Rates, bound: Bound, changes: list[Change], backend: str = "t
     if rates.loader != FREE:
         speeds = f"the loader alone reaches {rates.loader:,.0f} img/s, {speeds}"
     text = (
-        f"{NAMES[bound.part]} bounds this run ({100 * bound.shares[bound.part]:.0f} % of the work"
+        f"{NAMES[bound.part]} bounds this run ({100 * bound.shares[bound.part]:.0f}% of the work"
         f" on an image): {speeds}, together {rates.both:,.0f}."
     )
     best = max(changes, key=lambda change: change.predicted, default=None)

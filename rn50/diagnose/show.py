@@ -108,7 +108,7 @@ def text(found: Diagnosis) -> str:
     if flop := speed(found):
         line = f"  the model computes {flop['per_second'] / 1e9:,.0f} GFLOP/s"
         if flop["share_of_peak"]:
-            line += f", {100 * flop['share_of_peak']:.0f} % of the fastest matrix product here"
+            line += f", {100 * flop['share_of_peak']:.0f}% of the fastest matrix product here"
         lines.append(line)
     for change in found.changes:
         lines.append(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")

@@ -81,7 +81,7 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         f"links     {' between hosts, '.join(joined[::-1])} in hosts of {args.gpus_per_host}",
         f"exchange  {size:.1f} MB ({training.network.name}) in {len(training.buckets)} buckets,"
         f" hierarchical, during the backward pass",
-        f"noise     {100 * fitted.noise:.3g} % of a step's time (fitted on {rows} GPUs of the"
+        f"noise     {100 * fitted.noise:.3g}% of a step's time (fitted on {rows} GPUs of the"
         f" {fitted.name}, published)",
         f"input     {f'{args.input_ips:g} img/s per host' if args.input_ips else 'fast enough'}",
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def table(args: argparse.Namespace, steps: list[PredictedStep]) -> list[str]:
         hours = step.hours(args.num_epochs, args.num_examples)
         parts = (step.step_s, step.compute_s, step.stragglers_s, step.exposed_s, step.input_wait_s)
         row = [str(step.gpus), str(step.hosts), f"{step.ips:,.1f}"]
-        row += [f"{100 * step.efficiency:.1f} %", *(f"{1000 * part:.2f}" for part in parts)]
+        row += [f"{100 * step.efficiency:.1f}%", *(f"{1000 * part:.2f}" for part in parts)]
         row += [f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"]
         row += [f"{hours * step.gpus * args.price:,.2f}"] if args.price else []
         rows.append(row)
@@ -105,11 +105,11 @@ def table(args: argparse.Namespace, steps: list[PredictedStep]) -> list[str]:
 
 def finding(step: PredictedStep) -> str:
     """Return what the prediction says about the most GPUs."""
-    what = "nothing else takes more than 1 % of the step"
+    what = "nothing else takes more than 1% of the step"
     if step.limit != "compute":
         lost, took = 1000 * step.lost[step.limit], 1000 * step.step_s
         what = f"most is lost in {step.limit}, {lost:.1f} of {took:.1f} ms"
-    found = f"{step.gpus} GPUs: {100 * step.efficiency:.1f} % of perfect speed; {what}."
+    found = f"{step.gpus} GPUs: {100 * step.efficiency:.1f}% of perfect speed; {what}."
     if (size := step.gpus * step.batch) > ACCURATE:
         found += f" A global batch of {size:,} loses accuracy; one of {ACCURATE:,} loses none"
         found += " (Goyal et al., 2017)."

@@ -141,7 +141,7 @@ class PredictedStep:
 
     @property
     def limit(self) -> str:
-        """The reason of the largest loss; "compute" if that is under 1 % of the step."""
+        """The reason of the largest loss; "compute" if that is under 1% of the step."""
         seconds, name = max((seconds, name) for name, seconds in self.lost.items())
         return name if seconds > 0.01 * self.step_s else "compute"
 

@@ -92,7 +92,7 @@ def crops(images: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("engine", [False, True])
 def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
-    """DALI's default smallest crop is 8 % of the area; the recipe's is 5 %."""
+    """DALI's default smallest crop is 8% of the area; the recipe's is 5%."""
     from rn50lib.data.dali import DaliStream
 
     source = open_source(textured, "train", "recordio")
@@ -117,7 +117,7 @@ def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
 def test_other_augmentation_follows_the_recipe(textured: Path) -> None:
     source = open_source(textured, "train", "recordio")
     left, top, right, bottom = crops(pixels(read(source, recipe="roadsigns"))).T
-    assert (np.abs(right - left) * (bottom - top)).min() > 0.3  # not 5 %, but 35
+    assert (np.abs(right - left) * (bottom - top)).min() > 0.3  # not 5%, but 35
     black = (pixels(read(source, rotate=40.0))[:, 0, 0].max(axis=-1) < 3).mean()
     assert black > 0.3 > (pixels(read(source))[:, 0, 0].max(axis=-1) < 3).mean()
 

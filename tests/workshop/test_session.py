@@ -92,7 +92,7 @@ def test_note_carries_a_record_and_a_readable_line(shown):
 def test_expect_shows_both_numbers(shown):
     a_session().expect({"top1": 83.0})
     assert "recorded on two cores, torch 2.13, 2026-11-21, 3 runs" in shown[0]["text/plain"]
-    assert "83.0 %" in shown[0]["text/html"] and "84.2 ± 0.6 %" in shown[0]["text/html"]
+    assert "83.0%" in shown[0]["text/html"] and "84.2 ± 0.6%" in shown[0]["text/html"]
     assert "not comparable" not in shown[0]["text/html"]
     a_session("ci").expect({"top1": None})
     assert "–" in shown[1]["text/html"] and "not comparable" in shown[1]["text/html"]

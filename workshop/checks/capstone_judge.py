@@ -160,16 +160,16 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
         batches = np.split(rows, np.flatnonzero(np.diff(seen.of[rows])) + 1)
         means = 100 * np.mean([hits[batch].mean() for batch in batches])
         right, right_loss = 100 * hits[rows].mean(), losses[rows].mean()
-        what = f"top-1 of epoch {epoch} is reported as {top1:.2f} %"
+        what = f"top-1 of epoch {epoch} is reported as {top1:.2f}%"
         averaged = abs(top1 - means) < 0.05 < abs(top1 - right)
         yield (
             averaged,
-            f"{what}, the mean over batches, but {right:.2f} % of the images are right.",
+            f"{what}, the mean over batches, but {right:.2f}% of the images are right.",
             "Sum over all images, and divide once: the last batch is smaller.",
         )
         yield (
             not averaged and not abs(top1 - right) < 0.05,
-            f"{what}, but the network's logits give {right:.2f} %.",
+            f"{what}, but the network's logits give {right:.2f}%.",
             "Compute it from the logits of the validation images and their labels.",
         )
         yield (
@@ -203,6 +203,6 @@ def _learns(seen: Seen, case: Case) -> Iterator[Row]:
     yield (
         not last < first or top1 < LEAST,
         f"the network hardly learns: the loss goes from {first:.3g} to {last:.3g}, and top-1"
-        f" is {top1:.1f} %.",
+        f" is {top1:.1f}%.",
         "Compare your training step with the slow script's, and the labels with the files.",
     )

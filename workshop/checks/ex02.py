@@ -81,8 +81,8 @@ def work(answer: Any) -> str:
     if abs(value - right) > 0.5:
         compare.known(value, WORK_MISTAKES, functools.partial(math.isclose, rel_tol=0.04))
         which = "too high" if value > right else "too low"
-        wrong(f"{value:g} % is {which}.", "Only three convolutions change: count what they add.")
-    return f"you said {value:g} %, and counting gives {right:.2f} %."
+        wrong(f"{value:g}% is {which}.", "Only three convolutions change: count what they add.")
+    return f"you said {value:g}%, and counting gives {right:.2f}%."
 
 
 WORK_MISTAKES: tuple[compare.Mistake, ...] = (

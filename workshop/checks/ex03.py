@@ -141,7 +141,7 @@ def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
         wrong("a validation without images makes it divide by zero.", "Return None for each then.")
     if any(value is not None for values in empty for value in values.values()):
         wrong("without any image it still gives a number.",
-              "Return None: 0 % would look like a result, and NaN like a bug.")  # fmt: skip
+              "Return None: 0% would look like a result, and NaN like a bug.")  # fmt: skip
     return f"{len(VALIDATIONS)} validations, with a rank that has no images, and without images."
 
 

@@ -87,17 +87,17 @@ def _mirrored_and_cropped(pixels: np.ndarray) -> None:
     smallest, largest = area.min(), area.max()
     small_enough = SMALLEST - 0.01 <= smallest <= SMALLEST + 0.02
     refuse(
-        (abs(share - 0.5) > 0.1, f"{100 * share:.0f} % of the images are mirrored.",
+        (abs(share - 0.5) > 0.1, f"{100 * share:.0f}% of the images are mirrored.",
          "Take fn.random.coin_flip(), which draws for each image: a number of Python's is drawn"
          " once."),
         (smallest > 0.97,
          "every image is whole: nothing is cropped, or random_area is in per cent.",
          "image_random_crop decodes a part; random_area=[0.05, 1.0] are shares."),
-        (abs(smallest - DALI_SMALLEST) < 0.006, f"of {len(area)} crops none has less than 8 % of"
+        (abs(smallest - DALI_SMALLEST) < 0.006, f"of {len(area)} crops none has less than 8% of"
          " its image: that is DALI's own area.", "The recipe's is random_area=[0.05, 1.0]."),
         (not small_enough or largest < 0.9,
-         f"the crops have {100 * smallest:.0f} to {100 * largest:.0f} % of their images.",
-         "It should be 5 to 100 %: random_area=[0.05, 1.0]."),
+         f"the crops have {100 * smallest:.0f} to {100 * largest:.0f}% of their images.",
+         "It should be 5 to 100%: random_area=[0.05, 1.0]."),
         (aspect.min() < 0.75 * 0.95 or aspect.max() > 1.05 / 0.75 or aspect.std() < 0.02,
          f"width over height of a crop is {aspect.min():.2f} to {aspect.max():.2f}.",
          "random_aspect_ratio=[3 / 4, 4 / 3] is asked for."),

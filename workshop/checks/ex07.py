@@ -133,7 +133,7 @@ def _wrong_fold(found: list[np.ndarray], layers: list[np.ndarray], difference: f
     compare.known(found[part], rows, np.allclose)
     if part == 0:
         off = np.abs(found[0] / right[0] - 1).max()
-        wrong(f"the weight is off by up to {100 * off:.0f} %.", "Multiply W by gamma / std.")
+        wrong(f"the weight is off by up to {100 * off:.0f}%.", "Multiply W by gamma / std.")
     wrong(f"outputs differ by up to {difference:.2g}.", f"Look at your bias. {FORMULA}")
 
 

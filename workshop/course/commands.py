@@ -172,7 +172,7 @@ def run_course(args: argparse.Namespace) -> int:
     print(f"{good} of {len(jobs)} notebooks passed in {about['seconds']:.0f} s")
     trained_well = trained is None or trained.report is not None
     if trained and trained.report:
-        print(f"training: {trained.report['metrics']['val.top1'][-1]:.1f} % top-1")
+        print(f"training: {trained.report['metrics']['val.top1'][-1]:.1f}% top-1")
     elif trained:
         print(f"training: failed; continue it with {trained.command} --resume")
     print(f"{out / 'index.html'}\n{(out / 'index.html').as_uri()}")

@@ -114,7 +114,7 @@ class Outcome:
     fitted: bool
 
     def error(self, name: str) -> float:
-        """Return the error in per cent: 2 is 2 % too fast."""
+        """Return the error in per cent: 2 is 2% too fast."""
         return 100 * (self.predicted[name] / self.published - 1)
 
 

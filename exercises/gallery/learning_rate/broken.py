@@ -22,4 +22,4 @@ for epoch in range(2):
         optimizer.step()
 if hvd.rank() == 0:
     correct = (model(data.tensors[0]).argmax(1) == labels).float().mean()
-    print(f"{hvd.size()} rank(s): accuracy {100 * correct:.0f} % after 2 epochs", flush=True)
+    print(f"{hvd.size()} rank(s): accuracy {100 * correct:.0f}% after 2 epochs", flush=True)

@@ -9,5 +9,5 @@ accuracy = mine.mean()
 dist.all_reduce(accuracy)
 accuracy /= size
 if rank == 0:
-    print(f"accuracy on {size} rank(s): {100 * accuracy:.2f} %")
+    print(f"accuracy on {size} rank(s): {100 * accuracy:.2f}%")
 dist.destroy_process_group()

@@ -22,7 +22,7 @@ for epoch in range(2):
     optimizer.step()
     print(f"rank {rank}: epoch {epoch}, trained", flush=True)
     if rank == 0:
-        print(f"epoch {epoch}: {validate():.1f} %", flush=True)
+        print(f"epoch {epoch}: {validate():.1f}%", flush=True)
     dist.barrier()
 print(f"rank {rank} has finished", flush=True)
 dist.destroy_process_group()

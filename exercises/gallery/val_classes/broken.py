@@ -28,4 +28,4 @@ centres = np.array([images[labels == label].mean(0) for label in range(10)])
 for split in ("train", "val"):
     images, labels = load(split)
     found = np.linalg.norm(images[:, None] - centres, axis=2).argmin(1)
-    print(f"{split}: accuracy {100 * (found == labels).mean():.1f} %")
+    print(f"{split}: accuracy {100 * (found == labels).mean():.1f}%")

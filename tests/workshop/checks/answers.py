@@ -222,7 +222,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ('"CHW"', '"HWC"', "next to each other"),
         ("fn.resize(part, resize_x=64, resize_y=64)", "part", "different sizes"),
         ("=64", "=32", "an image is (3, 32, 32)"),
-        ("fn.random.coin_flip(probability=0.5)", "0", "0 % of the images are mirrored"),
+        ("fn.random.coin_flip(probability=0.5)", "0", "0% of the images are mirrored"),
         ("types.FLOAT", "types.FLOAT16", "the images are float16"),
         ("labels=labels", "labels=sorted(labels)", "with the label of a different one"),
         (NODES, "    return images", "is not a pair"),
@@ -270,7 +270,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("return folded", "folded.bias = None\n    return folded", "has no bias"),
         ("return folded", "pass", "is a `return` missing?"),
         ("running_mean * scale", "running_mean * scale * 0.99", "outputs differ by up to"),
-        ("conv.weight * scale", "conv.weight * 1.1 * scale", "the weight is off by up to 10 %"),
+        ("conv.weight * scale", "conv.weight * 1.1 * scale", "the weight is off by up to 10%"),
     ],
     "ex07.likeliest": [
         (SOFTMAX, "logits.exp() / logits.exp().sum(1, keepdim=True)", "probability is not finite"),

@@ -20,7 +20,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("    net.eval()\n", "", "validates in training mode"),
     ("    net.eval()\n", "    net.eval()\n    images, labels = images[:20], labels[:20]\n",
      "a validation used 20 of the 24 images"),
-    ("100 * hits / len(labels)", "97.0", "is reported as 97.00 %"),
+    ("100 * hits / len(labels)", "97.0", "is reported as 97.00%"),
     ("images.split(4 * BATCH)])\n    net.train()\n    hits = (logits.argmax(1) == labels).sum()",
      "images.split(BATCH)])\n    net.train()\n    right = (logits.argmax(1) == labels).float()\n"
      "    means = torch.stack([part.mean() for part in right.split(BATCH)])\n"

@@ -27,7 +27,7 @@ def test_check_shows_two_lines_and_writes_a_record(home, capsys):
     assert failed.value._render_traceback_() == list(failed.value.result.lines)
     assert len(str(failed.value).splitlines()) == 2
     ask.check("ex02.work", 6)
-    assert capsys.readouterr().out.startswith("✓ ex02.work passed: you said 6 %")
+    assert capsys.readouterr().out.startswith("✓ ex02.work passed: you said 6%")
     record = json.loads((home / "ex02.json").read_text())["ex02.work"]
     assert record["outcome"] == "passed" and record["tries"] == 2 and record["passed_at"]
     with pytest.raises(ask.CheckFailed):

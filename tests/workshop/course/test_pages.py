@@ -83,7 +83,7 @@ def test_index_begins_with_the_training(tmp_path, capfd, monkeypatch, roadsigns_
     assert done.report and "epoch 2/2" in printed, printed
     html = index(tmp_path, outcome(0), trained=done)
     assert html.index('id="training"') < html.index('id="notebooks"')
-    assert f"<b>{done.report['metrics']['val.top1'][-1]:.1f} %</b>" in html
+    assert f"<b>{done.report['metrics']['val.top1'][-1]:.1f}%</b>" in html
     (curve,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
     Image.open(io.BytesIO(base64.b64decode(curve))).load()
     assert done.command in html

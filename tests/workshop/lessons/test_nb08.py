@@ -38,9 +38,9 @@ def test_held_out_errors_are_those_of_the_documentation(repository: Path) -> Non
     rows = nb08.held_out(*names)
     assert [row[:3] for row in rows if row[1] == 32][0] == ["DLPerf mixed", 32, 30713.68]
     errors = {name: [abs(row[3 + i]) for row in rows] for i, name in enumerate(names)}
-    mean = {name: f"{sum(sizes) / len(rows):.1f} %" for name, sizes in errors.items()}
+    mean = {name: f"{sum(sizes) / len(rows):.1f}%" for name, sizes in errors.items()}
     page = " ".join((repository / "docs" / "commands.md").read_text().split())
-    worst = f"{max(errors['stragglers']):.1f} % at most"
+    worst = f"{max(errors['stragglers']):.1f}% at most"
     assert f"{mean['stragglers']} on average and {worst}" in page
     assert f"law misses them by {mean['Amdahl']}, perfect scaling by {mean['perfect']}" in page
     assert f"{mean['communication']}" in page
