@@ -71,8 +71,8 @@ def main():
     model = ResNet(resnet.resnet(50, num_classes=len(photos.classes))).to(device)
     lr = args.lr * hvd.size() * args.batch_size / 256  # 3. scaled with the global batch
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 4. the same weights to begin with
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # 5. mean gradients
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 5. the same weights to begin with
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # 4. mean gradients
 
     def now():  # a GPU works through a queue: wait for it, so that each part gets its own time
         if device.type == "cuda":

@@ -74,9 +74,9 @@ def main():
     model = ResNet(resnet.resnet(50, num_classes=classes)).to(device)
     lr = args.lr * hvd.size() * args.batch_size / 256  # 3. scaled with the global batch
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 4. the same weights to begin with
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 5. the same weights to begin with
     compression = hvd.Compression.fp16 if device.type == "cuda" else hvd.Compression.none
-    optimizer = hvd.DistributedOptimizer(  # 5. mean gradients, half the bytes between GPUs
+    optimizer = hvd.DistributedOptimizer(  # 4. mean gradients, half the bytes between GPUs
         optimizer, model.named_parameters(), compression=compression
     )
 

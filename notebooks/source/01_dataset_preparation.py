@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 01 · Dataset preparation
 #
-# After this notebook you can turn a folder of JPEGs into record files, read them byte by byte, explain the benefits and costs of packing, and find damage before training does.
+# After this notebook you can turn a folder of JPEGs into record files, read them byte by byte, explain the benefits and costs of packing, and detect damage before you train.
 #
 # **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-left_out: str = "deer"  # class to leave out of val in the experiment on labels
+left_out: str = "deer"  # class to leave out of val in the label experiment
 rounds: int | None = None  # rounds of the read benchmark
 seed: int = 0  # random seed
 
@@ -34,7 +34,7 @@ os.environ |= {
 #
 # A model learns what is in the files, not what you think is in them. A few minutes spent looking at them can save days of training.
 #
-# The layout is the usual one for ImageNet: one folder per split, and in it one folder of images per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
+# The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
 
 # %%
 from collections import Counter
@@ -104,7 +104,7 @@ print(finding)
 #
 # ## From folder to label
 #
-# A network knows its classes only by number, so each number must mean the same class in training, in validation, and a year from now. The rule: **the label is the rank of the folder's name in sorted order**, counted from 0.
+# A network knows its classes only by number, so each number must mean the same class in training, in validation, and a year from now. The rule: **the label is the index of the folder's name in sorted order**, counted from 0.
 #
 # The rule has a weakness. Suppose an interrupted copy left the `deer` folder out of val. **Predict:** what accuracy is reported for a perfect model?
 
@@ -190,7 +190,7 @@ for file in sorted(odd.iterdir()):
 #
 # ## Pack with `im2rec`
 #
-# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags are those of MXNet's `im2rec.py`, and a test compares the format, byte for byte, with a file that MXNet 1.9.1 wrote.
+# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags are those of MXNet's `im2rec.py`, and a test compares the format, byte for byte, with a file that MXNet 1.9.1 wrote.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -226,7 +226,7 @@ print(
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# **Your turn.** Write the function that packs one record: `struct.pack` takes the formats that you have just read with. While it returns `None`, a finished version is used.
+# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. Until you do, a finished version is used.
 
 
 # %%
@@ -313,7 +313,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three ways that take turns: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
+# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three alternating ways: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
 #
 # **Predict:** by what factor does the last way beat the first, warm and cold?
 
@@ -400,9 +400,9 @@ print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger 
 # %% [markdown]
 # At 1 ms per file, even 8 readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, and packing again whenever the data changes.
 #
-# ## Resize? Which quality?
+# ## Resize or re-encode?
 #
-# Without `--pass-through`, `im2rec` decodes each image and encodes it again, resizing it first if you ask for that. A smaller file is read and decoded faster, but the lost detail is lost for every later run. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
+# Without `--pass-through`, `im2rec` decodes each image and encodes it again, optionally resizing it first. A smaller file is read and decoded faster, but the lost detail is gone for good. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
 
 # %% language="bash" magic_args="-e"
 # for choice in "--pass-through" "--quality 95" "--quality 75" "--resize 256 --quality 95"; do
@@ -432,11 +432,11 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 saves little here: the originals already have a quality of 91 to 95. Yet pixels change, and Pillow halves the colour resolution. Resizing takes detail from the random crops. The recipe cuts out as little as 5% of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5% to DALI, so its default, 8%, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
+# Quality 95 saves little here: the originals already have a quality of 91 to 95. Yet pixels change, and about half of the files lose colour resolution: Pillow halves it in each direction. Resizing costs the random crops detail. The recipe cuts out as little as 5% of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5% to DALI, so its default, 8%, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
 #
 # ## One wrong bit
 #
-# Disks and copies sometimes corrupt a bit. **Predict:** what share of copies of one image, each with a single flipped bit, still decode without an error?
+# Disks and transfers sometimes flip a bit. **Predict:** what share of copies of one image, each with a single flipped bit, still decode without an error?
 
 # %%
 exact = np.asarray(Image.open(io.BytesIO(original)).convert("RGB"), float)
@@ -471,7 +471,7 @@ with open("damaged/val.rec", "r+b") as file:
     byte = file.read(1)[0]
     file.seek(len(packed) // 2)
     file.write(bytes([byte ^ 1]))
-print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
+print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.verify damaged/val.rec 2>&1 || status=$?
@@ -482,7 +482,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# Without checksums, this damage passes, at most with a warning from the decoder, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
+# Without checksums, this damage passes, with a decoder warning at most, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
 # Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
@@ -493,7 +493,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is {byte ^ 1:#04x} now")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name that could contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing folder in the example above.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing folder in the example above.
 #
 # TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
@@ -512,12 +512,12 @@ session.note(
 # ## What to remember
 #
 # - Look at the data first: counts, a few images and a histogram take a minute.
-# - A label is the rank of the folder's name. Train and val need the same folders.
+# - A label is the index of the folder's name. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
-# To try: pack at quality 30 and look again, or flip two bits instead of one.
+# **Try it:** pack at quality 30 and look again, or flip two bits instead of one.
 #
 # The images are ready. In the next notebook, a model trains on them.

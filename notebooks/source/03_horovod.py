@@ -72,13 +72,13 @@ for name, norm in {
     print(f"{name}: full-batch and averaged gradients differ by {gap:.1g}, relative")
 
 # %% [markdown]
-# Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted; sharing them (`SyncBatchNorm`) costs a message per layer.
+# Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted; sharing them (`SyncBatchNorm`) costs two messages per layer.
 #
 # So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, whether the batch has 16 images or 256.
 #
 # ## The ring
 #
-# If all workers sent their gradients to worker 0, its link would carry everything. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *scatter-reduce*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Move the step slider to follow chunk 0. Note the megabytes at the last step, then set the workers to 8 and compare.
+# If all workers sent their gradients to worker 0, its link would carry everything. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Move the step slider to follow chunk 0. Note the megabytes at the last step, then set the workers to 8 and compare.
 
 # %%
 import inspect
@@ -89,7 +89,7 @@ nb03.explore_ring()
 print(inspect.getsource(nb03.all_reduce))
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, know other patterns too.
+# Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, use other patterns too.
 #
 # ## Recipe 1: “press the sport button”
 #
@@ -109,21 +109,21 @@ print(inspect.getsource(nb03.all_reduce))
 # $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS --batch-size 8 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# All report the same loss (on GPUs, nearly): every process runs the whole training. (On a machine with several GPUs, all the processes used the first GPU.) There was no error, and nothing got faster. Now make the five changes:
+# All report the same loss (nearly, on GPUs): each runs the whole training. (On a machine with several GPUs, all the processes used the first GPU.) There was no error, and nothing got faster. Now make the five changes:
 
 # %% language="bash" magic_args="-e"
 # diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
 
 # %% [markdown]
-# 1. **Start, and take a device.** After `hvd.init()` a process knows its number, the **rank**, and the number of processes, the **size**. The *local* rank counts the processes on one machine and selects the GPU. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
+# 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank**, and the number of processes, the **size**. The *local* rank counts the processes on one machine and selects the GPU. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
 # 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `set_epoch` gives each epoch a new order; without it, every epoch has the same one. The random crops should differ between ranks too, so each process uses its rank as its seed.
 # 3. **Scale the learning rate** with the global batch.
-# 4. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
-# 5. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
+# 4. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
+# 5. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
 #
 # In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` are there only for the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest. The clock shows only what the backward pass does not hide.
 #
-# **Your turn.** Type these changes into your `runs/train.py`. **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or, without Horovod, DDP), the finished script runs.
+# **Your turn.** Make these changes in your `runs/train.py`. **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or, without Horovod, DDP), the finished script runs.
 
 # %%
 workshop.ladder.predict(rung, 1.6)  # your number
@@ -200,7 +200,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # - Without the **broadcast**, the ranks' weights differ, so the averaged gradient is not the gradient of any rank's model.
 # - Without the **average**, the ranks start alike and become different models.
 #
-# Every run ended without an error, and the loss does not show which change is missing: with two workers it ends between 2.6 and 3.2 in all five runs.
+# Every run ended without an error, and the loss does not show which change is missing: compare the last losses of the five runs.
 #
 # ### The DDP version
 #
@@ -211,7 +211,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with it is TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 also shards the weights; you need it only if the model does not fit on one GPU. ResNet-50 does.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA last shipped Horovod in TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
 #
 # ### In TensorFlow
 #
@@ -233,7 +233,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # | flag | meaning |
 # |---|---|
 # | `-np 8` | 8 processes, one per GPU |
-# | `--allow-run-as-root` | in a container you are root, which `mpirun` refuses otherwise |
+# | `--allow-run-as-root` | in a container you are root, which `mpirun` otherwise refuses |
 # | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two hosts |
 # | `-bind-to none` | do not bind processes to cores: each has data-loader threads |
 # | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
@@ -256,7 +256,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # %%
 lost = found.get("communication_ms", 20.0)
 timed = "measured" if "communication_ms" in found else "assumed: DDP's script does not time it"
-print(f"communication that is not hidden: {lost:.0f} ms per step ({timed})")
+print(f"exposed communication: {lost:.0f} ms per step ({timed})")
 per_image = found["compute_ms"] / batch
 for size in (8, 16, 32, 64, 128, 256):
     print(f"batch {size:3} per worker: {100 * size * per_image / (size * per_image + lost):.0f}%")
@@ -279,7 +279,7 @@ for precision in ("fp32", "fp16"):
 #
 # ## Interconnects
 #
-# The talk draws a step in two phases. Images go over PCIe, from the CPU to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel, without congestion.
+# The talk divides a step in two. Images go over PCIe, from the CPU to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel, without congestion.
 
 # %%
 fig = nb03.draw_phases()
@@ -335,7 +335,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# On average over three recorded seeds, the full rate without warm-up ends barely below guessing (2.48), and the unscaled rate does not get below it at all. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# On average over three recorded seeds, the scaled run without warm-up ends barely below guessing (2.48), and the unscaled run ends above it. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Is it as accurate?
 #
@@ -353,17 +353,17 @@ workshop.ladder.figure()
 # %% tags=["results"]
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {workers} workers")
 if "communication_ms" in found:  # DDP's is hidden in the backward pass
-    session.note("communication_ms", lost, "ms", "communication per step that is not hidden")
+    session.note("communication_ms", lost, "ms", "exposed communication per step")
     session.note("scaling_efficiency", efficiency, "%", "computation as a share of both")
 
 # %% [markdown]
 # ## Key takeaways
 #
 # - Data parallelism needs one exchange per step: the mean of the gradients.
-# - Five changes: start and take a device, share the images, scale the rate, broadcast (after a resume, the optimizer's state too), average. Rank 0 reports and saves.
+# - Five changes: start and pick a device, share the images, scale the rate, average, broadcast (after a resume, the optimizer's state too). Rank 0 reports and saves.
 # - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
 # - Larger batches and faster links improve scaling; faster computation alone makes the lost time a larger share.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer).
 #
-# The talk ends this chapter with a warning: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.
+# The talk ends this part with a warning: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.

@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) This loop does that:
+# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) In code:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -65,7 +65,7 @@ class PythonLoop:
 
     def load(self, path):
         image = Image.open(path).convert("RGB")
-        share = random.uniform(0.05, 1.0) ** 0.5  # of each side
+        share = random.uniform(0.2, 0.9)  # of each side
         width, height = share * image.width, share * image.height
         left = random.uniform(0, image.width - width)
         top = random.uniform(0, image.height - height)
@@ -112,7 +112,7 @@ for storage, delay in {
 # %% [markdown]
 # If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round. (The delays in the list are typical values, not measurements; the rates follow from them.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
 #
-# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. The talk calls the two together recipe 2, "optimize fuel flow".
+# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. The talk calls the pair recipe 2, "optimize fuel flow".
 #
 # ## Write shards
 #
@@ -268,7 +268,7 @@ if TF:
     measure("+ parallel map", 1.0)
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but not their Huffman codes. The average crop covers half of the image.
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, except for Huffman decoding. The average crop covers a third of the image.
 
 # %%
 if TF:
@@ -321,7 +321,7 @@ print(f"and {speed[names[-1]] / device:.0%} with all stages.")
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured while feeding one simulated V100 in FP16, so for faster devices the second column is a lower limit. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured while feeding one simulated V100 in FP16, so for faster devices the second column is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -367,7 +367,7 @@ if TF:
 #
 # ### How good is a shuffle buffer?
 #
-# The buffer can move an image forward by at most the buffer's length. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# An image can come out early by at most the buffer's length. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -391,7 +391,7 @@ if TF:
 #
 # ## The talk's recipe 2
 #
-# [exercises/recipes](../exercises/recipes/README.md) has the talk's recipe 2 for TensorFlow 1, which `tf.compat.v1` still runs: it trains from raw pixels with a queue of file names, a `TFRecordReader` and `shuffle_batch`. The slides show no writer; one is added. Mistakes that do not stop it are left in.
+# [exercises/recipes](../exercises/recipes/README.md) has the talk's recipe 2 for TensorFlow 1, which `tf.compat.v1` still runs: it trains from raw pixels with a queue of file names, a `TFRecordReader` and `shuffle_batch`. The slides show no writer; one is added. Mistakes that do not crash it are left in.
 
 # %% language="bash" magic_args="-e"
 # [ "$READY" ] || { echo "TensorFlow or Horovod is missing: run rn50 doctor"; exit 0; }
@@ -436,7 +436,7 @@ if TF:
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
-# `train_horovod.py` is recipe 1 in current TensorFlow: the loop of `train_single.py` with Horovod's five changes. The next cell copies it to `runs/lesson-04/recipe2.py` and shows where Python loads the images and uses them. Your `runs/train.py` stays as it is.
+# `train_horovod.py` is recipe 1 in current TensorFlow: the loop of `train_single.py` with Horovod's five changes. The next cell copies it to `runs/lesson-04/recipe2.py` and shows where Python loads and uses the images. Your `runs/train.py` stays as it is.
 
 # %%
 recipes = Path(os.environ["RECIPES"])
@@ -453,14 +453,14 @@ print(text[text.index("def load(") : text.index("def checksum(")])
 print(text[text.index("    batches = ") : text.index("        risen = ")])
 
 # %% [markdown]
-# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one pass as a dataset of images and labels, with the seven stages in order. `size` is the number of ranks. The talk's schema has `height` and `width` (int64), `img_raw` (RGB bytes for `tf.io.decode_raw`: reshape them and divide by 255) and `label` (float32, from 0: cast it to int32). Then adapt `main`:
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in order. `size` is the number of ranks. The talk's schema has `height` and `width` (int64), `img_raw` (RGB bytes for `tf.io.decode_raw`: reshape them and divide by 255) and `label` (float32, from 0: cast it to int32). Then adapt `main`:
 #
-# 1. Replace `find_images`: the shards are `flags.data.glob("train-*-of-*")`.
+# 1. Replace `find_images`: the shards are `sorted(map(str, flags.data.glob("train-*-of-*")))`.
 # 2. All ranks must take the same number of steps, so `share` is the smallest number of records of any rank. `index/NAME.idx` has a line for each record of a shard.
 # 3. Call `read` once, before the loop; `.take(steps_per_epoch).repeat()` makes it endless.
 # 4. Remove `names` and `--seen`.
 #
-# The next cell writes the shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
+# The next cell writes shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
 
 # %% language="bash" magic_args="-e"
 # mkdir -p two-signs/train
@@ -485,9 +485,9 @@ if os.environ["READY"]:
     spec = importlib.util.spec_from_file_location("recipe2", script)
     recipe2 = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recipe2)
-    shards = sorted(map(str, Path(f"two-signs-{os.environ['SHARDS']}").glob("train-*-of-*")))
+    signs = sorted(map(str, Path(f"two-signs-{os.environ['SHARDS']}").glob("train-*-of-*")))
     for rank in (0, 1):
-        read = recipe2.read(shards, rank, 2, 8, 0).take(100)
+        read = recipe2.read(signs, rank, 2, 8, 0).take(100)
         print(f"rank {rank} of 2 reads {sum(len(labels) for _, labels in read)} images in a pass")
 
 # %% [markdown]
@@ -515,7 +515,7 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 # - TFRecord turns many small files into a few large reads. A checksum protects each record, but not the meaning of its features.
 # - Add one stage at a time, and let the stages take turns when you measure them.
 # - Shard the file names, then shuffle. Shuffle across the classes when you write the shards.
-# - Draw random numbers in the graph, and use only augmentations that keep the label.
+# - Draw random numbers in the graph, and use only augmentations that preserve the label.
 #
 # **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input stops being the bottleneck.
 #

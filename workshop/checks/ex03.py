@@ -171,7 +171,7 @@ def sums_mistakes(case: Sequence[Sequence[float]], total: Any, rank: int) -> lis
 
 WORKERS = (2, 8, 64)
 RING_MISTAKES: tuple[compare.Mistake, ...] = (
-    ({n: (n - 1) / n for n in WORKERS}, "this is half of it: the scatter-reduce.",
+    ({n: (n - 1) / n for n in WORKERS}, "this is half of it: the reduce-scatter.",
      "Add the second half, in which the finished sums travel around."),
     ({n: n - 1 for n in WORKERS},
      "this is what sending all gradients to every other worker takes.",

@@ -19,7 +19,7 @@ def all_reduce(gradients: np.ndarray) -> list[np.ndarray]:
     """Return the gradients of all workers, (workers, elements), after 0, 1, ... 2 (N - 1) steps.
 
     Worker k sends one chunk to worker k + 1 in every step. In the first N - 1 steps, the
-    scatter-reduce, the receiver adds it to its own; in the last N - 1, the all-gather, it keeps it.
+    reduce-scatter, the receiver adds it to its own; in the last N - 1, the all-gather, it keeps it.
     """
     workers, elements = gradients.shape
     edges = np.linspace(0, elements, workers + 1).astype(int)  # chunks may differ by one element
@@ -31,7 +31,7 @@ def all_reduce(gradients: np.ndarray) -> list[np.ndarray]:
             chunk = (sender - step) % workers  # each passes on what it got the step before
             part = slice(edges[chunk], edges[chunk + 1])
             after[receiver, part] = before[sender, part]
-            if step < workers - 1:  # scatter-reduce
+            if step < workers - 1:  # reduce-scatter
                 after[receiver, part] += before[receiver, part]
         states.append(after)
     return states
@@ -73,7 +73,7 @@ def draw_ring(workers: int, step: int) -> tuple[Figure, str]:
         axes.set_yticks(range(workers), [f"worker {w}" for w in range(workers)])
         axes.set_xticks(range(workers), [f"chunk {c}" for c in range(workers)])
         axes.grid(False)
-        half = "scatter-reduce" if step < workers else "all-gather"
+        half = "reduce-scatter" if step < workers else "all-gather"
         axes.set_title(f"After step {step} of {last}, {half}" if step else "Before", loc="left")
         axes.set_xlabel("whose gradients are in it; framed: just arrived from the worker before")
     sent, complete = step * GRADIENTS_MB / workers, int(now.all(axis=2).sum(axis=1).min())
