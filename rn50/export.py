@@ -51,8 +51,8 @@ def split(images: np.ndarray) -> list[np.ndarray]:
 def to_int8(content: bytes, done: TrainConfig) -> bytes:
     """Return an ONNX file with 8-bit weights and activations, quantised by ONNX Runtime.
 
-    Validation images set the scales of the activations; then print the top-1 accuracy of both
-    files. Raises UserError if there are no such images, or if ONNX Runtime is not installed.
+    Some validation images set the scales of the activations; print the top-1 accuracy of both files
+    on others. Raises UserError if there are no such images, or if ONNX Runtime is not installed.
     """
     need("onnxruntime")
     import onnxruntime
@@ -62,10 +62,11 @@ def to_int8(content: bytes, done: TrainConfig) -> bytes:
     from rn50lib.data.source import open_source
 
     source = open_source(done.data_root, "val")
-    some = range(0, len(source), -(-len(source) // SCORED))
-    images = np.stack([prepare(source, i, done) for i in some])
-    labels = np.array(source.labels)[list(some)]
-    shown = images[:: -(-len(images) // CALIBRATED)]
+    step = max(2, -(-len(source) // SCORED))
+    scored, others = range(0, len(source), step), range(1, len(source), step)
+    images, shown = (np.stack([prepare(source, i, done) for i in some])
+                     for some in (scored, others[:: -(-len(others) // CALIBRATED)]))  # fmt: skip
+    labels = np.array(source.labels)[list(scored)]
 
     class Reader(quantization.CalibrationDataReader):
         def __init__(self) -> None:

@@ -35,7 +35,7 @@ def photos(folder, size, device):
         name="reader", file_root=folder, random_shuffle=True, initial_fill=4096, **shard
     )
     decoder = "mixed" if device.type == "cuda" else "cpu"  # mixed: a GPU decodes the pixels
-    area, aspect = [0.5, 1.0], [1.0, 1.0]
+    area, aspect = [0.37, 0.75], [1.0, 1.0]  # of a 4:3 image
     images = fn.decoders.image_random_crop(
         jpegs, device=decoder, output_type=types.RGB, random_area=area, random_aspect_ratio=aspect
     )

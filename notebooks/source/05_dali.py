@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 v100: float = 1442.6  # images/s of the simulated accelerator: one V100 in FP16
 rounds: int | None = None  # rounds of each timed comparison
-seed: int = 0  # seed of all random numbers
+seed: int = 0  # DALI's random seed
 
 # %%
 import itertools
@@ -38,7 +38,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can make the loop faster. Its speed over the real loop's is your **headroom**.
+# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no loader of such batches can be faster. Its speed over the real loop's is your **headroom**.
 #
 # Here is an ordinary loader: `DataLoader` with Pillow in its worker processes.
 
@@ -189,11 +189,11 @@ if DALI:
 #
 # ### Python runs once
 #
-# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So the mistake of notebook 04 is possible here too: a random number drawn by Python would be the same for every image throughout training, and no error would be raised. Draw random numbers in the graph, with `fn.random`.
+# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So you can repeat notebook 04's mistake here: a random number drawn by Python would be the same for every image throughout training, and no error would be raised. Draw random numbers in the graph, with `fn.random`.
 #
 # ### What each operator costs
 #
-# **Predict:** which operator takes the most time? The next cell cuts the graph off after each operator and times these in turn on one CPU thread. *Decode the crop* is a fused operator that decodes only the part it needs.
+# **Predict:** which operator takes the most time? The next cell truncates the graph after each operator and times each version on one CPU thread. *Decode the crop* is a fused operator that decodes only the part it needs.
 
 # %%
 if DALI:
@@ -236,7 +236,7 @@ if DALI:
     )
 
 # %% [markdown]
-# A crop averages half of the pixels but saves little time, or none. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
+# A crop has half the pixels on average but saves little time. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
 #
 # ### What changed since 1.34
 #
@@ -332,7 +332,7 @@ workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed li
 over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
 
 # %% [markdown]
-# On a CPU, they all unpack the same bits on the same cores with similar JPEG code, so do not expect large differences. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine since 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
+# On a CPU, they all unpack the same bits on the same cores with similar JPEG code, so do not expect large differences. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine from 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
 #
 # With eight V100s and TensorFlow, NVIDIA published the effect of the input pipeline:
 
@@ -387,7 +387,7 @@ workshop.images([images[-1] for images in resized.values()], labels=list(resized
                 alt=f"One image, resized in several ways. Mean differences from Pillow, of 255: {finding}")  # fmt: skip
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different cause, easily overlooked: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
+# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
 #
 # ## Who reads what
 #
@@ -441,9 +441,9 @@ if DALI:
 #
 # Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` from `nvidia.dali.plugin.pytorch`. Each batch is a list with a dictionary per pipeline: `data`, and `label`, int32 of shape (batch, 1), so it needs `.squeeze(1).long()`.
 #
-# - Keep your script's crop: `random_area=[0.5, 1.0]`, `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do the same work.
+# - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do the same work.
 # - The iterator finds the reader by `name="reader"` and `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
-# - On a CPU, the pipeline needs `device_id=None`. Remove `set_epoch`; the classes are the folders in `train`.
+# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`; count the folders in `train` for `num_classes`.
 #
 # Try it before you open the solution:
 
@@ -462,7 +462,7 @@ if DALI and workshop.has("horovod"):
     )  # fmt: skip
 
 # %% [markdown]
-# The step's time divided by its time without input is your script's headroom. **Predict** its speed-up: replace the number, then run the next two cells. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# Step time divided by step time without input is your script's headroom. **Predict** DALI's speed-up: replace the number, then run the next two cells. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
@@ -478,7 +478,7 @@ for rung in ("2_horovod", "3_dali"):
 
 # %% tags=["results"]
 workshop.ladder.figure()
-session.note("headroom", headroom[train_here], "times", "faster with a cached batch, this machine")
+session.note("headroom", headroom[train_here], "times", "speed-up with a cached batch, here")
 session.note("headroom_v100", headroom[wait_like_a_v100], "times", "the same when feeding a V100")
 if DALI:
     session.note("dali_over_pillow", over_pillow, "times", "DALI's speed over DataLoader + Pillow")
@@ -501,7 +501,7 @@ if DALI:
 #
 # - Cache one batch before you change a loader. You cannot gain more than the headroom.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
-# - Decoding takes most of the time, and decoding only the crop saves less than its share of the pixels suggests.
+# - Decoding takes most of the time, and decoding only the crop saves less than the skipped pixels suggest.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #

@@ -37,7 +37,7 @@ workshop.ladder.figure()
 #
 # The right panel's grey bars show how much you can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
-# GPUs have fast `float16` since Volta and `bfloat16` since Ampere. CPUs mostly have only `bfloat16`. Check your machine's flags:
+# Volta brought Tensor Cores for `float16`, Ampere for `bfloat16`. Most CPUs have at most `bfloat16`. Check your machine's flags:
 
 # %% language="bash" magic_args="-e"
 # grep -o -w -E 'avx512_bf16|amx_bf16|amx_fp16|bf16' /proc/cpuinfo | sort | uniq -c || true
@@ -151,7 +151,7 @@ workshop.figure(
 print(finding)
 
 # %% [markdown]
-# These are the gradients of the layers' outputs, and they lie at or below the lower end of `float16`'s range. Weight gradients sum them over all pixels and images, so they are larger and overflow at a smaller scale than in the table. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
+# These are the gradients of the layers' outputs, mostly in or below the lower part of `float16`'s range. Weight gradients sum them over all pixels and images, so they are larger and overflow at a smaller scale. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
 # ## Write the loss scale yourself
 #
@@ -390,7 +390,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# On average, only the convolutions reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even its convolutions may stay on the slope.) The others are on the slope, where 16 bits help only by halving the bytes. So the factor for a whole step is a mixture. Add up the minimum times of all types of layers on a V100:
+# On average, only the convolutions reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even its convolutions may stay on the slope.) The others are on the slope, where 16 bits help only by halving the bytes. So a whole step's factor lies in between. Add up the minimum times of all types of layers on a V100:
 
 # %%
 least = {}
@@ -426,7 +426,7 @@ workshop.ladder.changes("4_amp", "3_dali")
 # %% [markdown]
 # Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03 these lines were there only for the clock; here they are needed.
 #
-# **Predict** how many times as fast the script becomes on this machine. Does it emulate `bfloat16`, or does its float32 use TF32? Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
+# **Predict** how much faster the script becomes on this machine. Does it emulate `bfloat16`, or does its float32 use TF32? Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
 
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number

@@ -265,7 +265,7 @@ print(
 #
 # The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this, with operations and weights in one file. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
 #
-# For any PyTorch model, use what `rn50 export` uses: `torch.onnx.export(model, (images,), dynamo=True, dynamic_shapes=({0: "N"},))`, which needs `onnxscript`. The older, TorchScript-based exporter (`dynamo=False`) is deprecated.
+# For any PyTorch model, use what `rn50 export` uses: `torch.onnx.export(model, (images,), "model.onnx", dynamo=True, dynamic_shapes=({0: "N"},))`, which needs `onnxscript`. The older, TorchScript-based exporter (`dynamo=False`) is deprecated.
 
 # %% language="bash" magic_args="-e"
 # rn50 export model $EPOCHS -o model.onnx 2>&1
@@ -286,7 +286,7 @@ print(f"ONNX Runtime and PyTorch: logits differ by up to {exported:.1e},", end="
 print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f}% of the answers agree")
 
 # %% [markdown]
-# The best test of an export is whether an independent program gives the same answers. (`rn50 score --engine onnxruntime`, `openvino` or `auto` scores the whole validation set with another program.)
+# The best test of an export is whether an independent program gives the same answers. (`rn50 score --engine onnxruntime`, `openvino` or `auto` scores the whole validation set with that engine.)
 #
 # ## Which version is fastest?
 #
@@ -349,11 +349,11 @@ print(f"{same:.1f}% of {len(images)} answers stay the same")
 # %% [markdown]
 # ## Eight bits
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The range of a weight is known. The range of an activation has to be measured on some images, which is called **calibration**. Do it by hand for the output of the first layer. **Predict:** how large is the rounding error, in per cent of the values?
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The range of a weight is known. The range of an activation has to be measured on some images, which is called **calibration**. Do it by hand for the output of the first layer. **Predict:** how large is the rounding error, relative to the values?
 
 # %%
 with torch.inference_mode():
-    x = torch.relu(folded.conv1(images[:64]))
+    x = folded.conv1(images[:64])
 low, high = min(0.0, x.min().item()), x.max().item()
 scale = (high - low) / 255
 zero_point = round(-low / scale)
@@ -363,7 +363,7 @@ print(f"range {low:.2f} to {high:.2f}: scale {scale:.4f}, zero point {zero_point
 print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as uint8; error {100 * rounding:.1f}%")
 
 # %% [markdown]
-# `rn50 export --int8` calibrates all layers on validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files.
+# `rn50 export --int8` calibrates all layers on up to 256 validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files on other ones.
 
 # %% language="bash" magic_args="-e"
 # rn50 export model $EPOCHS -o int8.onnx --int8 2>&1
@@ -392,7 +392,7 @@ for count in (1, session.form_batch):
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time both parts, one request at a time, so without any queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time both parts, one request at a time, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
 
 # %%
 decoding, answering = [], []

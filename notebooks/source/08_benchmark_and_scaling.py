@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every rung and see the whole ladder.
 #
-# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; Horovod for its rung, and Horovod and DALI for rungs 3–5 · **On a CPU:** about 4 minutes to run
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; Horovod for its rung, plus DALI for rungs 3–5 · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -210,14 +210,16 @@ print(f"median                      {np.median(rates):8.1f}")
 rng = np.random.default_rng(0)
 for n in (1, 5, 30):
     best = rng.choice(rates[half:], size=(10_000, n)).max(axis=1).mean()
-    print(f"the best of {n:2} steps is on average {100 * (best / warm - 1):4.1f}% above the mean")
+    print(
+        f"the best of {n:2} steps is on average {100 * (best / rates[half:].mean() - 1):4.1f}% above the mean"
+    )
 
 # %% [markdown]
 # ### 4. Batch 208 against batch 96
 #
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does FP16 alone gain?" (*equal batch*). Say which one you publish.
 #
-# To compare two things on a machine that is also doing other work, let them **take turns**, so that a slow moment affects both, and report the **median and range** of the per-turn ratios. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
+# To compare two things on a machine that is also doing other work, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the per-turn ratios. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
 
 # %%
 reduced = torch.float16 if gpus else torch.bfloat16
@@ -241,13 +243,13 @@ print(f"training, {session.size} px, {device}, {torch.get_num_threads()} threads
 print(f"PyTorch {torch.__version__}, {session.turns} turns")
 
 # %% [markdown]
-# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. That line, with batch, precision and hardware, belongs next to every rate.
+# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. Print such a line, plus batch, precision and hardware, with every rate.
 #
-# ## A benchmark that avoids the mistakes
+# ### A tool that avoids such mistakes
 #
 # `rn50 benchmark` warms up, synchronises, takes harmonic means and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Across epochs, it reports the harmonic mean.
 #
-# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** runs each worker count with each batch, a **cell**; the first sweep's last batch is too large on purpose. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
+# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** has a **cell** for each worker count and batch; the first sweep's last batch purposely exceeds the data. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -432,7 +434,7 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%"
 #
 # ### Compared with published rows
 #
-# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; in the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient, your float32 run sent 4.) Two more models add one cause each, fitted to rows with fewer GPUs (A100s: V100 rows): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows. **Predict:** which model is closest, and how large is its error?
+# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; the table fits *s* like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient; your float32 run sent 4.) Two more models add one cause each, fitted to smaller runs (A100s: to V100 runs): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -472,7 +474,7 @@ for n in (64, 512):
     print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
 
 # %% [markdown]
-# No row here has more than 32 GPUs, so at 512 the two numbers show the uncertainty; the truth may be outside. For strong scaling, the global batch is fixed at that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
+# No row here has more than 32 GPUs, so the two numbers only hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
 #
 # ## Time to accuracy
 #
@@ -488,7 +490,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f}%")
 
 # %% [markdown]
-# Nearly; validation probably explains the rest. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
+# Nearly; validation explains only a part. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {

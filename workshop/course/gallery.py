@@ -22,7 +22,7 @@ else:  # pytest and JupyterLab bring it on Python 3.10
 FOLDER, PAGE = "exercises/gallery", "docs/troubleshooting.md"
 HEAD = """# When it goes wrong
 
-The failures that people report most often in the trackers of Horovod, DALI, PyTorch, timm and
+These failures are often reported in the trackers of Horovod, DALI, PyTorch, timm and
 NVIDIA's DeepLearningExamples. Each is a small broken run in
 [exercises/gallery](../exercises/gallery) that you can start on a laptop: what it prints, the
 command that names the cause, and the fix. A test runs all of them, before and after the fix. To try
