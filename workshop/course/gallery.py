@@ -89,5 +89,6 @@ def page(root: Path) -> str:
 
 def drift(root: Path) -> list[str]:
     """Return a line if the page is not what the gallery gives."""
-    current = (root / PAGE).read_text(encoding="utf-8") == page(root)
-    return [] if current else [f"{PAGE} is not current: run `rn50 workshop build`"]
+    if not load(root) or (root / PAGE).read_text(encoding="utf-8") == page(root):
+        return []
+    return [f"{PAGE} is not current: run `rn50 workshop build`"]
