@@ -160,7 +160,7 @@ print(text[text.index("    def now():") :])
 #
 # ### Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation. (The loss is for one small batch after a few steps: 2 to 10 is normal.)
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation. (The loss is for one small batch after a few steps: 2 to 20 is normal.)
 
 # %%
 import psutil
