@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from rn50 import cli
-from rn50lib import hardware
-from tests.launch import fake_gpus
 
 MASTER = """# %% [markdown]
 # # 00 · Start here
@@ -44,15 +42,6 @@ def checkout(tmp_path: Path) -> Path:
     (root / "notebooks" / "source").mkdir(parents=True)
     (root / "notebooks" / "source" / "00_start_here.py").write_text(MASTER, encoding="utf-8")
     return root
-
-
-@pytest.fixture
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine with two GPUs according to the driver; no framework reaches them."""
-    fake_gpus.install(monkeypatch, [fake_gpus.V100] * 2)
-    hardware.machine.cache_clear()
-    yield
-    hardware.machine.cache_clear()
 
 
 Code = str | tuple[str, list[str]]

@@ -91,11 +91,3 @@ def nvmlDeviceGetMigDeviceHandleByIndex(handle, number):
     if number >= len(handle["slices"]):
         raise NVMLError_NotFound
     return handle["slices"][number]
-
-
-def nvmlDeviceGetComputeRunningProcesses(handle):
-    return [SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in handle.get("processes", ())]
-
-
-def nvmlSystemGetProcessName(pid):
-    return f"/usr/bin/program{pid}"
