@@ -80,7 +80,10 @@ def to_int8(content: bytes, done: TrainConfig) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         full, small = Path(folder, "full.onnx"), Path(folder, "int8.onnx")
         full.write_bytes(content)
-        quantization.quantize_static(full, small, Reader(), per_channel=True)
+        unsigned = quantization.QuantType.QUInt8  # several times as fast as signed on x86
+        quantization.quantize_static(
+            full, small, Reader(), activation_type=unsigned, per_channel=True
+        )
         result = small.read_bytes()
     for name, file in (("float32", content), ("int8", result)):
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
