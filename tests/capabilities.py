@@ -135,6 +135,7 @@ DETECTORS = {
     "dali": lambda: _module("nvidia.dali"),
     "dali2": lambda: Path(os.environ.get("RN50_DALI2") or "/none", "nvidia", "dali").is_dir(),
     "horovod": lambda: len(_horovod_libraries()) == 2,
+    "compiler": lambda: shutil.which("g++"),
     "mpi": lambda: shutil.which("mpirun"),
     "horovod_mpi": _horovod_mpi,
     "chromium": chromium_binary,

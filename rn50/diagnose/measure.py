@@ -141,7 +141,7 @@ def steady_rate(folder: Path, done: TrainConfig, seconds: float) -> float:
     """Return a run's images per second, 0 before it has been timed for this long.
 
     Batches that were made ahead of an epoch's first step are left out, and as many at its end, when
-    nothing is left to load.
+    nothing is left to load. Raises UserError if epochs have one step.
     """
     edge = 1 if done.loader == "synthetic" else BATCHES_AHEAD * max(1, done.data_nthreads)
     phase, lines = "val" if done.only_inference else "train", []
@@ -158,6 +158,10 @@ def steady_rate(folder: Path, done: TrainConfig, seconds: float) -> float:
         if inside and line["step"] <= line["steps"] - (skipped if skipped > 1 else 0):
             images += (line["step"] - before["step"]) * done.global_batch
             total += line["seconds"] - before["seconds"]
+    if epochs and not lines:
+        raise UserError(
+            "an epoch has one iteration, which is not timed: use a smaller -b or more images"
+        )
     if not images and epochs:  # too short for readings inside
         per_epoch = lines[-1]["steps"] * done.global_batch
         images, total = per_epoch * len(epochs), sum(per_epoch / rate for rate in epochs if rate)

@@ -14,6 +14,7 @@ from rn50.diagnose import model
 from rn50.diagnose.command import candidates
 from rn50.diagnose.measure import steady_rate
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, SLOWER, SUM, Rates
+from rn50lib.errors import UserError
 from rn50lib.hardware import Gpu, Machine
 from tests.support import LAPTOP, TINY, Ended, Photos, full, strict_json
 
@@ -88,6 +89,12 @@ def test_the_edges_of_an_epoch_are_left_out(tmp_path: Path) -> None:
     done = full(loader="native", batch_size=16, data_nthreads=1)
     assert steady_rate(tmp_path, done, 1.0) == pytest.approx(4 * 16 / 2)
     assert steady_rate(tmp_path, done, 60.0) == 0
+
+
+def test_epochs_of_one_step_cannot_be_timed(tmp_path: Path) -> None:
+    (tmp_path / "progress.jsonl").write_text('{"phase": "epoch", "train.total_ips": null}\n')
+    with pytest.raises(UserError, match="one iteration, which is not timed: use a smaller -b"):
+        steady_rate(tmp_path, full(loader="native"), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def page(root: Path) -> str:
         index.append(f"| {entry['words']} | [{entry['title']}](#{anchor}) |\n")
         seen, folder = recorded[name], root / FOLDER / name
         runs = [("run", "broken"), ("name", "cause")]
-        blocks = [f"```text\n$ {entry[key]}\n{seen[what]}\n```\n" for key, what in runs]
+        commands = {key: entry[key].replace("\n", "\n$ ") for key, _ in runs}
+        blocks = [f"```text\n$ {commands[key]}\n{seen[what]}\n```\n" for key, what in runs]
         fix = (folder / "fix.diff").read_text(encoding="utf-8")
         threads = ", ".join(map(link, entry["threads"]))
         source = next(path.name for path in sorted(folder.glob("broken.*")))
