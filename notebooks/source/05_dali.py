@@ -456,10 +456,11 @@ workshop.ladder.changes("3_dali", "2_horovod")
 # %%
 if DALI and workshop.has("horovod"):
     small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
-    workshop.try_script(
+    tried = workshop.try_script(
         workshop.ladder.script("3_dali"), "--data", session.data_root, *small,
         ranks=2, steps=3, single=False, env={"CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
+    print(tried)
 
 # %% [markdown]
 # Step time divided by step time without input is your script's headroom. **Predict** DALI's speed-up: replace the number, then run the next two cells. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
