@@ -118,7 +118,8 @@ def onnx_predictor(args: argparse.Namespace, images: np.ndarray):
         precision = "f32" if args.dtype == "float32" else "bf16"
         settings = {"INFERENCE_NUM_THREADS": args.threads, "PERFORMANCE_HINT": "LATENCY",
                     "INFERENCE_PRECISION_HINT": precision}  # fmt: skip
-        network = openvino.Core().compile_model(content, "CPU", settings)
+        core = openvino.Core()
+        network = core.compile_model(core.read_model(content), "CPU", settings)
         return lambda: torch.from_numpy(network(images)[0]).softmax(1).numpy()
     import onnxruntime
 
