@@ -8,6 +8,7 @@ plugs in any other, such as TensorRT.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -27,13 +28,13 @@ from rn50lib.torch.inference import Predictor, fold_batch_norms
 from rn50lib.torch.model import ResNet, load_arrays
 
 NEEDS = ("onnx", "onnxscript")  # to write the ONNX file
-TURNS = 5  # in which "auto" times the engines
+CALLS = 8  # by which "auto" times an engine
 
 Compute = Callable[[Tensor], Tensor]
 
 
-def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the network in ONNX Runtime, in float32."""
+def in_onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in ONNX Runtime. Raises UserError."""
     check("onnxruntime", model, dtype, (torch.float32,))
     import onnxruntime as ort
 
@@ -52,14 +53,15 @@ def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
     return compute
 
 
-def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the network in OpenVINO, in float32 or bfloat16."""
+def in_openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in OpenVINO. Raises UserError."""
     check("openvino", model, dtype, (torch.float32, torch.bfloat16))
     import openvino as ov
 
     core = ov.Core()
     settings = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
     }
 
@@ -74,37 +76,54 @@ def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
     return compute
 
 
+def alone(compute: Compute) -> Compute:
+    """Hold PyTorch to one thread: its waiting threads would take time from an engine's."""
+    torch.set_num_threads(1)
+    return compute
+
+
+def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in ONNX Runtime, in float32."""
+    return alone(in_onnxruntime(model, dtype))
+
+
+def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in OpenVINO, in float32 or bfloat16."""
+    return alone(in_openvino(model, dtype))
+
+
 def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the fastest installed engine: they take turns on the first batch."""
+    """Return the fastest installed engine, as timed on the first batch."""
     engines: dict[str, Compute] = {"torch": Predictor(model, dtype)}
-    for name, build in (("onnxruntime", onnxruntime), ("openvino", openvino)):
-        try:
+    for name, build in (("onnxruntime", in_onnxruntime), ("openvino", in_openvino)):
+        with contextlib.suppress(UserError):  # not installed, or not for this precision
             engines[name] = build(model, dtype)
-        except UserError:  # not installed, or not for this precision
-            continue
     chosen: list[Compute] = []
 
     def compute(images_NCHW: Tensor) -> Tensor:
         if not chosen:
-            ms = median_ms(engines, images_NCHW)
+            ms = {name: best_ms(engine, images_NCHW) for name, engine in engines.items()}
             best = min(ms, key=ms.__getitem__)
             times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
             print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}", file=sys.stderr)
-            chosen.append(engines[best])
+            chosen.append(engines[best] if best == "torch" else alone(engines[best]))
+            engines.clear()  # the others' threads end
         return chosen[0](images_NCHW)
 
     return compute
 
 
-def median_ms(engines: dict[str, Compute], images_NCHW: Tensor) -> dict[str, float]:
-    """Return the milliseconds of each engine for a batch, after one turn that warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in range(1 + TURNS):
-        for name, engine in engines.items():
-            begin = time.perf_counter()
-            engine(images_NCHW)
-            seconds[name].append(time.perf_counter() - begin)
-    return {name: 1000 * float(np.median(values[1:])) for name, values in seconds.items()}
+def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
+    """Return the milliseconds of the fastest of several calls for a batch.
+
+    The threads of another engine, which wait for a while after its last call, slow the first ones.
+    """
+    seconds = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        compute(images_NCHW)
+        seconds.append(time.perf_counter() - begin)
+    return 1000 * min(seconds)
 
 
 def check(name: str, model: nn.Module, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> None:
