@@ -58,7 +58,7 @@ def test_failure_is_shown_named_and_fixed(name: str, tmp_path: Path, roadsigns_s
     output = "" if entry.get("hangs") else shell(entry["run"], folder, data)
     named = shell(entry["name"], folder, data)
     broken, cause = check(output or named, entry["symptom"]), check(named, entry["cause"])
-    subprocess.run(["patch", "--quiet", "-i", "fix.diff"], cwd=folder, check=True)
+    subprocess.run(["git", "apply", "-p0", "fix.diff"], cwd=folder, check=True)
     fixed = shell(entry["run"], folder, data)
     check(fixed, entry["passes"])
     assert gallery.excerpt(fixed, entry["symptom"]) is None, fixed

@@ -26,7 +26,7 @@ These failures are often reported in the trackers of Horovod, DALI, PyTorch, tim
 NVIDIA's DeepLearningExamples. Each is a small broken run in
 [exercises/gallery](../exercises/gallery) that you can start on a laptop: what it prints, the
 command that names the cause, and the fix. A test runs all of them, before and after the fix. To try
-one, type the commands in its folder; `patch < fix.diff` applies the fix.
+one, type the commands in its folder; `git apply -p0 fix.diff` makes the fix.
 
 | what you see | cause |
 |---|---|
