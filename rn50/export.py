@@ -62,6 +62,8 @@ def to_int8(content: bytes, done: TrainConfig) -> bytes:
     from rn50lib.data.source import open_source
 
     source = open_source(done.data_root, "val")
+    if len(source) < 2:
+        raise UserError(f"--int8 needs two validation images or more: {done.data_root} has one")
     step = max(2, -(-len(source) // SCORED))
     scored, others = range(0, len(source), step), range(1, len(source), step)
     images, shown = (np.stack([prepare(source, i, done) for i in some])
