@@ -11,7 +11,7 @@ from rn50lib.errors import UserError
 HINTS = {  # what a failed script printed, and what to do
     r"has no attribute 'synchronize'": "the optimizer has to be hvd.DistributedOptimizer(…)",
     r"module 'horovod(\.tensorflow)?' has no": "PyTorch's part is `import horovod.torch as hvd`",
-    r"Default process group|init_process_group": "with Horovod, pass both numbers:"
+    r"Default process group": "with Horovod, pass both numbers:"
     " DistributedSampler(data, hvd.size(), hvd.rank())",
     r"does not expose valid metadata": 'the iterator finds the reader by its name: name="reader"',
     r"libcuda\.so": "without a GPU, a pipeline needs device_id=None",
