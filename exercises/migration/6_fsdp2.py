@@ -5,6 +5,8 @@
 For a model that does not fit into one GPU's memory. ResNet-50 fits: stay with DDP.
 """
 
+import gc
+
 import common
 import torch
 import torch.distributed.nn.functional  # a group older than this import is never released
@@ -35,6 +37,7 @@ for step in range(common.STEPS):
 state = {name: part.full_tensor().numpy() for name, part in model.state_dict().items()}
 if dist.get_rank() == 0:
     common.save(**common.from_torch(state))
-del model, optimizer  # so that the group can end
+del model, part, optimizer, loss, state, mesh  # so that the group can end
+gc.collect()  # FSDP2's modules refer to each other
 dist.barrier()
 dist.destroy_process_group()
