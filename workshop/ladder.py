@@ -184,7 +184,8 @@ def _warnings(text: str) -> list[str]:
             '✗ autocast("cuda") does nothing without a GPU: pass device.type instead of "cuda".'
         )
     calls = {"scale", "step", "update"} if "GradScaler(" in code else set()
-    lacks = [f"scaler.{name}" for name in sorted(calls) if not re.search(rf"\.{name}\(", code)]
+    lacks = [f"scaler.{name}" for name in sorted(calls)
+             if not re.search(rf"scal\w*\.{name}\(", code)]  # fmt: skip
     if lacks:
         found.append(f"✗ The loss scaler needs {' and '.join(lacks)}, too.")
     return found
