@@ -9,19 +9,26 @@ plugs in any other, such as TensorRT.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
+import os
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rn50lib.errors import UserError
+from rn50lib.files import read_json, write_file
+from rn50lib.hardware import machine
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
 from rn50lib.torch.inference import Predictor, fold_batch_norms
@@ -93,24 +100,48 @@ def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
 
 
 def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the fastest installed engine, as timed on the first batch."""
-    engines: dict[str, Compute] = {"torch": Predictor(model, dtype)}
-    for name, build in (("onnxruntime", in_onnxruntime), ("openvino", in_openvino)):
-        with contextlib.suppress(UserError):  # not installed, or not for this precision
-            engines[name] = build(model, dtype)
+    """Return the fastest installed engine, as timed on the first batch, here or in an earlier run.
+
+    The times are kept in the user's cache, one file for each machine, network, precision and batch.
+    """
     chosen: list[Compute] = []
 
     def compute(images_NCHW: Tensor) -> Tensor:
         if not chosen:
-            ms = {name: best_ms(engine, images_NCHW) for name, engine in engines.items()}
-            best = min(ms, key=ms.__getitem__)
-            times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
-            print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}", file=sys.stderr)
-            chosen.append(engines[best] if best == "torch" else alone(engines[best]))
-            engines.clear()  # the others' threads end
+            chosen.append(fastest(model, dtype, images_NCHW))
         return chosen[0](images_NCHW)
 
     return compute
+
+
+def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
+    """Return the fastest engine for batches like this one, and print all times."""
+    builders = {"torch": Predictor, "onnxruntime": in_onnxruntime, "openvino": in_openvino}
+    case = {
+        "processor": machine().processor,
+        "threads": torch.get_num_threads(),
+        "versions": {name: version(name) for name in builders if find_spec(name)},
+        "weights": sum(weight.numel() for weight in model.parameters()),
+        "dtype": str(dtype),
+        "shape": list(images_NCHW.shape),
+    }
+    name = hashlib.sha256(json.dumps(case).encode()).hexdigest()[:16]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    file = Path(cache, "rn50", "engines", f"{name}.json")
+    try:
+        ms, origin = read_json(file)["ms"], f" (timed before: {file})"
+    except (OSError, ValueError):
+        ms, origin = {}, ""
+        for name, build in builders.items():
+            with contextlib.suppress(UserError):  # not installed, or not for this precision
+                ms[name] = best_ms(build(model, dtype), images_NCHW)
+        with contextlib.suppress(UserError):  # a home that cannot be written: timed again next time
+            write_file(file, json.dumps({**case, "ms": ms}, indent=1))
+    best = min(ms, key=ms.__getitem__)
+    times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
+    print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}{origin}", file=sys.stderr)
+    engine = builders[best](model, dtype)
+    return engine if best == "torch" else alone(engine)
 
 
 def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
