@@ -65,6 +65,8 @@ def parser() -> Parser:
     add("--seconds", type=whole, default=20, metavar="S", help="then continue up to S (20)")
     add("--no-single", action="store_true", help="skip the run on one rank for comparison")
     add("--json", type=Path, metavar="FILE", help="write the results to FILE")
+    add("--headroom", action="store_true",
+        help="only time it: as it is, with a perfect loader, and with a perfect step")  # fmt: skip
     add = verb("release", release_course, "write the learners' copy, without solutions")
     add("folder", type=Path, metavar="DIR", help="a new folder")
     add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
@@ -208,10 +210,14 @@ def show_status(args: argparse.Namespace) -> int:
 
 def try_script(args: argparse.Namespace) -> int:
     """Run a script under observation and print the verdict."""
-    from workshop import observe
+    from workshop import headroom, observe
     from workshop.errors import RunFailed
 
     try:
+        if args.headroom:
+            script = Path(args.script).absolute()
+            print(headroom.measure(script, args.others, args.seconds, Path.cwd()))
+            return 0
         result = observe.try_script(
             args.script, *args.others, ranks=args.n, launcher=args.launcher, steps=args.steps,
             seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),

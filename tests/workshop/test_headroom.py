@@ -1,0 +1,50 @@
+"""`rn50 workshop try --headroom`, on a script whose loader and step sleep for known times."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """\
+import sys, time, torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, i):
+        time.sleep(0.03)
+        return torch.zeros(3), 0
+
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for images, labels in torch.utils.data.DataLoader(Data(), 10):  # not the one that trains
+    break
+for epoch in range(100 if "train" in sys.argv else 1):
+    for images, labels in torch.utils.data.DataLoader(Data(), 10):
+        net(images).sum().backward()
+        time.sleep(0.05)
+        if "train" in sys.argv:
+            optimizer.step()
+    open("weights", "w").write("new")
+"""
+
+
+@pytest.mark.needs("torch")
+def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    (tmp_path / "weights").write_text("old")
+    command = ("workshop", "try", "mine.py", "--headroom", "--seconds", "2", "--")
+    done = run_cli(*command, "train")
+    assert done.returncode == 0, done.stderr
+    first, *rates = done.stdout.splitlines()
+    assert "The loader bounds this loop" in first
+    whole, cached, loader = (float(re.findall(r"([\d.]+) img/s", line)[0]) for line in rates)
+    assert 14 < whole <= 10 / 0.35 and 16 < loader <= 10 / 0.3  # sleeping is the least they take
+    assert 1.2 * loader < cached <= 10 / 0.05
+    assert (tmp_path / "weights").read_text() == "old"
+
+    refused = run_cli(*command)
+    assert refused.returncode != 0 and "no optimizer stepped" in refused.stderr
