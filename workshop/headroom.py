@@ -54,7 +54,9 @@ class Headroom:
             ("with a perfect step (the loader alone)", self.loader),
         )
         lines = [f"  {name:50}{rate:10,.1f} img/s" for name, rate in rows]
-        return "\n".join([f"The {part} bounds this loop: without it, {gain:.2g} times as fast.", *lines])
+        return "\n".join(
+            [f"The {part} bounds this loop: without it, {gain:.2g} times as fast.", *lines]
+        )
 
 
 def measure(script: Path, arguments: list[str], seconds: float, folder: Path) -> Headroom:
