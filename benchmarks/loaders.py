@@ -1,10 +1,11 @@
 """Our loaders and those of other scripts: images per second from JPEGs, in turns.
 
-    python benchmarks/loaders.py --rounds 10 --sizes 224 64 --cores 1 2
+    python benchmarks/loaders.py --rounds 10 --sizes 224 64 --workers 0 1 2
 
 Every contestant reads the same road signs (drawn on first use), crops 5 to 100% of their area at
 random, resizes the crop with antialiasing and delivers batches of 64 as uint8; the first batch is
-not timed. All are held to the same cores and have the same allocator setting. They do not do
+not timed. All are held to as many cores as workers and have the same allocator setting; without
+workers (0), a DataLoader reads in its own process, and the others have one thread. They do not do
 exactly the same: ours start again with each epoch, as training needs, and the others do not; ours,
 OpenCV's and TensorFlow's decode with libjpeg's fast transform, and at a fraction of the size if the
 crop holds more than is needed, but torchvision's can do neither, and DALI's no fraction; OpenCV
@@ -33,6 +34,7 @@ OURS = {  # name: loader, backend
 PAIRS = (
     ("native, torch", "simplejpeg + OpenCV"), ("native, torch", "SPDL"),
     ("native, torch", "torchvision"), ("native, torch", "tf.data"), ("native, torch", "bare DALI"),
+    ("native, torch", "DALI, dynamic mode"),
     ("native, tensorflow", "tf.data"), ("dali", "bare DALI"),
 )  # fmt: skip
 BATCH = 64
@@ -97,9 +99,10 @@ def pytorch(data_set, root: Path, size: int, workers: int):
     import torch
 
     torch.set_num_threads(1)
+    options = {"prefetch_factor": 4, "persistent_workers": True, "multiprocessing_context": "fork"}
     return torch.utils.data.DataLoader(
         data_set(root, size), BATCH, shuffle=True, num_workers=workers, drop_last=True,
-        prefetch_factor=4, persistent_workers=True, multiprocessing_context="fork",
+        **(options if workers else {}),
     )  # fmt: skip
 
 
@@ -110,9 +113,9 @@ def spdl(root: Path, size: int, workers: int):
 
     files = ByHand(root, size)
     order = random.sample(range(len(files)), len(files))
-    line = PipelineBuilder().add_source(order).pipe(files.__getitem__, concurrency=workers)
+    line = PipelineBuilder().add_source(order).pipe(files.__getitem__, concurrency=max(1, workers))
     line = line.aggregate(BATCH, drop_last=True).pipe(torch.utils.data.default_collate)
-    pipeline = line.add_sink(4).build(num_threads=workers + 1)
+    pipeline = line.add_sink(4).build(num_threads=max(1, workers) + 1)
     with pipeline.auto_stop():
         yield from pipeline.get_iterator()
 
@@ -144,9 +147,9 @@ def tfdata(root: Path, size: int, workers: int):
     labels = [files.classes.index(path.parent.name) for path in files.paths]
     rows = tf.data.Dataset.from_tensor_slices(([*map(str, files.paths)], labels))
     options = tf.data.Options()
-    options.threading.private_threadpool_size = workers
+    options.threading.private_threadpool_size = max(1, workers)
     options.threading.max_intra_op_parallelism = 1
-    rows = rows.shuffle(len(files)).map(load, workers, deterministic=False)
+    rows = rows.shuffle(len(files)).map(load, max(1, workers), deterministic=False)
     return rows.batch(BATCH, True).prefetch(4).with_options(options)
 
 
@@ -155,7 +158,7 @@ def dali(root: Path, size: int, workers: int):
     import numpy as np
     from nvidia.dali import fn, pipeline_def, types
 
-    @pipeline_def(batch_size=BATCH, num_threads=workers, device_id=None, seed=0)
+    @pipeline_def(batch_size=BATCH, num_threads=max(1, workers), device_id=None, seed=0)
     def graph():
         encoded, labels = fn.readers.file(file_root=f"{root}/train", random_shuffle=True)
         images = fn.decoders.image_random_crop(
@@ -173,19 +176,40 @@ def dali(root: Path, size: int, workers: int):
         yield np.asarray(images.as_tensor()), labels
 
 
+def dynamic_dali(root: Path, size: int, workers: int):
+    """Yield the batches of DALI's dynamic mode, with the next ones made in advance."""
+    import numpy as np
+    import nvidia.dali.experimental.dynamic as ndd
+    from nvidia.dali import types
+
+    ndd.set_num_threads(max(1, workers))
+    reader = ndd.readers.File(file_root=f"{root}/train", random_shuffle=True)
+    for encoded, labels in reader.next_epoch(batch_size=BATCH, capture=True):
+        images = ndd.decoders.image_random_crop(
+            encoded, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3],
+            use_fast_idct=True, jpeg_fancy_upsampling=False,
+        )  # fmt: skip
+        images = ndd.resize(images, resize_x=size, resize_y=size, antialias=True,
+                            interp_type=types.INTERP_LINEAR)  # fmt: skip
+        images = ndd.flip(images, horizontal=ndd.random.coin_flip(batch_size=BATCH))
+        if len(labels.shape) == BATCH:
+            yield np.asarray(ndd.as_tensor(images)), labels
+
+
 PEERS = {
     "simplejpeg + OpenCV": functools.partial(pytorch, ByHand),
     "SPDL": spdl,
     "torchvision": functools.partial(pytorch, pillow),
     "tf.data": tfdata,
     "bare DALI": dali,
+    "DALI, dynamic mode": dynamic_dali,
 }
 
 
-def read_as_peer(name: str, root: Path, size: int, cores: int) -> float:
+def read_as_peer(name: str, root: Path, size: int, workers: int) -> float:
     """Read one epoch; return the seconds per image, without the first batch."""
-    os.sched_setaffinity(0, measure.CORES[:cores])
-    batches = iter(PEERS[name](root, size, cores))
+    os.sched_setaffinity(0, measure.CORES[: max(1, workers)])
+    batches = iter(PEERS[name](root, size, workers))
     next(batches)
     kinds: list[str] = []
     seconds = measure.timed(lambda: kinds.extend(str(x.dtype) for x, _ in batches), cpu=False)
@@ -196,16 +220,16 @@ def read_as_peer(name: str, root: Path, size: int, cores: int) -> float:
 # --- the comparison -------------------------------------------------------------------------------
 
 
-def seconds_per_image(root: Path, size: int, cores: int, name: str) -> float:
+def seconds_per_image(root: Path, size: int, workers: int, name: str) -> float:
     """Run a contestant on its cores; return its seconds per image."""
     if name in PEERS:
-        return measure.alone(read_as_peer, name, root, size, cores)
+        return measure.alone(read_as_peer, name, root, size, workers)
     loader, backend = OURS[name]
     command = [sys.executable, "-m", "rn50", "train", "--test-io", "-e", "1", "--loader", loader,
                "--backend", backend, "--data-root", root, "--data-format", "files", "--recipe",
-               "reference", "--image-shape", size, "-b", BATCH, "--data-nthreads", cores,
+               "reference", "--image-shape", size, "-b", BATCH, "--data-nthreads", workers,
                "--threads", "1"]  # fmt: skip
-    shown = measure.output(command, cores=cores)
+    shown = measure.output(command, cores=max(1, workers))
     return 1 / float(re.findall(r"epoch 1: ([\d.]+) img/s", shown)[0])
 
 
@@ -213,16 +237,16 @@ def main() -> None:
     """Run the comparison."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 64])
-    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--root", type=Path, default=measure.SIGNS)
     args = parser.parse_args()
     measure.set_environment()
     measure.draw_signs(args.root)
     names = measure.chosen((*OURS, *PEERS), args)
-    for size, cores in itertools.product(args.sizes, args.cores):
-        what = f"{size} px, {cores} core(s)"
+    for size, workers in itertools.product(args.sizes, args.workers):
+        what = f"{size} px, {workers} worker(s)"
         print(what, flush=True)
-        work = {name: functools.partial(seconds_per_image, args.root, size, cores, name)
+        work = {name: functools.partial(seconds_per_image, args.root, size, workers, name)
                 for name in names}  # fmt: skip
         measure.print_table(measure.run_rounds(work, args.rounds), PAIRS, what)
 

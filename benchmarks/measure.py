@@ -27,6 +27,7 @@ CORES = sorted(os.sched_getaffinity(0))
 PACKAGES = {  # of peers: the module, and what pip installs
     "simplejpeg + OpenCV": ("cv2", "opencv-python-headless"),
     "torchvision": ("torchvision", "--no-deps torchvision==0.28.0"),
+    "DALI, dynamic mode": ("nvidia.dali.experimental.dynamic", "nvidia-dali-cuda120>=2"),
     "SPDL": ("spdl", "spdl opencv-python-headless"),
     "ONNX Runtime": ("onnxruntime", "onnx onnxruntime onnxscript"),
     "OpenVINO": ("openvino", "onnx onnxscript openvino"),
@@ -121,11 +122,19 @@ def chosen(names: Iterable[str], args: argparse.Namespace) -> list[str]:
     for name in names:
         if not args.only or any(part in name for part in args.only):
             module, package = PACKAGES.get(name, ("json", ""))
-            if importlib.util.find_spec(module):
+            if installed(module):
                 found.append(name)
             else:
                 print(f"{name}: left out: `pip install {package}`")
     return found or sys.exit("error: --only: no contestant has such a part in its name")
+
+
+def installed(module: str) -> bool:
+    """Return True if a module is there; its packages, if any, are imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def run_rounds(contestants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
