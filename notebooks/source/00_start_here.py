@@ -72,14 +72,14 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The run's report contains the accuracy on the whole validation set. It also records the machine, the software versions, and the reason for every setting.
+# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose most likely class is right. It also records the machine, the software versions, and the reason for every setting.
 
 # %%
 import json
 
 report = json.loads(Path("first.json").read_text())
 top1 = report["metrics"]["val.top1"]
-print("validation accuracy after each epoch:", [f"{value:.1f}%" for value in top1])
+print("validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value in top1))
 print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(report['metrics'])}")
 
 # %% [markdown]

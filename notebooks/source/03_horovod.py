@@ -263,7 +263,7 @@ workshop.ladder.changes("2_ddp", "1_single")
 # | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
 # | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
 #
-# `rn50 run` builds such a line; `--dry-run` only prints it.
+# `rn50 run` builds such a line (for Horovod); `--dry-run` only prints it.
 
 # %% language="bash" magic_args="-e"
 # rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | sed 's/ -x / \\\n  -x /g'
@@ -351,6 +351,7 @@ for (name, title), style in zip(titles.items(), ("o-", "s--", "^:", "D-."), stri
         ends[name] = losses[-1]
 axes.axhline(np.log(12), color="grey", lw=1, label="guessing")
 axes.set(title="The same images in larger steps", xlabel="epoch", ylabel="training loss, nats")
+axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
 workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end: {said}.")

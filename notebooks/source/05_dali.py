@@ -108,7 +108,7 @@ for step, count, warm_up in (
     print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}: headroom {perfect / real:.2f} times")  # fmt: skip
 
 # %% [markdown]
-# If the headroom is near 1, leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
+# If the headroom is near 1 (noise can push it below), leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
 #
 # The H100's light blue bars in the first figure are an example. Rungs 2 and 3 compute the same step, but with DALI the H100 trains 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6. Its 12 Pillow processes delivered 90 images/s each, and the GPU waited for them.
 #
@@ -318,7 +318,7 @@ for _ in range(rounds):
         rates[name].append(
             images_per_second(batches, lambda *batch: None, session.batches, 2 * cores + 4)
         )
-fig, axes = plt.subplots(figsize=(9, 2.6))
+fig, axes = plt.subplots(figsize=(9, 2.9), layout="constrained")
 for row, (name, values) in enumerate(rates.items()):
     axes.barh(row, np.median(values), color="#0072b2")
     axes.plot(values, [row] * rounds, "o", color="white", mec="black", ms=5)
@@ -330,7 +330,7 @@ axes.set(
     title=f"Loaders on {cores} cores ({decoder} in DALI), {size} pixels, one dot per round",
     xlabel="images/s",
 )
-axes.legend()
+fig.legend(loc="outside lower right")
 medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.items())
 workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed line is a V100.")
 over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
