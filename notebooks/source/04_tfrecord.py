@@ -268,7 +268,7 @@ if TF:
     measure("+ parallel map", 1.0)
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, except for Huffman decoding. The average crop covers a third of the image.
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but their Huffman codes must still be decoded. The average crop covers a third of the image.
 
 # %%
 if TF:

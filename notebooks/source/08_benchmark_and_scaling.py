@@ -433,7 +433,7 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%"
 # %% [markdown]
 # The model leaves out two things. DDP overlaps the exchange with the backward pass, so the predicted speed may be too low. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too high; on a CPU or one shared GPU, this second effect usually dominates.
 #
-# ### Compared with published rows
+# ### Compare with published rows
 #
 # Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs. For the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient; your float32 run sent 4.) Two more models add one cause each, fitted to smaller runs (A100s: to V100 runs): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows from three publications: NVIDIA's for the DGX-1 (8 V100s) and the DGX A100 (8 A100s), and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
 
