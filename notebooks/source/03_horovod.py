@@ -52,7 +52,7 @@ workshop.ladder.figure()
 #
 # ## Data parallelism
 #
-# Give each worker the whole model and a share of the *images*. If each of two workers has half of a batch, the mean of their gradients should be the gradient of the whole batch. Is it?
+# Give each worker the whole model and a share of the *images*. If each of two workers has half a batch, the mean of their gradients should be the gradient of the whole batch. Is it?
 
 # %%
 import torch
@@ -117,7 +117,7 @@ print(inspect.getsource(nb03.all_reduce))
 #   sed 's/<stdout>:/ /' || (cat errors.txt; exit 1)  # [1] is rank 1
 
 # %% [markdown]
-# All report the same loss (nearly, on GPUs): each runs the whole training. (On a machine with several GPUs, all the processes used the first one.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training:
+# All report the same loss (nearly, on GPUs): each runs the whole training alone. (On a machine with several GPUs, all the processes used the first one.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank counts the processes on one machine; pass it to `torch.cuda.set_device`. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
 # 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `sampler.set_epoch` gives each epoch a new order. The random crops should differ between ranks too, so use the rank as the seed.

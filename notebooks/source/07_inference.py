@@ -39,7 +39,7 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at 64 pixels, as in their recipe. The variables in capitals were set in the cell above.
+# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. The variables in capitals were set in the cell above.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $IMAGES images per epoch, epochs: $EPOCHS"
