@@ -300,7 +300,7 @@ print(
 #   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# **These rows do not use Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
+# **These runs did not use Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
 #
 # ### 5. A failed cell counted as a result
 #
@@ -475,7 +475,7 @@ for n in (64, 512):
     print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
 
 # %% [markdown]
-# No row here has more than 32 GPUs, so the two numbers only hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
+# No published row here has more than 32 GPUs, so the two numbers only hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
 #
 # ## Time to accuracy
 #
