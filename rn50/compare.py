@@ -164,14 +164,14 @@ def weak_table(sides: Sequence[Side], key: str) -> str:
 
 
 def trained_table(sides: Sequence[Side]) -> str:
-    """Return the last epoch's metrics and the hours of trainings."""
+    """Return the last epoch's metrics and the hours of training runs."""
     rows = [
         [key, n, *(number(side.trained.get((key, n)), 3) for side in sides)]
         for key in (*LAST, "hours")
         for n in sorted({m for side in sides for k, m in side.trained if k == key})
     ]
     head = ["metric", "workers", *(side.name for side in sides)]
-    return table_text("trainings, after their last epoch", head, rows)
+    return table_text("training runs, after their last epoch", head, rows)
 
 
 def table_text(title: str, head: list[str], rows: list[list[Any]]) -> str:

@@ -19,7 +19,7 @@ class Series:
 
     `noise` is the number of the scaling model, fitted to the rows `fit_on`. If these are empty, the
     numbers of the series `parameters_of` (publication, precision) are used. `inference_ips` are one
-    GPU's by batch; `trained` are results of trainings by the number of GPUs and the metric.
+    GPU's by batch; `trained` are results of training runs by the number of GPUs and the metric.
     """
 
     name: str

@@ -115,8 +115,8 @@ GOYAL = replace(
     bn_decay=False,
     augmentation=Augmentation(area=(0.08, 1.0)),
     global_batch=8192,
-    expected="top-1 76.26 ± 0.09 (76.40 ± 0.12 at a global batch of 256) on ImageNet, 5 trainings,"
-    " 256 x P100, published",
+    expected="top-1 76.26 ± 0.09 (76.40 ± 0.12 at a global batch of 256) on ImageNet, 5 training"
+    " runs, 256 x P100, published",
 )
 
 NVIDIA_COSINE = replace(
@@ -154,7 +154,7 @@ MLPERF_LARS_8K = replace(
     bn_decay=False,
     optimizer="lars",
     global_batch=8192,
-    expected="top-1 75.9 after 41 to 44 epochs on ImageNet, 10 trainings, TPU v4, published",
+    expected="top-1 75.9 after 41 to 44 epochs on ImageNet, 10 training runs, TPU v4, published",
 )
 MLPERF_LARS_64K = replace(
     MLPERF_LARS_8K,
@@ -167,7 +167,7 @@ MLPERF_LARS_64K = replace(
     weight_decay=1e-4,
     warmup_epochs=31,
     global_batch=65536,
-    expected="top-1 75.9 after 83 to 86 epochs on ImageNet, 10 trainings, TPU v3, published",
+    expected="top-1 75.9 after 83 to 86 epochs on ImageNet, 10 training runs, TPU v3, published",
 )
 
 LARGE_BATCH = (GOYAL, NVIDIA_COSINE, MLPERF_LARS_8K, MLPERF_LARS_64K)

@@ -11,7 +11,7 @@ from workshop.errors import RunFailed
 from workshop.load_order import load_triton_first
 from workshop.map import course_map
 from workshop.observe import try_script
-from workshop.output import explore, figure, images, table
+from workshop.output import explore, figure, images, quiet_stderr, table
 from workshop.programs import run_script
 from workshop.runs import train
 from workshop.session import Session, has, hide_single_gpu, start
@@ -34,6 +34,7 @@ __all__ = [
     "images",
     "ladder",
     "progress",
+    "quiet_stderr",
     "run_script",
     "show",
     "solution",

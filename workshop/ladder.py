@@ -152,6 +152,9 @@ def picture(file: Path) -> dict[str, Any]:
     here.set_ylim(max(len(rungs), 4) - 0.5, -0.5)
     if rungs:
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
+    else:
+        here.text(0.5, 0.5, "no rung has run yet", ha="center", transform=here.transAxes)
+        here.set_xticks([])
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
     values = {f"V100, {name}": results[key].value for name, key in PUBLISHED.items()}
     gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in RECORDED}

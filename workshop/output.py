@@ -7,9 +7,11 @@ JupyterLab's own variables and fit both a light and a dark theme.
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
+import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -33,6 +35,22 @@ border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal;overf
 .rn50.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);
 font-size:12px;background:none;padding:0}
 </style>"""
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Discard what native code writes to stderr; Python's own messages still appear in a notebook.
+
+    TensorFlow logs notes while it is imported, before it reads TF_CPP_MIN_LOG_LEVEL.
+    """
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def wrap(html: str) -> str:

@@ -21,7 +21,7 @@ tf.get_logger().propagate = False  # TensorFlow 2 would print each line twice
 flags = tf.app.flags
 flags.DEFINE_string("data", "data/roadsigns/train", "folder with the two classes")
 flags.DEFINE_integer("image_size", 223, "height and width in pixels")
-flags.DEFINE_integer("batch_size", 128, "pictures of a step")
+flags.DEFINE_integer("batch_size", 128, "images per step")
 flags.DEFINE_integer("last_step", 20000, "steps")
 flags.DEFINE_string("checkpoint_dir", "./checkpoints", "where the training is saved")
 FLAGS = flags.FLAGS

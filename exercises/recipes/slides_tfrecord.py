@@ -1,4 +1,4 @@
-"""The slides' recipe 2: TensorFlow 1's queues read the pictures, and nothing is fed.
+"""The slides' recipe 2: TensorFlow 1's queues read the images, and nothing is fed.
 
     python exercises/recipes/slides_write_tfrecord.py --image_size 64
     horovodrun -np 2 --gloo python exercises/recipes/slides_tfrecord.py \\

@@ -1,4 +1,4 @@
-"""The slides' recipe 2, its first half: all pictures into one TFRecord file, by TensorFlow 1.
+"""The slides' recipe 2, its first half: all images into one TFRecord file, by TensorFlow 1.
 
     python exercises/recipes/slides_write_tfrecord.py --image_size 64 --out signs.tfrecords
 
@@ -37,7 +37,7 @@ def main(_):
     for label, name in enumerate(class_directories):
         folder = os.path.join(FLAGS.data, name)
         pictures += [(os.path.join(folder, file), label) for file in sorted(os.listdir(folder))]
-    # Python shuffles once, because the reader's queue holds few pictures at a time.
+    # Python shuffles once, because the reader's queue holds few images at a time.
     order = np.random.RandomState(42).permutation(len(pictures))
 
     with tf.python_io.TFRecordWriter(FLAGS.out) as writer:
@@ -52,7 +52,7 @@ def main(_):
             }
             example = tf.train.Example(features=tf.train.Features(feature=feature))
             writer.write(example.SerializeToString())
-    print(f"{FLAGS.out}: {len(pictures)} pictures")
+    print(f"{FLAGS.out}: {len(pictures)} images")
 
 
 if __name__ == "__main__":

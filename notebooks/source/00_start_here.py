@@ -26,7 +26,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network on images of twelve road signs. The network, `tiny`, uses the same code as ResNet-50 but trains in seconds. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output.
+# The command below trains a network on images of twelve road signs. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains in seconds. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*).
 #
 # **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run?
 
@@ -72,14 +72,14 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The run's report contains the accuracy on the whole validation set. It also records the machine, the software versions, and the reason for every setting.
+# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose most likely class is right. It also records the machine, the software versions, and the reason for every setting.
 
 # %%
 import json
 
 report = json.loads(Path("first.json").read_text())
 top1 = report["metrics"]["val.top1"]
-print("validation accuracy after each epoch:", [f"{value:.1f}%" for value in top1])
+print("validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value in top1))
 print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(report['metrics'])}")
 
 # %% [markdown]
@@ -110,7 +110,7 @@ ax.axis("off")
 workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every pass through the loop adds data, and the networks are retrained on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe makes 90 passes (*epochs*) over them. NVIDIA published the rates and hours below for one 16 GB V100, in 32-bit (FP32) and 16-bit (FP16) precision. The hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
+# Every pass through the loop adds data, and the networks are retrained on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. NVIDIA published the rates and hours below for one V100, a data-centre GPU from 2017 with 16 GB of memory, in 32-bit (FP32) and 16-bit (FP16) precision. NVIDIA's training program is called `runner`: the hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -145,7 +145,7 @@ workshop.progress()
 #
 # ## Your turn
 #
-# Each of the 100 cars in a fleet has 8 cameras. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on the images kept, at `rate` images per second? Replace `...` with your formula.
+# A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on the images kept, at `rate` images per second? Replace `...` with your formula.
 
 
 # %%

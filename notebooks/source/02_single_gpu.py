@@ -203,10 +203,10 @@ print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0
 # %%
 imagenet, training = 1_281_167, 90  # images, epochs
 speeds = {
-    "this script, here": rung["images_per_s"] * (session.image_size / 224) ** 2,
+    "this script, here, scaled to 224 px": rung["images_per_s"] * (session.image_size / 224) ** 2,
     "one V100, FP32": session.results["published.v100.1gpu.fp32.ips"].value,
     "one V100, FP16": session.results["published.v100.1gpu.fp16.ips"].value,
-    "one H100, notebook 08": session.results["ladder.h100.5_tuned.ips"].value,
+    "one H100, the tuned script of notebook 08": session.results["ladder.h100.5_tuned.ips"].value,
 }
 print(
     f"{imagenet * training / 1e6:.0f} million images, {imagenet * 115.4e3 / 1e9:.0f} GB per epoch"
@@ -217,7 +217,7 @@ for name, ips in speeds.items():
           f"{10 * 4 * hours / 24:,.0f} days")  # fmt: skip
 
 # %% [markdown]
-# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, validation included. A fleet cannot wait 10 × 4 × 22.9 hours for its new model.
+# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, validation included. At 10 × 4 × 22.9 hours, a new model would take 38 days.
 #
 # ### Memory limits the batch
 #
@@ -286,7 +286,7 @@ workshop.show("rn50lib.recipe:REFERENCE")
 # %% [markdown]
 # The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
 #
-# The argument assumes weights that change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 at three points.
+# The argument assumes that the weights change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 three times.
 #
 # The next cell chains two PyTorch schedulers for this, first correctly, and then with a mistake that is easy to make.
 
@@ -329,14 +329,23 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the third line silently decays five epochs late. The library's function has no state: it depends only on progress, so for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers, by contrast, must be saved and restored.
+# In a sequence, the second scheduler counts from its own start, so the third line silently decays five epochs late. The library's function has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
 #
 # ## v1 and v1.5
 #
-# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The gradient shows the difference: pixels with a gradient of zero are never used.
+# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides of both networks and the library's code that sets them; find the line. Then the gradient shows the difference: pixels with a gradient of zero are never used.
 
 # %%
+import inspect
+
 from torch import nn
+
+for version in ("v1", "v1.5"):
+    block = ResNet(resnet.resnet(50, version=version)).layer2[0]  # the first to halve the size
+    print(
+        f"{version:4}: 1×1 {block.conv1.stride}, 3×3 {block.conv2.stride}, 1×1 {block.conv3.stride}"
+    )
+print(f"\n{inspect.getsource(resnet.Network.blocks)}")
 
 ones = torch.ones(1, 1, 8, 8, requires_grad=True)
 for name, conv in {
@@ -349,7 +358,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters. It does add work, because the first 1×1 convolution now runs on four times the pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5% better in top-1 and about 5% slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
+# Moving the stride adds no parameters, but it adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5% better in top-1 and about 5% slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
 
 # %%
 versions = ("v1", "v1.5")
@@ -391,7 +400,7 @@ print(
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report has the published program's keys, in the same order. Each metric has one value per epoch; unmeasured values are `null` (`None` in Python), never 0. `train.time` is the mean time per iteration, leaving out the first iteration of each epoch, which waits for the first batch. `total_ips` is *Total IPS*: global batch ÷ `train.time`, input and computation together. `env` holds every setting and the reason for it: `lr` is the rate for a batch of 256, and the first lines of the log show the peak that this run derives from it.
+# The run's report has the published program's keys, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` holds every setting and its reason: `lr` is the rate for a batch of 256, from which the log's first lines derive this run's peak.
 
 # %%
 import json
@@ -400,10 +409,12 @@ from pathlib import Path
 report = json.loads(Path("report.json").read_text())
 metrics = report["metrics"]
 for key, values in metrics.items():
-    print(f"{key}: {values}")
+    print(f"{key}: {', '.join('null' if value is None else f'{value:.4g}' for value in values)}")
 for name in ("dtype", "batch_size", "lr", "warmup_epochs", "threads", "data_nthreads"):
     axis = report["env"]["axes"][name]
-    print(f"{name} = {axis['value']}: {axis['reason']}")
+    value = axis["value"]
+    print(f"{name} = {value:.3g}" if isinstance(value, float) else f"{name} = {value}", end=": ")
+    print(axis["reason"])
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
 done = range(1, epochs + 1)
 left.plot(done, metrics["train.loss"], "o-")
@@ -416,7 +427,7 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
-# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? Your run differs; `rn50 run --preset roadsigns` matches.
+# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? `rn50 run --preset roadsigns` runs it in full.
 
 # %%
 yours = {"roadsigns.untrained.top1": None}

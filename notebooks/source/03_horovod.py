@@ -25,13 +25,19 @@ workers = workers or max(2, min(8, len(session.machine.gpus)))
 batch = batch or session.batch
 horovod = horovod_serves("torch")
 rung = "2_horovod" if horovod else "2_ddp"
-launcher = f"horovodrun -np {workers} --gloo -H localhost:{workers} --network-interface lo"
+if horovod:
+    launcher = (
+        f"horovodrun -np {workers} --gloo -H localhost:{workers} --network-interface lo python"
+    )
+else:
+    launcher = f"torchrun --standalone --nproc-per-node {workers}"
+    print("Horovod is not built for PyTorch here, so DDP, PyTorch's own version, takes its place.")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root),
     "LADDER": str(Path(rn50lib.__file__).parents[1] / "exercises" / "ladder"),
     "WORKERS": str(workers),
-    "HOROVODRUN": launcher if horovod else "echo Horovod is not installed here, so not run:",
+    "LAUNCH": launcher,
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
     "FLAGS": f"--image-size {session.image_size} --batch-size {batch} --steps {session.steps}",
     "LARGE": session.large,
@@ -42,11 +48,11 @@ os.environ |= {
 workshop.ladder.figure()
 
 # %% [markdown]
-# The first rung is your script from notebook 02. If computation takes most of its time, use more devices. But workers that train one model must exchange their gradients in every step, which adds a third part to each step: **communication**. Where will the time go now?
+# The first rung is your script from notebook 02. If computation takes most of its time, use more devices. But workers that train one model must exchange their gradients in every step, which adds a third part: **communication**. Where will the time go now?
 #
 # ## Data parallelism
 #
-# Give each worker the whole model and a share of the *images*. If each of two workers has half of a batch, the mean of their gradients should be the gradient of the whole batch. Is it?
+# Give each worker the whole model and a share of the *images*. If each of two workers has half a batch, the mean of their gradients should be the gradient of the whole batch. Is it?
 
 # %%
 import torch
@@ -78,7 +84,7 @@ for name, norm in {
 #
 # ## The ring
 #
-# If all workers sent their gradients to worker 0, its link would carry everything. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Move the step slider to follow chunk 0. Note the megabytes at the last step, then set the workers to 8 and compare.
+# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Move the step slider to follow chunk 0. Note the megabytes at the last step, then set the workers to 8 and compare.
 
 # %%
 import inspect
@@ -106,24 +112,30 @@ print(inspect.getsource(nb03.all_reduce))
 # **Step two: five changes.** First, what happens if a launcher starts the *unchanged* script several times?
 
 # %% language="bash" magic_args="-e"
-# $HOROVODRUN python "$LADDER/1_single.py" --data "$DATA" $FLAGS --batch-size 8 2> errors.txt || (cat errors.txt; exit 1)
+# set -o pipefail
+# $LAUNCH "$LADDER/1_single.py" --data "$DATA" $FLAGS --batch-size 8 2> errors.txt |
+#   sed 's/<stdout>:/ /' || (cat errors.txt; exit 1)  # [1] is rank 1
 
 # %% [markdown]
-# All report the same loss (nearly, on GPUs): each runs the whole training. (On a machine with several GPUs, all the processes used the first GPU.) There was no error, and nothing got faster. Now make the five changes:
+# All report the same loss (nearly, on GPUs): each runs the whole training alone. (On a machine with several GPUs, all the processes used the first one.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
+#
+# 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank counts the processes on one machine; pass it to `torch.cuda.set_device`. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
+# 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `sampler.set_epoch` gives each epoch a new order. The random crops should differ between ranks too, so use the rank as the seed.
+# 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
+# 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
+# 5. **Broadcast** rank 0's weights (`hvd.broadcast_parameters`). Averaged gradients make the same *change* on every rank, so the weights stay equal only if they start equal.
+#
+# In addition, only rank 0 reports and saves, and images/s counts the images of all ranks.
+#
+# **Your turn.** Make these changes in your `runs/train.py`. (Without Horovod, use DDP, explained below.) Try it before you open the solution:
 
-# %% language="bash" magic_args="-e"
-# diff --unified=1 "$LADDER/1_single.py" "$LADDER/2_horovod.py" || test $? = 1
+# %%
+workshop.ladder.changes(rung, "1_single")
 
 # %% [markdown]
-# 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank**, and the number of processes, the **size**. The *local* rank counts the processes on one machine and selects the GPU. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
-# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `set_epoch` gives each epoch a new order; without it, every epoch has the same one. The random crops should differ between ranks too, so each process uses its rank as its seed.
-# 3. **Scale the learning rate** with the global batch.
-# 4. **Average the gradients.** `DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
-# 5. **Broadcast.** Averaged gradients make the same *change* on every rank. The weights are equal afterwards only if they were equal before.
+# The solution's lines around `optimizer.synchronize()` are there only for the clock. The exchange begins *during* `backward()`, and `step()` waits for the rest; the clock shows only what the backward pass does not hide.
 #
-# In addition, only rank 0 reports and saves. The lines around `optimizer.synchronize()` are there only for the clock: the exchange begins *during* `backward()`, and `step()` normally waits for the rest. The clock shows only what the backward pass does not hide.
-#
-# **Your turn.** Make these changes in your `runs/train.py`. **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or, without Horovod, DDP), the finished script runs.
+# **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or DDP), the finished script runs.
 
 # %%
 workshop.ladder.predict(rung, 1.6)  # your number
@@ -133,31 +145,32 @@ found = workshop.ladder.climb(
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU the workers share the cores, so do not expect twice the speed. The run can still show whether the script is *correct*: the next cell gives the evidence for each change. ○ means that the run could not tell.
+# On a CPU the workers share the cores, so do not expect twice the speed. Is the script *correct*? The next cell observes a short run and gives the evidence for each change. ○ means that the run could not tell.
 
 # %%
 script = workshop.ladder.script(rung)
-flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]
-flags += ["--save", "weights.pt"]
+flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]  # later flags win: a short run
+flags += ["--save", "weights.pt"]  # saves the weights, to show which ranks write
 workshop.try_script(script, "--data", session.data_root, *flags, ranks=workers, steps=3)
 
 # %% [markdown]
-# In a terminal: `rn50 workshop try train.py -n 2 -- --data FOLDER --batch-size 4`.
+# In a terminal: `rn50 workshop try train.py -n 2 -- FLAGS`. `python train.py --help` explains the script's flags.
 #
 # ### Leave out each change
 #
-# The next script omits the share, the scaled rate, the broadcast and the average in turn. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# The next script omits the share, the scaled rate, the broadcast and the average in turn. It needs only PyTorch's `torch.distributed`; its loops show what Horovod's functions do. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile without.py
-import horovod.torch as hvd
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
-hvd.init()
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
 images = torch.rand(240, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 labels = torch.arange(240) % 12
 
@@ -167,32 +180,39 @@ def flat(model):
 
 
 for without in ("nothing", "share", "rate", "broadcast", "average"):
-    torch.manual_seed(hvd.rank())  # each rank starts with different weights
+    torch.manual_seed(rank)  # each rank starts with different weights
     model = ResNet(resnet.resnet(18, num_classes=12))
     order = torch.randperm(240, generator=torch.Generator().manual_seed(0)).tolist()
-    mine = order if without == "share" else order[hvd.rank() :: hvd.size()]
-    lr = 0.002 * (1 if without == "rate" else hvd.size())
+    mine = order if without == "share" else order[rank::size]
+    lr = 0.002 * (1 if without == "rate" else size)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     if without != "broadcast":
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    if without != "average":
-        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, src=0)
     start, losses = flat(model), []
     for step in range(4):
         batch = mine[8 * step : 8 * step + 8]
         losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
         optimizer.zero_grad()
         losses[-1].backward()
+        if without != "average":
+            for weight in model.parameters():
+                dist.all_reduce(weight.grad)  # the sum over all ranks
+                weight.grad /= size
         optimizer.step()
-    seen = len(set(sum(hvd.allgather_object(mine[:32]), [])))
-    gap = hvd.allreduce((flat(model) - hvd.broadcast(flat(model), 0)).abs().max(), op=hvd.Sum)
+    everyone = [None] * size
+    dist.all_gather_object(everyone, (mine[:32], flat(model)))
+    seen = len({image for indices, _ in everyone for image in indices})
+    gap = max((weights - flat(model)).abs().max().item() for _, weights in everyone)
     moved = (flat(model) - start).norm()
-    if hvd.rank() == 0:
+    if rank == 0:
         print(f"without {without:9} {seen:3} images seen, weights moved by {moved:.2f}"
               f" and differ by {gap:.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")  # fmt: skip
 
+dist.destroy_process_group()
+
 # %% language="bash" magic_args="-e"
-# $HOROVODRUN python without.py 2> errors.txt || (cat errors.txt; exit 1)
+# torchrun --standalone --nproc-per-node $WORKERS without.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
 # - Without the **share**, all ranks see the same images, so seven out of eight GPUs do nothing useful.
@@ -200,18 +220,20 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # - Without the **broadcast**, the ranks' weights differ, so the averaged gradient is not the gradient of any rank's model.
 # - Without the **average**, the ranks start alike and become different models.
 #
-# Every run ended without an error, and the loss does not show which change is missing: compare the last losses of the five runs.
+# No run reported an error, and the last losses do not show which change is missing.
 #
 # ### The DDP version
 #
-# PyTorch has its own version, `DistributedDataParallel` (DDP), and its own launcher. The five changes are the same; wrapping the model takes care of two of them, 4 and 5.
+# PyTorch's own version is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5.
+
+# %%
+workshop.ladder.changes("2_ddp", "1_single")
 
 # %% language="bash" magic_args="-e"
-# diff --unified=0 "$LADDER/1_single.py" "$LADDER/2_ddp.py" || test $? = 1
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA last shipped Horovod in TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA last shipped Horovod in TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
 #
 # ### In TensorFlow
 #
@@ -241,10 +263,10 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
 # | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
 # | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
 #
-# `rn50 run` builds such a line for you; `--dry-run` only prints it.
+# `rn50 run` builds such a line (for Horovod); `--dry-run` only prints it.
 
 # %% language="bash" magic_args="-e"
-# rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | cut -c 1-400
+# rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | sed 's/ -x / \\\n  -x /g'
 
 # %% [markdown]
 # ## What the exchange costs
@@ -279,7 +301,7 @@ for precision in ("fp32", "fp16"):
 #
 # ## Interconnects
 #
-# The talk divides a step in two. Images go over PCIe, from the CPU to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel, without congestion.
+# The talk divides a step in two. Images go over PCIe, from the CPU to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel.
 
 # %%
 fig = nb03.draw_phases()
@@ -296,7 +318,7 @@ workshop.figure(
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps as with one worker and 16 images. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
+# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
@@ -329,6 +351,7 @@ for (name, title), style in zip(titles.items(), ("o-", "s--", "^:", "D-."), stri
         ends[name] = losses[-1]
 axes.axhline(np.log(12), color="grey", lw=1, label="guessing")
 axes.set(title="The same images in larger steps", xlabel="epoch", ylabel="training loss, nats")
+axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
 workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end: {said}.")
@@ -339,7 +362,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #
 # ## Is it as accurate?
 #
-# Full runs take too long here, so the results below, with notebook 02's recipe, were recorded in advance: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
+# Full runs take too long here. These results, with notebook 02's recipe, were recorded: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
@@ -366,4 +389,4 @@ if "communication_ms" in found:  # DDP's is hidden in the backward pass
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer).
 #
-# The talk ends this part with a warning: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.
+# The talk warns here: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.

@@ -39,8 +39,8 @@ os.environ |= {
 TF = workshop.has("tensorflow")
 os.environ["READY"] = "yes" if TF and workshop.has("horovod") else ""
 if TF:
-    import tensorflow as tf
-
+    with workshop.quiet_stderr():  # TensorFlow logs notes while it is imported
+        import tensorflow as tf
     tf.config.set_visible_devices([], "GPU")  # the input pipeline runs on the CPU
 plt.style.use("tableau-colorblind10")
 random.seed(seed)
@@ -177,7 +177,7 @@ if TF:
     try:
         next(iter(tf.data.TFRecordDataset("damaged")))
     except tf.errors.DataLossError as error:
-        print("\nDataLossError:", error.message.split("}} ")[-1])
+        print("\nDataLossError:", error.message.split("}} ")[-1].split(" [Op:")[0])
 
 # %% [markdown]
 # The checksum catches any single flipped bit. It cannot catch a misunderstanding about the content: in this schema the labels **count from 1**; in the talk's they are floating-point numbers that count from 0. A program that expects the wrong first label is off by one for every image, often without an error.
@@ -268,7 +268,7 @@ if TF:
     measure("+ parallel map", 1.0)
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, except for Huffman decoding. The average crop covers a third of the image.
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but their Huffman codes must still be decoded. The average crop covers a third of the image.
 
 # %%
 if TF:
@@ -402,7 +402,7 @@ if TF:
 # python -m horovod.runner.launch -np 2 --gloo python $RECIPES/slides_tfrecord.py \
 #   --tfrec_fname slides/signs --image_size 64 --last_step $STEPS \
 #   --checkpoint_dir slides > log 2>&1 || { tail -20 log; exit 1; }
-# grep "loss = " log
+# sed -n 's/^\[\([0-9]*\)\].*tensorflow:loss/rank \1: loss/p' log
 
 # %% [markdown]
 # It runs without an error, although its ranks do not shard. Two more of its silent mistakes are worth a closer look.

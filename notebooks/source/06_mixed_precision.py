@@ -361,8 +361,9 @@ for dtype in (torch.float32, reduced):
     peaks[str(dtype)[6:]] = 2 * side**3 / seconds("a @ a", a=a)
 array, copy = torch.zeros(2, 2**24, device=device)
 bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
-print({name: f"{peak / 1e9:,.1f} GFLOP/s" for name, peak in peaks.items()})
-print(f"memory: {bandwidth / 1e9:.1f} GB/s")
+for name, peak in peaks.items():
+    print(f"{name:8}  {peak / 1e9:,.1f} GFLOP/s")
+print(f"memory    {bandwidth / 1e9:.1f} GB/s")
 
 # %% [markdown]
 # The next figure, a **roofline**, shows both limits for this machine and, from NVIDIA's data sheet, for a V100. Each mark is one type of layer in ResNet-50 during training. On the slope a layer is limited by memory, and on the flat part by arithmetic. **Predict:** which marks can Tensor Cores raise?
@@ -467,7 +468,7 @@ session.expect(
 )
 
 # %% [markdown]
-# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back; the first row is then empty, as on a GPU. Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back. Then, as on a GPU, the table has no number of yours in the row "speed of a training step in bfloat16 over float32". Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -480,7 +481,8 @@ for n in (1, 4, 8):
         print(f"{n} V100, {precision}: {top1:.3f}% top-1 on ImageNet after {hours:4.1f} h")
 for dtype in ("float32", "bfloat16"):
     seeds = [session.results[f"precision.{dtype}.seed{n}.top1"].value for n in range(3)]
-    print(f"road signs, {dtype}: {seeds}%, mean {sum(seeds) / 3:.1f}")
+    each = ", ".join(f"{top1:.1f}%" for top1 in seeds)
+    print(f"road signs, {dtype}: {each}; mean {sum(seeds) / 3:.1f}%")
 
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 varies as much with the number of GPUs. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.

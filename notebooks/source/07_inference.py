@@ -39,10 +39,10 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at 64 pixels, as in their recipe. The variables in capitals were set in the cell above.
+# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. The variables in capitals were set in the cell above.
 
 # %% language="bash" magic_args="-e"
-# echo "$DATA: $EPOCHS epochs of $IMAGES images"
+# echo "$DATA: $IMAGES images per epoch, epochs: $EPOCHS"
 # rm -f model-*  # from an earlier run
 # rn50 run --data-root "$DATA" -e $EPOCHS -b 32 --num-examples $IMAGES --seed $SEED \
 #   --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
@@ -363,7 +363,7 @@ print(f"range {low:.2f} to {high:.2f}: scale {scale:.4f}, zero point {zero_point
 print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as uint8; error {100 * rounding:.1f}%")
 
 # %% [markdown]
-# `rn50 export --int8` calibrates all layers on up to 256 validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files on other ones.
+# `rn50 export --int8` calibrates all layers on up to 256 validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files on other validation images.
 
 # %% language="bash" magic_args="-e"
 # rn50 export model $EPOCHS -o int8.onnx --int8 2>&1

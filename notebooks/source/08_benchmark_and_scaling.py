@@ -85,7 +85,7 @@ print("img/s of each step:", *(f"{rate:.1f}" for rate in rates))
 print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
 
 # %% [markdown]
-# Is the last printed line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates does the last line quote? What is missing next to it?
+# Is the last line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates does the line quote? What is missing next to it?
 #
 # ## Seven ways to get a wrong number
 #
@@ -93,7 +93,7 @@ print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
 #
 # In a fresh process, the first steps are slow because they allocate memory and choose kernels. On a GPU, `step` returns as soon as the work is queued. So leave out the first steps, and call `torch.cuda.synchronize()` before you read the clock.
 #
-# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports the time of *every* step, so that you can see the warm-up.
+# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports *every* step's time, so you can see the warm-up.
 
 # %%
 # %%writefile {session.folder}/bench.py
@@ -192,7 +192,7 @@ print(finding)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. To average rates over equal amounts of work, use the **harmonic mean**, which, for batches of equal size, equals total images divided by total seconds. Now compare the means over your own steps:
+# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. To average rates over equal amounts of work, use the **harmonic mean**: for batches of equal size, it equals total images divided by total seconds. Now compare the means over your own steps:
 
 # %%
 rates = small / took
@@ -204,7 +204,7 @@ print(f"median                      {np.median(rates):8.1f}")
 # %% [markdown]
 # ### 3. The best of n
 #
-# "We report the best of five runs." The more runs you make, the higher the best rate, even on the same machine. Draw at random from your own warm steps:
+# "We report the best of five runs." The more runs you make, the higher the best rate. Draw at random from your own warm steps:
 
 # %%
 rng = np.random.default_rng(0)
@@ -247,9 +247,9 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 #
 # ### A tool that avoids such mistakes
 #
-# `rn50 benchmark` warms up, synchronises, takes harmonic means and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch. Across epochs, it reports the harmonic mean.
+# `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch.
 #
-# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** has a **cell** for each worker count and batch; the first sweep's last batch purposely exceeds the data. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
+# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** has a **cell** for each worker count and batch; the first sweep's last batch deliberately exceeds the data. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -283,7 +283,7 @@ print(
 )
 
 # %% [markdown]
-# If real images are much slower, you measured your input pipeline, and a faster GPU or a different precision would change little.
+# If real images are much slower, you measured your input pipeline, and a faster GPU would change little.
 #
 # The published training table, from a DGX-1 with V100s in NVIDIA's MXNet container 18.12:
 #
@@ -300,7 +300,7 @@ print(
 #   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# **These rows do not use Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
+# **These runs did not use Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
 #
 # ### 5. A failed cell counted as a result
 #
@@ -334,7 +334,8 @@ print(f"mean with 0 for the failure: {statistics.harmonic_mean([*measured, 0]):8
 # %%
 for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
     lasts = {n: images / (batch * n) for n in (1, 4, 8)}
-    print(precision, *(f"{n} GPUs: {it:5.1f} iterations;" for n, it in lasts.items()))
+    counts = (f"{n} GPU{'s' * (n > 1)}: {it:.1f} iterations" for n, it in lasts.items())
+    print(f"{precision}, {', '.join(counts)}")
 
 # %% [markdown]
 # With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times within the 100 timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
@@ -397,7 +398,7 @@ one = big / np.mean(alone[big][half:])
 weak, strong = (
     workers * b / np.mean(report["seconds"][str(b)][half:]) for b in (big, big // workers)
 )
-print(f"1 worker, batch {big}, {os.environ['CORES']} threads: {one:.1f} img/s")
+print(f"1 worker, batch {big}, {os.environ['CORES']} thread(s): {one:.1f} img/s")
 print(f"weak, {workers} workers with {big} each: {weak:.1f} img/s, {weak / one:.2f} times")
 print(f"strong, {workers} workers share {big}: {strong:.1f} img/s, {strong / one:.2f} times")
 if workers > gpus > 0:
@@ -432,9 +433,9 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%"
 # %% [markdown]
 # The model leaves out two things. DDP overlaps the exchange with the backward pass, so the predicted speed may be too low. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too high; on a CPU or one shared GPU, this second effect usually dominates.
 #
-# ### Compared with published rows
+# ### Compare with published rows
 #
-# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs; the table fits *s* like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient; your float32 run sent 4.) Two more models add one cause each, fitted to smaller runs (A100s: to V100 runs): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows. **Predict:** which model is closest, and how large is its error?
+# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs. For the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient; your float32 run sent 4.) Two more models add one cause each, fitted to smaller runs (A100s: to V100 runs): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows from three publications: NVIDIA's for the DGX-1 (8 V100s) and the DGX A100 (8 A100s), and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -446,8 +447,8 @@ print(f"(published 10,263: {100 * (eight / 10263.2 - 1):+.1f}%)")
 
 models = ("perfect", "wires only", "Amdahl", "stragglers", "communication")
 rows = nb08.held_out(*models)
-columns = ["held-out rows", "GPUs", "img/s", *(f"{name}, %" for name in models)]
-workshop.table(rows, columns, "Error of the prediction, %")
+columns = ["publication, precision", "GPUs", "published img/s", *(f"{name}, %" for name in models)]
+workshop.table(rows, columns, "Held-out rows and the error of each model's prediction, in per cent")
 errors = np.abs([row[3:] for row in rows])
 for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), strict=True):
     print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
@@ -457,7 +458,7 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
 #
 # ## How long would training take?
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like the one in the first code cell. `rn50 scale` uses the straggler model.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like the one in the first code cell. `rn50 scale` uses the straggler model. `--network nvlink+100g` means hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between hosts.
 
 # %% language="bash" magic_args="-e"
 # rn50 scale --gpus 1,8,64,512 --compute-ips $IPS --batch $GPU_BATCH --dtype float16 \
@@ -474,7 +475,7 @@ for n in (64, 512):
     print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
 
 # %% [markdown]
-# No row here has more than 32 GPUs, so the two numbers only hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
+# No published row here has more than 32 GPUs, so the two numbers only hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
 #
 # ## Time to accuracy
 #
@@ -490,7 +491,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f}%")
 
 # %% [markdown]
-# Nearly; validation explains only a part. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
+# Nearly; validation explains only a part of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {
@@ -525,7 +526,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Then replace the factor below with **your prediction**, run every rung, and watch `nvidia-smi dmon` or `htop` while they run. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others use finished scripts.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Replace the factor below with **your prediction**, then run every rung, with `nvidia-smi dmon` or `htop` open. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others use finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before

@@ -111,6 +111,7 @@ def finding(step: PredictedStep) -> str:
         what = f"most is lost in {step.limit}, {lost:.1f} of {took:.1f} ms"
     found = f"{step.gpus} GPUs: {100 * step.efficiency:.1f}% of perfect speed; {what}."
     if (size := step.gpus * step.batch) > ACCURATE:
-        found += f" A global batch of {size:,} loses accuracy; one of {ACCURATE:,} loses none"
+        found += f" A global batch of {size:,} loses accuracy;"
+        found += f" one of {ACCURATE:,} loses almost none"
         found += " (Goyal et al., 2017)."
     return found

@@ -50,5 +50,6 @@ def test_notebook_passes_and_its_page_is_whole(
     assert "data:image/png;base64," in page or "<svg" in page
     assert not re.search(r"""(src|href)=["']?(https?:)?//[^"']+\.(js|css|png)""", page)
     assert ".ipynb)" not in page  # no link of Markdown is left over
+    assert "absl::InitializeLog" not in page  # TensorFlow's notes on import
     for target in re.findall(r'href="(\d\d_\w+)\.html"', page):
         assert target in NAMES, f"{name} leads to {target}, which does not exist"

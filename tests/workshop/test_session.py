@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from contextlib import redirect_stderr
@@ -176,3 +177,14 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     lines.clear()
     shell.run_cell("from workshop import RunFailed\nraise RunFailed('it ended', 'a\\nb')")
     assert lines == ["RunFailed: it ended", "    a", "    b"]
+
+
+def test_quiet_stderr_discards_native_notes_and_restores_stderr(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with output.quiet_stderr():
+        os.write(2, b"a note\n")
+    with pytest.raises(ImportError), output.quiet_stderr():
+        raise ImportError
+    os.write(2, b"an error\n")
+    assert capfd.readouterr().err == "an error\n"
