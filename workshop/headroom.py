@@ -30,7 +30,7 @@ from typing import Any
 from rn50.launch import with_library
 from rn50lib.errors import UserError
 from workshop.errors import RunFailed
-from workshop.observe.sandbox import copy_folder
+from workshop.observe.run import copy_folder
 
 VARIABLE = "RN50_HEADROOM"
 SETTLE = 3  # first batches that are not timed: caches and the allocator fill

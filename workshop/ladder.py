@@ -182,6 +182,9 @@ def _warnings(text: str) -> list[str]:
         found.append(
             "✗ Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."
         )
+    parallel = re.search(r"\bhorovod\b|torch\.distributed", code)
+    if parallel and "DataLoader(" in code and "DistributedSampler(" not in code:
+        found.append("✗ Each rank draws from all images: give its DataLoader a DistributedSampler.")
     if re.search(r"""autocast\((device_type=)?["']cuda""", code) and not hardware.machine().gpus:
         found.append(
             '✗ autocast("cuda") does nothing without a GPU: pass device.type instead of "cuda".'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import json
 import math
 import subprocess
@@ -49,6 +50,8 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     ddp, amp = (LADDER.joinpath(f"{rung}.py").read_text() for rung in ("2_ddp", "4_amp"))
     assert ladder._warnings(ddp) == ladder._warnings(amp) == []
     (order,) = ladder._warnings(ddp.replace("loader.sampler.set_epoch(epoch)", "pass"))
+    (share,) = ladder._warnings(re.sub(r"DistributedSampler\(.*?\)", "None", ddp))
+    assert "draws from all images" in share
     (scaler,) = ladder._warnings(amp.replace("scaler.step(", "optimizer.step("))
     assert scaler.startswith("✗ The loss scaler needs scaler.step")
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))

@@ -164,7 +164,7 @@ def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> 
 def tfrecord(read: Callable[..., Any]) -> str:
     """Check recipe 2, once `read(shards, rank, size, batch, seed)` gives the right batches."""
     seen = run(read, READING)
-    _, status, evidence = seen["share"]
+    status, evidence = seen["share"].status, seen["share"].evidence
     right = IMAGES // (RANKS * BATCH)
     # "not seen": without a Dataset.shard only pixels are compared, which the script does not change
     if status == "missing" or seen.steps != right:

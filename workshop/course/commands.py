@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import time
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -227,7 +228,7 @@ def try_script(args: argparse.Namespace) -> int:
         raise
     print(result)
     if args.json:
-        write_file(args.json, json.dumps(result.to_dict(), indent=4) + "\n")
+        write_file(args.json, json.dumps(asdict(result), indent=4) + "\n")
     return 1 if result.missing else 0
 
 

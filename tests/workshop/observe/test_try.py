@@ -16,13 +16,14 @@ import pytest
 
 import workshop
 from rn50lib.errors import UserError
-from workshop.observe import sandbox, verdict
-from workshop.observe.run import choose_launcher
+from workshop.observe import run, verdict
 
 SCRIPTS = Path(__file__).parent / "scripts"
 KERAS_2 = {"TF_USE_LEGACY_KERAS": "1"}
 CHANGES = ["start", "share", "rate", "average", "alike", "writes"]
 HVD_RATE, HVD_WRITES = (" * hvd.size()", ""), ("if hvd.rank() == 0:", "if True:")
+# one rank after the other: TensorFlow fails if two save the same checkpoint at once
+TAPE_WRITES = "__import__('time').sleep(3 * hvd.rank())\nif True:"
 HVD_OPTIMIZER = (
     "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())\n"
 )
@@ -49,7 +50,7 @@ CUTS = [
     ("horovod_tape", "rate", *HVD_RATE),
     ("horovod_tape", "average", "tape = hvd.DistributedGradientTape(tape)", "pass"),
     ("horovod_tape", "alike", "hvd.broadcast_variables(model.variables, root_rank=0)", "pass"),
-    ("horovod_tape", "writes", *HVD_WRITES),
+    ("horovod_tape", "writes", "if hvd.rank() == 0:", TAPE_WRITES),
 ]  # fmt: skip
 
 NOISY = """
@@ -61,13 +62,6 @@ data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
 DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
-DDP_OWN_FILES = ("generator=fixed)", "generator=fixed) + rank")
-DDP_TURNS = ("in loader:", "in __import__('itertools').islice(loader, rank, None, size):")
-DDP_INSIDE = (
-    "    def __getitem__(self, index):\n",
-    "    def __len__(self):\n        return 256 // size\n\n"
-    "    def __getitem__(self, index):\n        index = index * size + rank\n",
-)
 HVD_SEED = ("manual_seed(hvd.rank())", "manual_seed(0)")
 HVD_BROADCAST = ("hvd.broadcast_parameters(", "dict(")
 HVD_FILE = ("sampler = Dist", "[p.data.fill_(0.1) for p in model.parameters()]\nsampler = Dist")
@@ -86,13 +80,10 @@ BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(row
 # script, edits, a change and what can be known of it
 KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
-    ("ddp", [DDP_NOISY, DDP_ALONE], "share", "missing"),
-    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_OWN_FILES], "share", "not seen"),
-    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_TURNS], "share", "not seen"),
-    ("ddp", [DDP_NOISY, DDP_ALONE, DDP_INSIDE], "share", "not seen"),
+    ("ddp", [DDP_NOISY, DDP_ALONE], "share", "not seen"),
     ("horovod_pytorch", [HVD_SEED], "alike", "seen"),
     ("horovod_pytorch", [HVD_SEED, HVD_BROADCAST], "alike", "missing"),
-    ("horovod_pytorch", [HVD_BROADCAST, HVD_FILE], "alike", "not seen"),
+    ("horovod_pytorch", [HVD_BROADCAST, HVD_FILE], "alike", "seen"),
     ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
      "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
@@ -135,9 +126,9 @@ def test_correct_script_has_every_change_and_leaves_no_files(tmp_path: Path) -> 
     rows = {row["change"]: row for row in json.loads(told.read_text())["rows"]}
     assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(CHANGES, "seen")
     assert "0.02 on 2 ranks, 0.01 on one" in rows["rate"]["evidence"]
-    assert "averaged (hvd.DistributedOptimizer" in rows["average"]["evidence"]
+    assert "averaged, in 5 of 5 updates" in rows["average"]["evidence"]
     assert "rank 0 wrote model.pt" in rows["writes"]["evidence"]
-    assert "reads 128 of the 256 samples, none" in rows["share"]["evidence"]
+    assert "40 samples on each rank, none of them on another" in rows["share"]["evidence"]
     for line in ("✓ start alike", "✓ share the samples"):
         assert line in done.stdout
     assert (tmp_path / "model.pt").read_text() == "trained for a week"
@@ -183,17 +174,17 @@ def test_no_write_reaches_the_folder(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
-def test_a_folder_with_too_many_files_is_refused(
+def test_a_folder_with_too_much_data_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "ENTRIES", 4)
+    monkeypatch.setattr(run, "BYTES", 2**20)
     (tmp_path / "env").mkdir()  # not copied
-    for name in ("env/pyvenv.cfg", "env/a", "env/b", "env/c", "1.py", "2.py", "3.py", "4.py"):
-        (tmp_path / name).write_text("")
-    workshop.try_script(tmp_path / "1.py", launcher="python", single=False)
-    (tmp_path / "5.py").write_text("")
-    with pytest.raises(UserError, match="more than 4 files"):
-        workshop.try_script(tmp_path / "1.py", launcher="python", single=False)
+    (tmp_path / "env" / "pyvenv.cfg").write_bytes(b"x" * 2**21)
+    (tmp_path / "train.py").write_text("")
+    workshop.try_script(tmp_path / "train.py", launcher="python", single=False)
+    (tmp_path / "data").write_bytes(b"x" * 2**21)
+    with pytest.raises(UserError, match="GiB to copy"):
+        workshop.try_script(tmp_path / "train.py", launcher="python", single=False)
 
 
 @pytest.mark.slow
@@ -204,20 +195,12 @@ def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
     edits = [("DistributedSampler(data)", "DistributedSampler(data, 1, 0)")]
     edits += [("if rank == 0:", unnamed), ("model = DistributedDataParallel(model)\n", "")]
     result = attempt(edited(tmp_path, "ddp", *edits), single=False)
-    assert result.missing == ["share", "average", "alike", "writes"] and not result.passed
+    assert result.missing == ["share", "average", "alike", "writes"]
     assert result["start"].status == "seen"
     assert result["rate"].status == "not seen"
     assert "the same 40 samples" in result["share"].evidence
     assert "several ranks wrote model.pt" in result["writes"].evidence
-    assert "✗ average the gradients" in result._repr_html_()
-
-
-@pytest.mark.acceptance
-@pytest.mark.needs("torch")
-def test_ranks_that_draw_at_random_are_not_called_sharing(tmp_path: Path) -> None:
-    path = edited(tmp_path, "ddp", DDP_NOISY, DDP_ALONE)
-    row = attempt(path, single=False)["share"]
-    assert row.status == "not seen" and "leave out --no-single" in row.evidence
+    assert "✗ average the gradients" in str(result)
 
 
 @pytest.mark.acceptance
@@ -237,11 +220,6 @@ SLICES = [
     ("sampler=sampler", "shuffle=True"), ("loader.sampler.set_epoch(epoch)", "pass"),
 ]  # fmt: skip
 
-OPENS_ALL = (
-    "        self.classes = sorted",
-    "        sizes = [Image.open(file).size for file in folder.glob('*/*.jpg')]\n"
-    "        self.classes = sorted",
-)
 DALI_SLICES = (
     "file_root=folder",
     "files=(mine := sorted(map(str, folder.glob('*/*.jpg')))[hvd.rank() :: hvd.size()]),"
@@ -254,13 +232,13 @@ DALI_SLICES = (
 @pytest.mark.parametrize(
     "rung, edits, status",
     [
-        ("2_ddp", SLICES, "seen"),
-        ("2_ddp", [*SLICES, OPENS_ALL], "seen or not seen"),
+        ("2_ddp", [], "seen"),
+        ("2_ddp", SLICES, "not seen"),
         ("3_dali", [], "seen"),
         ("3_dali", [(", **shard", "")], "missing"),
         ("3_dali", [(", **shard", ""), DALI_SLICES], "not seen"),
     ],
-    ids=["slices", "slices, all opened", "shards", "no shards", "a reader of slices"],
+    ids=["a sampler", "slices", "shards", "no shards", "a reader of slices"],
 )
 def test_random_crops_do_not_hide_who_reads_what(
     repository: Path, roadsigns_small, tmp_path: Path, rung: str, edits: list, status: str
@@ -273,7 +251,7 @@ def test_random_crops_do_not_hide_who_reads_what(
     flags = ("--data", roadsigns_small.folder, "--image-size", 32, "--batch-size", 2,
              "--steps", 3, "--warm-up", 0)  # fmt: skip
     result = workshop.try_script(tmp_path / "train.py", *flags, single=False, steps=3)
-    assert result["share"].status in status.split(" or "), str(result)
+    assert result["share"].status == status, str(result)
 
 
 @pytest.mark.slow
@@ -302,7 +280,7 @@ def test_a_script_that_fails_shows_its_own_traceback(tmp_path: Path) -> None:
 )
 def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:
     (tmp_path / "script.py").write_text(text)
-    assert choose_launcher(tmp_path / "script.py")[0] == launcher
+    assert run.choose_launcher(tmp_path / "script.py") == launcher
 
 
 @pytest.mark.parametrize(

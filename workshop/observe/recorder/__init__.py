@@ -1,187 +1,137 @@
 """A recorder inside a training script's processes: it writes down what they do as JSON lines.
 
-A `sitecustomize` on PYTHONPATH loads it by its path before the script, so it uses the standard
-library only. It waits until the script imports PyTorch, TensorFlow, Keras or Horovod, and then
-listens to their hooks and public functions. After `$RN50_TRY_STEPS` updates it listens to files
-only. Its own errors are recorded as "trouble" and never reach the script.
+It is copied to the script's PYTHONPATH as `rn50_recorder`, and imports the standard library only.
+Its own errors never reach the script.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import importlib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-SAMPLED = 16  # numbers that are kept of each parameter and gradient
-ROWS = 512  # samples of a batch that are recorded
-RANKS = ("HOROVOD_RANK", "RANK")  # set by the launchers
+SAMPLED = 16  # numbers that are kept of each gradient
 
 
 class Recorder:
-    """The actions of this process since its last update, and the file that they are written to."""
+    """Listens to the frameworks, once the script has imported them, and to the files it opens."""
 
     def __init__(self) -> None:
-        self.limit = int(os.environ["RN50_TRY_STEPS"])
-        known = [int(os.environ[name]) for name in RANKS if name in os.environ]
-        self.rank = known[0] if known else None  # otherwise `initialised` sets it
-        self.steps = 0
-        self.calls: set[str] = set()  # functions that exchange gradients
-        self.inputs: list[str] = []  # a hash of each sample that went into the model
-        self.shards: list[tuple[int, int, str]] = []  # of the data: how many, which, and of what
+        from . import pytorch, tensor_flow
 
-    @property
-    def watching(self) -> bool:
-        return self.steps < self.limit
+        self.folder, self.left = os.environ["RN50_TRY"], int(os.environ["RN50_TRY_STEPS"])
+        self.file = open(os.path.join(self.folder, f"{os.getpid()}.jsonl"), "ab", buffering=0)
+        rank = os.environ.get("HOROVOD_RANK", os.environ.get("RANK"))
+        self.rank = int(rank) if rank else None  # otherwise `started` sets it
+        self.shards: list[tuple[int, int, str]] = []  # of the data: how many, which, and of what
+        self.known: set[str] = set()  # paths that have been recorded
+        torch, tensorflow = pytorch.Watch(self), tensor_flow.Watch(self)
+        self.imported: dict[str, Callable[[Any], None]] = {
+            "torch": torch.torch_imported,
+            "horovod.torch.mpi_ops": self.horovod_imported,
+            "tensorflow": tensorflow.tensorflow_imported,
+            "keras": tensorflow.keras_imported,
+            "tf_keras": tensorflow.keras_imported,
+            "horovod.tensorflow.mpi_ops": self.horovod_imported,
+            "nvidia.dali": self.dali_imported,
+        }
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.addaudithook(self.audit)
 
     def write(self, kind: str, **what: Any) -> None:
         """Append a line in one system call, so that the lines of several threads do not mix."""
         line = json.dumps({"kind": kind, "rank": self.rank, **what})
-        name = os.path.join(os.environ["RN50_TRY"], f"{os.getpid()}.jsonl")
-        file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(file, line.encode() + b"\n")
-        os.close(file)
+        self.file.write(line.encode() + b"\n")
 
-    def update(self, **what: Any) -> None:
+    def update(self, batch: list[bytes], weights: list[bytes], **what: Any) -> None:
         """Write down what led to an update of the weights."""
-        what |= {"inputs": self.inputs, "calls": sorted(self.calls), "shards": self.shards}
-        self.write("update", step=self.steps, **what)
-        self.steps += 1
-        self.inputs = []
+        hashes = {"inputs": [digest(sample) for sample in batch], "hash": digest(b"".join(weights))}
+        self.write("update", **hashes, shards=self.shards, **what)
+        self.left -= 1
 
-    def fed(self, rows: Iterable[bytes]) -> None:
-        """Note the samples of a batch that goes into the model, as bytes."""
-        self.inputs += [digest([row]) for _, row in zip(range(ROWS), rows, strict=False)]
+    def started(self, by: str, rank: int, size: int) -> None:
+        """Note that this process has joined a group."""
+        self.rank = rank if self.rank is None else self.rank
+        self.write("start", by=by, place=[rank, size])
 
-    def listen_calls(self, owner: Any, names: Iterable[str], prefix: str) -> None:
-        """Note the calls of functions of `owner`, and the creation of its classes."""
-        for name in names:
-            found = getattr(owner, name, None)
-            if found is not None:
-                shown = prefix + name.rstrip("_").removesuffix("_async")
-                note = functools.partial(self.called, shown)
-                if isinstance(found, type):
-                    before(found, "__init__", note)
-                else:
-                    before(owner, name, note)
+    def wrote(self, path: Any) -> None:
+        """Note, once for each path, that this process writes to it."""
+        if isinstance(path, str | bytes | os.PathLike):
+            whole = os.path.abspath(os.fsdecode(path))
+            if whole not in self.known and not whole.startswith(self.folder + os.sep):
+                self.known.add(whole)
+                self.write("file", path=whole)
 
-    def called(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        self.calls.add(name)
+    def audit(self, event: str, details: tuple) -> None:
+        """Receive an audit event from Python."""
+        with suppress(Exception):
+            if event == "os.rename":
+                self.wrote(details[1])
+            elif event == "open" and details[2] & (os.O_WRONLY | os.O_RDWR):
+                if not os.path.isdir(details[0] or ""):  # there: a temporary file without a name
+                    self.wrote(details[0])
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Take part in an import, to listen to a module after it."""
+        listener = self.imported.pop(name, None)
+        if listener is None:
+            return None
+        spec = importlib.util.find_spec(name)  # by the other finders: `name` is not known now
+        self.imported[name] = listener
+        if spec and spec.loader:
+            self.listen(spec.loader, "exec_module", lambda result, module: listener(module))
+        return spec
+
+    def listen(
+        self, owner: Any, name: str, listener: Callable[..., None], first: bool = False
+    ) -> None:
+        """Call `listener` with the result and arguments of `owner.name`; `first`: before it."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def heard(*args: Any, **kwargs: Any) -> Any:
+            args = tuple(list(value) if isinstance(value, zip) else value for value in args)
+            if first:
+                with suppress(Exception):
+                    listener(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if not first:
+                with suppress(Exception):
+                    listener(result, *args, **kwargs)
+            return result
+
+        setattr(owner, name, heard)
 
     def vary_seed(self, owner: Any, name: str) -> None:
         """Add the rank to each seed, in the run that shows what depends on equal seeds."""
         if "RN50_TRY_RESEED" in os.environ:
-            original = getattr(owner, name)
-            setattr(owner, name, lambda seed: original(seed + (self.rank or 0)))
-
-    def initialised(self, by: str, rank: int, size: int) -> None:
-        """Note that this process has joined a group."""
-        if self.rank is None:
-            self.rank = rank
-        self.write("start", by=by, group_rank=rank, size=size)
-
-    def dali_imported(self, dali: Any) -> None:
-        def note(*args: Any, num_shards: int = 1, shard_id: int = 0, **kwargs: Any) -> None:
-            named = [kwargs.get(name) for name in ("file_root", "file_list", "files", "path")]
-            self.shards.append((num_shards, shard_id, digest([repr(named).encode()])))
-
-        for name in ("file", "mxnet", "tfrecord", "webdataset", "caffe"):
-            before(dali.fn.readers, name, note)
+            original, rank = getattr(owner, name), self.rank or 0
+            vary = lambda seed: seed + rank if hasattr(seed, "__index__") else seed  # noqa: E731
+            setattr(owner, name, lambda seed=None, *a: original(vary(seed), *a))
 
     def horovod_imported(self, ops: Any) -> None:
-        after(ops, "init", lambda *a, **k: self.initialised("Horovod", ops.rank(), ops.size()))
+        self.listen(ops, "init", lambda *a, **k: self.started("Horovod", ops.rank(), ops.size()))
+
+    def dali_imported(self, dali: Any) -> None:
+        def reads(*args: Any, num_shards: int = 1, shard_id: int = 0, **data: Any) -> None:
+            self.shards.append((num_shards, shard_id, repr(data)))
+
+        for name in ("file", "mxnet", "tfrecord", "webdataset", "caffe"):
+            self.listen(dali.fn.readers, name, reads)
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Record the errors of a block instead of raising them."""
-    try:
-        yield
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        if RECORDER is not None and len(TROUBLE) < 20 and text not in TROUBLE:
-            TROUBLE.append(text)
-            RECORDER.write("trouble", error=text)
-
-
-def before(owner: Any, name: str, listen: Callable[..., None]) -> None:
-    """Call `listen` with the arguments of `owner.name` before each call."""
-    wrap(owner, name, listen, lambda *args, **kwargs: None)
-
-
-def after(owner: Any, name: str, listen: Callable[..., None]) -> None:
-    """Call `listen` with the result and the arguments of `owner.name` after each call."""
-    wrap(owner, name, lambda *args, **kwargs: None, listen)
-
-
-def wrap(owner: Any, name: str, first: Callable[..., None], last: Callable[..., None]) -> None:
-    """Replace `owner.name` by a function that also calls `first` and `last`."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def heard(*args: Any, **kwargs: Any) -> Any:
-        with quietly():
-            first(*args, **kwargs)
-        result = original(*args, **kwargs)
-        with quietly():
-            last(result, *args, **kwargs)
-        return result
-
-    setattr(owner, name, heard)
-
-
-def digest(parts: Iterable[Any]) -> str:
+def digest(content: bytes) -> str:
     """Return a hash of some bytes."""
-    return hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-class Imports:
-    """An import hook that calls `listeners[name](module)` once a module has been imported."""
-
-    def __init__(self, listeners: dict[str, Callable[[Any], None]]) -> None:
-        self.listeners = listeners
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        listen = self.listeners.pop(name, None)
-        if listen is None:
-            return None
-        spec = importlib.util.find_spec(name)  # by the other finders: `name` is not listed now
-        self.listeners[name] = listen
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            with quietly():
-                listen(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-RECORDER: Recorder | None = None
-TROUBLE: list[str] = []
-
-
-def begin() -> None:
-    """Start to listen."""
-    global RECORDER
-    files, pytorch, tensorflow = (
-        importlib.import_module(f".{name}", __name__)
-        for name in ("files", "pytorch", "tensor_flow")
-    )
-    RECORDER = Recorder()
-    seen = files.Files(RECORDER.write)
-    listeners = {
-        **pytorch.listeners(RECORDER, seen.wrote), **tensorflow.listeners(RECORDER, seen.wrote),
-        "nvidia.dali": RECORDER.dali_imported,
-    }  # fmt: skip
-    sys.meta_path.insert(0, Imports(listeners))  # type: ignore[arg-type]
-    sys.addaudithook(seen.audit)
+def few(array: Any) -> list[float]:
+    """Return the sum and some numbers of a NumPy array, the same ones each time."""
+    flat = array.reshape(-1)
+    return [float(flat.sum()), *flat[:: max(1, flat.size // SAMPLED)].tolist()]
