@@ -31,14 +31,20 @@ OURS = {  # name: loader, backend
     "native, tensorflow": ("native", "tensorflow"),
     "dali": ("dali", "torch"),
 }
-PAIRS = (
-    ("native, torch", "simplejpeg + OpenCV"), ("native, torch", "SPDL"),
-    ("native, torch", "torchvision"), ("native, torch", "tf.data"), ("native, torch", "bare DALI"),
-    ("native, torch", "DALI, dynamic mode"),
-    ("native, tensorflow", "tf.data"), ("dali", "bare DALI"),
-)  # fmt: skip
+OTHERS = (
+    "simplejpeg + OpenCV",
+    "SPDL",
+    "torchvision",
+    "tf.data",
+    "bare DALI",
+    "DALI, dynamic mode",
+)
+PAIRS = (*(("native, torch", name) for name in OTHERS),
+         ("native, tensorflow", "tf.data"), ("dali", "bare DALI"))  # fmt: skip
 BATCH = 64
 RATIOS = (1, 2, 4, 8)  # fractions of the size at which libjpeg can decode
+DALI_CROP = {"random_area": [0.05, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3],
+             "use_fast_idct": True, "jpeg_fancy_upsampling": False}  # fmt: skip
 
 
 # --- the peers: each function returns the batches (images, labels) of ROOT/train ------------------
@@ -161,12 +167,8 @@ def dali(root: Path, size: int, workers: int):
     @pipeline_def(batch_size=BATCH, num_threads=max(1, workers), device_id=None, seed=0)
     def graph():
         encoded, labels = fn.readers.file(file_root=f"{root}/train", random_shuffle=True)
-        images = fn.decoders.image_random_crop(
-            encoded, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3],
-            use_fast_idct=True, jpeg_fancy_upsampling=False,
-        )  # fmt: skip
-        images = fn.resize(images, resize_x=size, resize_y=size, antialias=True,
-                           interp_type=types.INTERP_LINEAR)  # fmt: skip
+        images = fn.decoders.image_random_crop(encoded, **DALI_CROP)
+        images = fn.resize(images, size=[size] * 2, interp_type=types.INTERP_LINEAR)
         return fn.flip(images, horizontal=fn.random.coin_flip()), labels
 
     pipeline = graph()
@@ -185,12 +187,8 @@ def dynamic_dali(root: Path, size: int, workers: int):
     ndd.set_num_threads(max(1, workers))
     reader = ndd.readers.File(file_root=f"{root}/train", random_shuffle=True)
     for encoded, labels in reader.next_epoch(batch_size=BATCH, capture=True):
-        images = ndd.decoders.image_random_crop(
-            encoded, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3],
-            use_fast_idct=True, jpeg_fancy_upsampling=False,
-        )  # fmt: skip
-        images = ndd.resize(images, resize_x=size, resize_y=size, antialias=True,
-                            interp_type=types.INTERP_LINEAR)  # fmt: skip
+        images = ndd.decoders.image_random_crop(encoded, **DALI_CROP)
+        images = ndd.resize(images, size=[size] * 2, interp_type=types.INTERP_LINEAR)
         images = ndd.flip(images, horizontal=ndd.random.coin_flip(batch_size=BATCH))
         if len(labels.shape) == BATCH:
             yield np.asarray(ndd.as_tensor(images)), labels

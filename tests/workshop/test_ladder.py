@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import re
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
