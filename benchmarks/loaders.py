@@ -31,14 +31,7 @@ OURS = {  # name: loader, backend
     "native, tensorflow": ("native", "tensorflow"),
     "dali": ("dali", "torch"),
 }
-OTHERS = (
-    "simplejpeg + OpenCV",
-    "SPDL",
-    "torchvision",
-    "tf.data",
-    "bare DALI",
-    "DALI, dynamic mode",
-)
+OTHERS = ("simplejpeg + OpenCV", "SPDL", "torchvision", "tf.data", "bare DALI", "dynamic DALI")
 PAIRS = (*(("native, torch", name) for name in OTHERS),
          ("native, tensorflow", "tf.data"), ("dali", "bare DALI"))  # fmt: skip
 BATCH = 64
@@ -200,7 +193,7 @@ PEERS = {
     "torchvision": functools.partial(pytorch, pillow),
     "tf.data": tfdata,
     "bare DALI": dali,
-    "DALI, dynamic mode": dynamic_dali,
+    "dynamic DALI": dynamic_dali,
 }
 
 
