@@ -14,7 +14,7 @@ from workshop.observe import try_script
 from workshop.output import explore, figure, images, quiet_stderr, table
 from workshop.programs import run_script
 from workshop.runs import train
-from workshop.session import Session, has, hide_single_gpu, start
+from workshop.session import Session, has, start
 from workshop.source import show
 
 load_triton_first()
@@ -29,7 +29,6 @@ __all__ = [
     "explore",
     "figure",
     "has",
-    "hide_single_gpu",
     "hint",
     "images",
     "ladder",

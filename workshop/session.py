@@ -129,6 +129,8 @@ def start(number: str, profile: str = "auto") -> Session:
     global _current
     errors.show_user_errors_plainly()
     catalogue.lesson(number.removeprefix("ex"))
+    if number == "03":
+        profile = hide_single_gpu(profile)
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
     if chosen == "ci":  # spinning threads would take cores from others
@@ -259,7 +261,7 @@ def has(package: str) -> bool:
 
 
 def hide_single_gpu(profile: str) -> str:
-    """Hide a single GPU from this notebook and its runs: several workers need one each.
+    """Hide a single GPU from notebook 03 and its runs: several workers need one each.
 
     Prints a line if it does, and returns the profile to use.
     """

@@ -19,7 +19,6 @@ import rn50lib
 import workshop
 from rn50.checks import horovod_serves
 
-profile = workshop.hide_single_gpu(profile)
 session = workshop.start("03", profile)
 workers = workers or max(2, min(8, len(session.machine.gpus)))
 batch = batch or session.batch
@@ -364,7 +363,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #
 # Full runs take too long here. These results, with notebook 02's recipe, were recorded: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
 
-# %%
+# %% tags=["results"]
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
 ways = ["roadsigns.resnet50.bfloat16.top1", *(f"horovod.accuracy.{start}" for start in starts)]
 session.expect(dict.fromkeys(ways))
@@ -372,8 +371,6 @@ means = [session.results[way].value for way in ways]
 print(f"The means are within {max(means) - min(means):.1f} points of each other; "
       f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
 workshop.ladder.figure()
-
-# %% tags=["results"]
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {workers} workers")
 if "communication_ms" in found:  # DDP's is hidden in the backward pass
     session.note("communication_ms", lost, "ms", "exposed communication per step")

@@ -468,12 +468,10 @@ if DALI and workshop.has("horovod"):
     print(tried)
 
 # %% [markdown]
-# Step time divided by step time without input is your script's headroom. **Predict** DALI's speed-up: replace the number, then run the next two cells. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# Step time divided by step time without input is your script's headroom. **Predict** DALI's speed-up: replace the number, then run the cell. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
-
-# %%
 before = workshop.ladder.finished("2_horovod")  # your train.py is already the next rung
 for rung in ("2_horovod", "3_dali"):
     workshop.ladder.climb(
