@@ -363,7 +363,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #
 # Full runs take too long here. These results, with notebook 02's recipe, were recorded: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
 
-# %% tags=["results"]
+# %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
 ways = ["roadsigns.resnet50.bfloat16.top1", *(f"horovod.accuracy.{start}" for start in starts)]
 session.expect(dict.fromkeys(ways))
