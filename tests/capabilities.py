@@ -10,9 +10,11 @@ import functools
 import importlib.util
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +123,20 @@ def _bubblewrap() -> bool:
     return bool(shutil.which("bwrap")) and not subprocess.run(tried, capture_output=True).returncode
 
 
+def _disk() -> bool:
+    if not hasattr(os, "posix_fadvise"):
+        return False
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(2**20))
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        os.pread(file.fileno(), 2**20, 0)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_inblock > before
+
+
 DETECTORS = {
+    "disk": _disk,
     "gpu": _gpu,
     "torch": lambda: _module("torch"),
     "slurm": lambda: (

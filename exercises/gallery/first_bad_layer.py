@@ -1,7 +1,4 @@
-"""Run a PyTorch script and report the first layer whose output is not finite.
-
-python first_bad_layer.py SCRIPT [ARGUMENTS]
-"""
+"""Report the first layer whose output is not finite: python first_bad_layer.py SCRIPT."""
 
 import runpy
 import sys
@@ -10,17 +7,12 @@ import torch
 
 
 def check(layer, inputs, output):
-    if not isinstance(output, torch.Tensor) or bool(output.isfinite().all()):
-        return
-    if not all(x.isfinite().all() for x in inputs if isinstance(x, torch.Tensor)):
-        return
-    largest = max(float(x.abs().max()) for x in inputs if isinstance(x, torch.Tensor))
-    bad = int((~output.isfinite()).sum())
-    print(f"the first bad layer is {layer}: its inputs are finite (at most {largest:.3g}), {bad} of"
-          f" {output.numel()} outputs in {output.dtype} are not")  # fmt: skip
-    sys.exit(1)
+    if inputs[0].isfinite().all() and not output.isfinite().all():
+        bad, largest = int((~output.isfinite()).sum()), inputs[0].abs().max()
+        print(f"the first bad layer is {layer}: its inputs are finite (at most {largest:.3g}),"
+              f" {bad} of {output.numel()} outputs in {output.dtype} are not")  # fmt: skip
+        sys.exit(1)
 
 
 torch.nn.modules.module.register_module_forward_hook(check)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+runpy.run_path(sys.argv[1], run_name="__main__")

@@ -8,6 +8,6 @@ ip link add eth0 type veth peer eth0 netns $!
 ip address add 10.0.0.1/24 dev eth0
 $worker ip address add 10.0.0.2/24 dev eth0
 for link in lo eth0; do ip link set $link up; $worker ip link set $link up; done
-export MASTER_ADDR=${MASTER_ADDR:-10.0.0.1} MASTER_PORT=29500 WORLD_SIZE=2
+export MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2
 RANK=0 python "$1" & rank0=$!
 RANK=1 $worker python "$1" & wait $rank0 $!

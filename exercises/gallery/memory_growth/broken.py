@@ -1,4 +1,3 @@
-import psutil
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -13,13 +12,6 @@ class Images(Dataset):
         return len(self.files[index])  # in place of decoding the file
 
 
-def memory():
-    workers = psutil.Process().children()
-    return sum(w.memory_full_info().uss for w in workers if "resource" not in " ".join(w.cmdline()))
-
-
-begin = 0
-for step, _ in enumerate(DataLoader(Images(), batch_size=1000, num_workers=2)):
-    begin = begin or memory()
-    if step % 200 == 0 or step == 990:
-        print(f"step {step}: own memory of the workers +{(memory() - begin) / 2**20:.0f} MB")
+for _ in DataLoader(Images(), batch_size=1000, num_workers=2):
+    pass
+print("the epoch is complete")

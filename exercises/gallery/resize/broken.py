@@ -1,7 +1,3 @@
-"""Resize a photograph with DALI, and compare it with Pillow's (which torchvision uses)."""
-
-import sys
-
 import numpy as np
 from nvidia.dali import fn, pipeline_def
 from PIL import Image
@@ -16,11 +12,10 @@ def validation():
     return fn.resize(images, size=(256, 256), antialias=False)
 
 
-pipeline = validation()
+pipeline, image = validation(), Image.fromarray(photo)
 pipeline.build()
 dali = pipeline.run()[0].as_array()[0, ..., 0].astype(int)
-pillow = Image.fromarray(photo).resize((256, 256), Image.BILINEAR)
-if "--no-antialias" in sys.argv:  # four pixels of the photograph for each new one
-    affine = (4, 0, 0, 0, 4, 0)
-    pillow = Image.fromarray(photo).transform((256, 256), Image.AFFINE, affine, Image.BILINEAR)
-print(f"mean difference: {np.abs(dali - np.asarray(pillow)).mean():.1f} of 255")
+pillow = image.resize((256, 256), Image.BILINEAR)
+four = image.transform((256, 256), Image.AFFINE, (4, 0, 0, 0, 4, 0), Image.BILINEAR)
+for name, other in {"Pillow": pillow, "Pillow from four pixels each": four}.items():
+    print(f"mean difference to {name}: {np.abs(dali - np.asarray(other)).mean():.1f} of 255")

@@ -16,5 +16,4 @@ for epoch in range(first, first + 3):
     optimizer.step()
     print(f"epoch {epoch}: learning rate {optimizer.param_groups[0]['lr']:.4g}")
     scheduler.step()
-    saved = {"epoch": epoch, "model": model.state_dict()}
-    torch.save(saved, "last.pt")
+    torch.save({"epoch": epoch, "model": model.state_dict()}, "last.pt")

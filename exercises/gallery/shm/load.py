@@ -1,8 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-if __name__ == "__main__":
-    data = TensorDataset(torch.zeros(64, 3, 224, 224))
-    for (images,) in DataLoader(data, batch_size=16, num_workers=2):
-        total = images.sum()
-    print("the epoch is complete")
+data = TensorDataset(torch.zeros(64, 3, 224, 224))
+for (images,) in DataLoader(data, batch_size=16, num_workers=2):
+    total = images.sum()
+print("the epoch is complete")

@@ -1,22 +1,19 @@
 import subprocess
 from pathlib import Path
 
-from nvidia.dali import fn, pipeline_def
-from nvidia.dali import tfrecord as tfrec
+from nvidia.dali import fn, pipeline_def, tfrecord
 
+LABEL = "image/class/label"
 shards = sorted(str(path) for path in Path("shards").glob("train-*-of-*"))
 indexes = [f"shards/index/{Path(shard).name}.idx" for shard in shards]
 for shard, index in zip(shards, indexes, strict=True):
-    with open(index, "w") as file:
-        subprocess.run(f"tfrecord2idx.py {shard}", shell=True, stdout=file)
+    subprocess.run(f"tfrecord2idx.py {shard} > {index}", shell=True)
 
 
 @pipeline_def(batch_size=4, num_threads=1, device_id=None)
 def pipeline():
-    features = {"image/class/label": tfrec.FixedLenFeature([1], tfrec.int64, -1)}
-    return fn.readers.tfrecord(path=shards, index_path=indexes, features=features)[
-        "image/class/label"
-    ]
+    features = {LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1)}
+    return fn.readers.tfrecord(path=shards, index_path=indexes, features=features)[LABEL]
 
 
 pipe = pipeline()

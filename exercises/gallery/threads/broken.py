@@ -6,9 +6,7 @@ import torch
 
 hvd.init()
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3))
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size()))
 images = torch.randn(16, 3, 64, 64)
 begin = time.perf_counter()
 for _ in range(30):

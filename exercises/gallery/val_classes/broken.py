@@ -1,31 +1,21 @@
 import os
+from glob import glob
 
-import numpy as np
 from PIL import Image
 
-random = np.random.default_rng(0)
-colours = random.integers(0, 256, (10, 3))
-for split, count in (("train", 8), ("val", 4)):
-    for number, colour in enumerate(colours):
-        if (split, number) == ("val", 0):
-            continue  # this class was not copied
-        os.makedirs(f"data/{split}/n{number:02d}", exist_ok=True)
-        for image in range(count):
-            pixels = (colour + random.normal(0, 20, (32, 32, 3))).clip(0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(f"data/{split}/n{number:02d}/{split}_{image}.png")
+for split, first in (("train", 0), ("val", 1)):  # class n0 was not copied to val
+    for number in range(first, 10):
+        os.makedirs(f"data/{split}/n{number}", exist_ok=True)
+        Image.new("L", (32, 32), 25 * number).save(f"data/{split}/n{number}/{split}.png")
 
 
 def load(split):
     classes = sorted(os.listdir(f"data/{split}"))
-    files = [(f"data/{split}/{c}/{f}", i) for i, c in enumerate(classes)
-             for f in os.listdir(f"data/{split}/{c}")]  # fmt: skip
-    images = np.array([np.asarray(Image.open(file)).mean((0, 1)) for file, _ in files])
-    return images, np.array([label for _, label in files])
+    return [(Image.open(file).getpixel((0, 0)), label) for label, name in enumerate(classes)
+            for file in glob(f"data/{split}/{name}/*")]  # fmt: skip
 
 
-images, labels = load("train")
-centres = np.array([images[labels == label].mean(0) for label in range(10)])
+learned = dict(load("train"))  # in place of a training
 for split in ("train", "val"):
-    images, labels = load(split)
-    found = np.linalg.norm(images[:, None] - centres, axis=2).argmin(1)
-    print(f"{split}: accuracy {100 * (found == labels).mean():.1f}%")
+    right = [learned[pixel] == label for pixel, label in load(split)]
+    print(f"{split}: accuracy {100 * sum(right) / len(right):.1f}%")

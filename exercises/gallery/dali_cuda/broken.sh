@@ -1,0 +1,2 @@
+pip install nvidia-dali-cuda120
+python -c "import nvidia.dali"
