@@ -129,19 +129,19 @@ print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} 
 #
 # ## Where the course goes
 #
-# The course takes you from a folder of JPEGs to a trained ResNet-50 v1.5. One training script grows from notebook to notebook. Each change moves the bottleneck somewhere else, so every notebook asks the same question: *where is the time going now?*
+# The course takes you from a folder of JPEGs to a trained ResNet-50 v1.5. One training script grows over the course. Each change can move the bottleneck, so keep asking: *where is the time going now?*
 
 # %%
 workshop.course_map()
 
 # %% [markdown]
-# Lessons 01 to 08 have exercise notebooks. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which exercises you have passed:
+# Notebooks 01 to 08 have exercises. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which exercises you have passed:
 
 # %%
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a lesson computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that accuracy and speed mean nothing. If you lack the hardware for a lesson, you get a smaller variant, or a recorded result and its source.
+# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that accuracy and speed mean nothing. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
 #
 # ## Your turn
 #
@@ -186,4 +186,4 @@ session.note("first_run_s", report["total_duration"], "s", "duration of the firs
 # - **Out of GPU memory?** Shut down the kernels of other notebooks. `nvidia-smi` lists the processes that hold memory.
 # - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu -p seed 1` writes the executed notebook and an HTML copy to `runs/`.
 #
-# The next notebook turns a folder of JPEGs into files that a training run can read at full speed.
+# The next notebook packs a folder of JPEGs into files that a training run can read quickly.

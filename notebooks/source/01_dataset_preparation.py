@@ -121,7 +121,7 @@ print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% to
 #
 # ## ImageNet's archives
 #
-# After you register at [image-net.org](https://image-net.org), you can download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The next cell makes small ones in the same format. The WordNet ids are real, but the images are road signs.
+# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The next cell makes small ones in the same format. The WordNet ids are real, but the images are road signs.
 
 # %%
 from workshop.lessons import nb01
@@ -158,7 +158,7 @@ for number, true in enumerate(numbers.read_text().split(), start=1):
 print(f"{right} of {number} labels are right if you subtract 1 from the number in the kit")
 
 # %% [markdown]
-# The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is the kit fox, `n02119789`, and the kit fox has label 278. The program looks the ids up in the kit's table and moves each image into its class folder.
+# The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is the kit fox, `n02119789`, and the kit fox has label 278. `data_prep.imagenet` looks up the ids in the kit's table and moves each image into its class folder.
 #
 # ## Odd files
 #
@@ -190,7 +190,7 @@ for file in sorted(odd.iterdir()):
 #
 # ## Pack with `im2rec`
 #
-# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags are those of MXNet's `im2rec.py`, and a test compares the format, byte for byte, with a file that MXNet 1.9.1 wrote.
+# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags match MXNet's `im2rec.py`, and a test compares the format byte for byte with a file written by MXNet 1.9.1.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -313,7 +313,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three alternating ways: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
+# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three ways that take turns: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
 #
 # **Predict:** by what factor does the last way beat the first, warm and cold?
 
@@ -386,7 +386,7 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# This measures one reader that does not decode, on a local disk that may have its own cache. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
+# This measures one reader that does not decode, on a local disk that may have its own cache. Cold drops the contents of files, not the directory entries, so opening stays cheap. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
 
 # %%
 print(
@@ -432,7 +432,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 saves little here: the originals already have a quality of 91 to 95. Yet pixels change, and about half of the files lose colour resolution: Pillow halves it in each direction. Resizing costs the random crops detail. The recipe cuts out as little as 5% of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5% to DALI, so its default, 8%, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
+# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet pixels change, and about half of the files lose colour resolution: Pillow halves it in each direction. Resizing removes detail from the random crops. The recipe cuts out as little as 5% of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5% to DALI, so its default, 8%, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
 #
 # ## One wrong bit
 #
@@ -512,7 +512,7 @@ session.note(
 # ## What to remember
 #
 # - Look at the data first: counts, a few images and a histogram take a minute.
-# - A label is the index of the folder's name. Train and val need the same folders.
+# - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.

@@ -178,7 +178,7 @@ waiting = 100 * rung["input_ms"] / step_ms
 print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0f}% of the time")
 
 # %% [markdown]
-# Two worker processes decode images *while* the model computes, so `input_ms` holds only the unhidden part, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
+# Two worker processes decode images *while* the model computes, so `input_ms` holds only the exposed part, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
 
 # %% language="bash" magic_args="-e"
 # python "$TRAIN" --data "$DATA" $FLAGS --workers 0
@@ -186,7 +186,7 @@ print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0
 # %% [markdown]
 # With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
 #
-# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 of the size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
+# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It decodes at 1/2, 1/4 or 1/8 size, never below the size in `draft`, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
 #
 # ```python
 # image = Image.open(self.files[i])
@@ -329,7 +329,7 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the third line silently decays five epochs late. The library's function has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
+# In a sequence, the second scheduler counts from its own start, so the dotted line silently decays five epochs late. The library's function has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
 #
 # ## v1 and v1.5
 #
@@ -469,12 +469,11 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
     print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
-# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, to a new file that is then renamed, so that a crash never leaves half a checkpoint.
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, and on SIGTERM, to a new file, then renames it: a crash never leaves half a checkpoint.
 #
 # The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both, with the `tiny` network, because the promise is about bits, not accuracy. A program cannot catch SIGKILL. Look in the log for the epoch from which the killed run resumes.
 
 # %%
-import signal
 import subprocess
 
 for file in [*Path().glob("calm-*"), *Path().glob("killed-*")]:
@@ -483,10 +482,11 @@ command = ["rn50", "run", "--data-root", os.environ["DATA"], *os.environ["TINY"]
 command += ["--seed", str(seed)]
 log = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 subprocess.run([*command, "--model-prefix", "calm"], check=True, **log)
-process = subprocess.Popen([*command, "--model-prefix", "killed"], start_new_session=True, **log)
+process = subprocess.Popen([*command, "--model-prefix", "killed"], **log)
 while not list(Path().glob("killed-0001*")) and process.poll() is None:
     time.sleep(0.02)
-os.killpg(process.pid, signal.SIGKILL)
+for worker in psutil.Process(process.pid).children():  # `rn50 run` starts it and waits
+    worker.kill()  # SIGKILL
 print(f"exit status {process.wait()}; files: {sorted(p.name for p in Path().glob('killed-*'))}")
 
 # %% language="bash" magic_args="-e"
@@ -506,7 +506,7 @@ print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 #
 # ## The ladder
 #
-# This figure is the ladder. You will see it again in the notebooks that change the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. Published V100 and recorded H100 speeds are on the right.
+# This figure, the ladder, returns in every notebook that changes the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. Published V100 and recorded H100 speeds are on the right.
 
 # %% tags=["results"]
 workshop.ladder.figure()

@@ -77,7 +77,7 @@ for name, norm in {
     print(f"{name}: full-batch and averaged gradients differ by {gap:.1g}, relative")
 
 # %% [markdown]
-# Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually accepted; sharing them (`SyncBatchNorm`) costs two messages per layer.
+# Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually acceptable; sharing them (`SyncBatchNorm`) costs two messages per layer.
 #
 # So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, whether the batch has 16 images or 256.
 #
@@ -116,7 +116,7 @@ print(inspect.getsource(nb03.all_reduce))
 #   sed 's/<stdout>:/ /' || (cat errors.txt; exit 1)  # [1] is rank 1
 
 # %% [markdown]
-# All report the same loss (nearly, on GPUs): each runs the whole training alone. (On a machine with several GPUs, all the processes used the first one.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
+# All processes report (nearly) the same loss: each runs the whole training alone. (On a machine with several GPUs, all the processes used the first one.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank counts the processes on one machine; pass it to `torch.cuda.set_device`. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
 # 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `sampler.set_epoch` gives each epoch a new order. The random crops should differ between ranks too, so use the rank as the seed.
@@ -153,7 +153,7 @@ flags += ["--save", "weights.pt"]  # saves the weights, to show which ranks writ
 workshop.try_script(script, "--data", session.data_root, *flags, ranks=workers, steps=3)
 
 # %% [markdown]
-# In a terminal: `rn50 workshop try train.py -n 2 -- FLAGS`. `python train.py --help` explains the script's flags.
+# In a terminal, in `runs`: `rn50 workshop try train.py -n 2 -- FLAGS` (`--data` needs an absolute path).
 #
 # ### Leave out each change
 #
@@ -256,7 +256,7 @@ workshop.ladder.changes("2_ddp", "1_single")
 # | `-np 8` | 8 processes, one per GPU |
 # | `--allow-run-as-root` | in a container you are root, which `mpirun` otherwise refuses |
 # | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two hosts |
-# | `-bind-to none` | do not bind processes to cores: each has data-loader threads |
+# | `-bind-to none` | do not bind processes to cores: each needs several to load data |
 # | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
 # | `-x NAME`, `-x NAME=VALUE` | export an environment variable; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
 # | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
@@ -272,7 +272,7 @@ workshop.ladder.changes("2_ddp", "1_single")
 #
 # Each message has a fixed cost and a cost per megabyte (notebook 08 measures both). Because of the fixed cost, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) and sends many at once.
 #
-# The amount of communication does not depend on the batch, so a larger batch does more work for at most the same lost time: a longer backward pass also hides more of the exchange. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
+# The amount of communication does not depend on the batch, so a larger batch does more work for at most the same lost time; its longer backward pass also hides more of the exchange. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
 
 # %%
 lost = found.get("communication_ms", 20.0)
@@ -317,7 +317,7 @@ workshop.figure(
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect. Compare four runs of a tiny network:
+# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect, batch norm aside. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
@@ -357,7 +357,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# On average over three recorded seeds, the scaled run without warm-up ends barely below guessing (2.48), and the unscaled run ends above it. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# On average over three recorded seeds, the unscaled run and the scaled run without warm-up end near guessing (2.48). With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Is it as accurate?
 #

@@ -321,7 +321,7 @@ print(f"and {speed[names[-1]] / device:.0%} with all stages.")
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured while feeding one simulated V100 in FP16, so for faster devices the second column is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured while feeding one simulated V100 in FP16, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -358,7 +358,7 @@ if TF:
         )
 
 # %% [markdown]
-# - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten epochs become eighty on eight ranks.
+# - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten epochs become up to eighty on eight ranks.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` is worse: it returns decoded images, so with a `shard` after it every rank *decodes* everything.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, at least one per rank, before anything is read.
@@ -367,7 +367,7 @@ if TF:
 #
 # ### How good is a shuffle buffer?
 #
-# An image can come out early by at most the buffer's length. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# An image can come out at most one buffer early. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -391,7 +391,7 @@ if TF:
 #
 # ## The talk's recipe 2
 #
-# [exercises/recipes](../exercises/recipes/README.md) has the talk's recipe 2 for TensorFlow 1, which `tf.compat.v1` still runs: it trains from raw pixels with a queue of file names, a `TFRecordReader` and `shuffle_batch`. The slides show no writer; one is added. Mistakes that do not crash it are left in.
+# [exercises/recipes](../exercises/recipes/README.md) has the talk's recipe 2 for TensorFlow 1, which `tf.compat.v1` still runs: it trains from raw pixels with a queue of file names, a `TFRecordReader` and `shuffle_batch`. The slides omit the writer, so one was added. Mistakes that do not crash it were left in.
 
 # %% language="bash" magic_args="-e"
 # [ "$READY" ] || { echo "TensorFlow or Horovod is missing: run rn50 doctor"; exit 0; }
@@ -405,7 +405,7 @@ if TF:
 # sed -n 's/^\[\([0-9]*\)\].*tensorflow:loss/rank \1: loss/p' log
 
 # %% [markdown]
-# It runs without an error, although its ranks do not shard. Two more of its silent mistakes are worth a closer look.
+# It runs without an error, although every rank reads all the images. Two more of its silent mistakes are worth a closer look.
 #
 # **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row will show.
 
@@ -512,7 +512,7 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck. The faster the device, the likelier that is.
-# - TFRecord turns many small files into a few large reads. A checksum protects each record, but not the meaning of its features.
+# - TFRecord turns many small files into a few large reads. Its checksums detect damaged records, but not misread features.
 # - Add one stage at a time, and let the stages take turns when you measure them.
 # - Shard the file names, then shuffle. Shuffle across the classes when you write the shards.
 # - Draw random numbers in the graph, and use only augmentations that preserve the label.

@@ -38,7 +38,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no loader of such batches can be faster. Its speed over the real loop's is your **headroom**.
+# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: none can be faster. Its speed divided by the real loop's is your **headroom**.
 #
 # Here is an ordinary loader: `DataLoader` with Pillow in its worker processes.
 
@@ -97,7 +97,7 @@ def images_per_second(batches, step, count, warm_up):
 
 
 headroom = {}
-queue = 2 * cores + 4  # batches, which a slow device need not empty
+queue = 2 * cores + 4  # prefetched batches; a slow device need not drain them
 for step, count, warm_up in (
     (train_here, session.own_steps, queue if device.type == "cuda" else 1),
     (wait_like_a_v100, session.batches, queue),
@@ -110,9 +110,9 @@ for step, count, warm_up in (
 # %% [markdown]
 # If the headroom is near 1 (noise can push it below), leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
 #
-# The H100's light blue bars in the first figure are an example. Rungs 2 and 3 compute the same step, but with DALI the H100 trains 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6. Its 12 Pillow processes delivered 90 images/s each, and the GPU waited for them.
+# The H100's light blue bars in the first figure are an example. *One device* and *DALI* compute the same step, but with DALI the H100 trains 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6. Its 12 Pillow processes delivered 90 images/s each, and the GPU waited for them.
 #
-# What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is arithmetic, and a faster disk would not help.
+# What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is computation, so a faster disk would not help.
 #
 # ## A pipeline in pieces
 #
@@ -238,7 +238,7 @@ if DALI:
     )
 
 # %% [markdown]
-# A crop has half the pixels on average but saves little time. A JPEG is a sequence of variable-length codes: to find row 300, a decoder has to unpack the rows before it, even if it then discards them.
+# A crop has half the pixels on average but saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
 # ### What changed since 1.34
 #
@@ -336,7 +336,7 @@ workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed li
 over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
 
 # %% [markdown]
-# On a CPU, they all unpack the same bits on the same cores with similar JPEG code, so do not expect large differences. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine from 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
+# On a CPU, they all unpack the same bits on the same cores with similar JPEG libraries, so do not expect large differences. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine from 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
 #
 # With eight V100s and TensorFlow, NVIDIA published the effect of the input pipeline:
 
@@ -391,11 +391,11 @@ workshop.images([images[-1] for images in resized.values()], labels=list(resized
                 alt=f"One image, resized in several ways. Mean differences from Pillow, of 255: {finding}")  # fmt: skip
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, missing antialiasing cost a tiny network 4 points of accuracy (last row of the table at the end).
+# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a tiny network lost 4 points of accuracy when validated without antialiasing (last row of the table at the end).
 #
 # ## Who reads what
 #
-# Each of several workers must read its own shard. In the next cell the labels are file numbers, so each batch shows who reads what. With 48 files, two ranks and batches of six, the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
+# With several workers, each must read its own shard. In the next cell the labels are file numbers, so each batch shows who reads what. With 48 files, two ranks and batches of six, the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
 
 # %%
 if DALI:
@@ -444,9 +444,9 @@ if DALI:
 #
 # ## Your turn: one more rung
 #
-# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` from `nvidia.dali.plugin.pytorch`. Each batch is a list with a dictionary per pipeline: `data`, and `label`, int32 of shape (batch, 1), so it needs `.squeeze(1).long()`.
+# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` (with `LastBatchPolicy`, from `nvidia.dali.plugin.pytorch`). Each batch is a list with a dictionary per pipeline: `data`, and `label`, int32 of shape (batch, 1), so it needs `.squeeze(1).long()`.
 #
-# - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do the same work.
+# - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
 # - The iterator finds the reader by `name="reader"` and `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
 # - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`; count the folders in `train` for `num_classes`.
 #
@@ -468,7 +468,7 @@ if DALI and workshop.has("horovod"):
     print(tried)
 
 # %% [markdown]
-# Step time divided by step time without input is your script's headroom. **Predict** DALI's speed-up: replace the number, then run the cell. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# Your script's headroom is its step time divided by the step time without input (Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number

@@ -37,7 +37,7 @@ workshop.ladder.figure()
 #
 # The right panel's grey bars show how much you can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
-# Volta brought Tensor Cores for `float16`, Ampere for `bfloat16`. Most CPUs have at most `bfloat16`. Check your machine's flags:
+# Volta brought Tensor Cores for `float16`, Ampere for `bfloat16`. On CPUs, `bfloat16` is more common than `float16`. Check your machine's flags:
 
 # %% language="bash" magic_args="-e"
 # grep -o -w -E 'avx512_bf16|amx_bf16|amx_fp16|bf16' /proc/cpuinfo | sort | uniq -c || true
@@ -151,7 +151,7 @@ workshop.figure(
 print(finding)
 
 # %% [markdown]
-# These are the gradients of the layers' outputs, mostly in or below the lower part of `float16`'s range. Weight gradients sum them over all pixels and images, so they are larger and overflow at a smaller scale. So **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
+# These are the gradients of the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. Weight gradients add up contributions from all pixels and images, so they are larger and overflow at a smaller scale. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
 # ## Write the loss scale yourself
 #
@@ -238,7 +238,7 @@ for dtype in formats:
     print(f"{str(dtype):15} {weight.item():.6g}; it should be 1.1")
 
 # %% [markdown]
-# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at the lower rates later in a schedule. What share of the weights does not change at all?
+# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower rates, as later in a schedule. What share of the weights does not change at all?
 
 # %%
 for rate in (1e-2, 1e-3, 1e-4):
@@ -253,11 +253,11 @@ for rate in (1e-2, 1e-3, 1e-4):
         print(f"rate {rate:g}, {str(dtype):15}: {100 * kept / moved:5.1f}% do not move")
 
 # %% [markdown]
-# So the weights stay in `float32`; these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master weights.
+# So keep the weights in `float32`: these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master weights.
 #
 # ## A training loop in twelve lines
 #
-# PyTorch has two tools for this. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` is your rule, starting at 2^16 and with a wait of 2,000 steps.
+# PyTorch has two tools for this. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 
 
 # %%
@@ -344,7 +344,7 @@ memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
 #
 # ## Tensor Cores and the roofline
 #
-# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. Intel's AMX does the same on a CPU. A layer is limited by arithmetic *or* by memory traffic, depending on its **FLOP per byte**, the operations per byte moved. A convolution can use each number hundreds of times, but a ReLU uses it once. Measure both limits of this machine:
+# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. Intel's AMX does the same on a CPU. A layer is limited by arithmetic *or* by memory traffic, depending on its **FLOP per byte**, the floating-point operations per byte moved. A convolution can use each number hundreds of times, but a ReLU uses it once. Measure both limits of this machine:
 
 # %%
 from torch.utils import benchmark
@@ -391,7 +391,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# On average, only the convolutions reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even its convolutions may stay on the slope.) The others are on the slope, where 16 bits help only by halving the bytes. So a whole step's factor lies in between. Add up the minimum times of all types of layers on a V100:
+# Taken together, only the convolutions reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even its convolutions may stay on the slope.) The other layers are on the slope, where 16 bits help only by halving the bytes. So the whole step's speed-up lies in between. Add up the minimum times of all types of layers, unfused, on a V100:
 
 # %%
 least = {}
@@ -425,7 +425,7 @@ print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 workshop.ladder.changes("4_amp", "3_dali")
 
 # %% [markdown]
-# Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03 these lines were there only for the clock; here they are needed.
+# Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03 these lines were there only for the clock; here they are needed.
 #
 # **Predict** how much faster the script becomes on this machine. Does it emulate `bfloat16`, or does its float32 use TF32? Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
 
@@ -468,7 +468,7 @@ session.expect(
 )
 
 # %% [markdown]
-# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back. Then, as on a GPU, the table has no number of yours in the row "speed of a training step in bfloat16 over float32". Train in `float32` on such a CPU. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back, or that the batch is tiny. With emulation, and on a GPU, the row "speed of a training step in bfloat16 over float32" has no number of yours. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -485,7 +485,7 @@ for dtype in ("float32", "bfloat16"):
     print(f"road signs, {dtype}: {each}; mean {sum(seeds) / 3:.1f}%")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 varies as much with the number of GPUs. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
 #
 # ## Key takeaways
 

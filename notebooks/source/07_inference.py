@@ -107,7 +107,7 @@ trained, scored = (
 print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
 
 # %% [markdown]
-# With the same weights, images, crops and kernels and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think, and everything you build on the checkpoint inherits the error.
+# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think, and everything you build on the checkpoint inherits the error.
 #
 # ## Images that are not in the data set
 #
@@ -142,7 +142,7 @@ workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.j
 print(f"{told[-2]}; the 12 probabilities for the noise image add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If a camera can see anything else, the training data should include it.
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If your camera can see other things, train on images of them too.
 #
 # ## How far to trust a probability
 #
@@ -265,7 +265,7 @@ print(
 #
 # The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this, with operations and weights in one file. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
 #
-# For any PyTorch model, use what `rn50 export` uses: `torch.onnx.export(model, (images,), "model.onnx", dynamo=True, dynamic_shapes=({0: "N"},))`, which needs `onnxscript`. The older, TorchScript-based exporter (`dynamo=False`) is deprecated.
+# For any PyTorch model, use what `rn50 export` uses: `torch.onnx.export(model, (images,), "model.onnx", dynamo=True, dynamic_shapes=({0: "N"},), external_data=False)`, which needs `onnxscript`. (By default, the weights go to a second file.) The older, TorchScript-based exporter (`dynamo=False`) is deprecated.
 
 # %% language="bash" magic_args="-e"
 # rn50 export model $EPOCHS -o model.onnx 2>&1
@@ -290,7 +290,7 @@ print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f}% of th
 #
 # ## Which version is fastest?
 #
-# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` also uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a slow moment affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache and the weights' share is larger: expect less.)
+# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, and `Predictor` in 16 bits. `Predictor` folds, uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a slow moment affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache, and the weights' share is larger.)
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -349,7 +349,7 @@ print(f"{same:.1f}% of {len(images)} answers stay the same")
 # %% [markdown]
 # ## Eight bits
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The range of a weight is known. The range of an activation has to be measured on some images, which is called **calibration**. Do it by hand for the output of the first layer. **Predict:** how large is the rounding error, relative to the values?
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range has to be measured on some images, which is also called **calibration**. Do it by hand for the output of the first layer. **Predict:** how large is the rounding error, relative to the values?
 
 # %%
 with torch.inference_mode():
@@ -469,10 +469,12 @@ for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
 rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
-print(f"Largest batch over batch 1: {finding} times the images per second")
+print(f"Throughput of the largest batch over that of the smallest: {finding}")
 last = max(yours["real"])
 ratio = yours["synthetic"][last] / yours["real"][last]
-print(f"Batch {last} on this machine: synthetic images are {ratio:.2f} times as fast as real ones")
+print(
+    f"Batch {last} on this machine: synthetic images give {ratio:.2f} times the throughput of real ones"
+)
 
 # %%
 flops, moved = nb07.traffic(1, "float16")

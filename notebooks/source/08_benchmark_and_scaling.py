@@ -340,7 +340,7 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
 # %% [markdown]
 # With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times within the 100 timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
 #
-# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This loader is different: most of its restart goes into starting worker processes. It shows the effect, not its size on a DGX-1.)
+# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This loader is different: it spends most of a restart starting worker processes. It shows the effect, not its size on a DGX-1.)
 
 # %%
 from PIL import Image
@@ -381,7 +381,7 @@ print("img/s with restarts and without: {:.0f} and {:.0f}".format(*np.median(pai
 print(f"the restarts cost {lost:.0f}% (median of 3 turns)")
 
 # %% [markdown]
-# `rn50 benchmark` ends an epoch when the data ends and does not time the first iteration of an epoch, so it never counts a restart.
+# `rn50 benchmark` ends an epoch with the data and does not time an epoch's first iteration, so it never counts a restart.
 #
 # ## Weak and strong scaling
 #
@@ -458,7 +458,7 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
 #
 # ## How long would training take?
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like the one in the first code cell. `rn50 scale` uses the straggler model. `--network nvlink+100g` means hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between hosts.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 of the GPUs set in the first code cell. `rn50 scale` uses the straggler model, with 4 bytes per gradient. `--network nvlink+100g` means hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between hosts.
 
 # %% language="bash" magic_args="-e"
 # rn50 scale --gpus 1,8,64,512 --compute-ips $IPS --batch $GPU_BATCH --dtype float16 \
@@ -475,7 +475,7 @@ for n in (64, 512):
     print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
 
 # %% [markdown]
-# No published row here has more than 32 GPUs, so the two numbers only hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
+# The two numbers extrapolate from one DGX-1; DLPerf's 32 V100s reached only 69% (mixed), so they merely hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
 #
 # ## Time to accuracy
 #
@@ -491,7 +491,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f}%")
 
 # %% [markdown]
-# Nearly; validation explains only a part of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
+# Nearly. Validation explains only part of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {
@@ -526,7 +526,7 @@ from workshop import ladder
 ladder.changes("5_tuned", "4_amp")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Replace the factor below with **your prediction**, then run every rung, with `nvidia-smi dmon` or `htop` open. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; the others use finished scripts.
+# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Replace the factor below with **your prediction**, then run every rung, with `nvidia-smi dmon` or `htop` open. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; other rungs use finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -549,7 +549,7 @@ ladder.figure()
 # %% [markdown]
 # Black diamonds are your predictions. How many were within 20%? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
-# Don't compare a CPU's bars with the published ones one by one, because its workers share the cores and the memory.
+# Don't compare a CPU's bars with the published ones: its workers share cores and memory.
 #
 # ## Your numbers
 
@@ -568,7 +568,7 @@ session.note("own_error", own_error, "%", "error of the alpha-beta model on this
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
 # - Warm up, synchronise, take harmonic means of rates, take turns, and show the median and range.
 # - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
-# - A fitted model can predict the total to within a few per cent. It does not tell you why time is lost.
+# - A fitted model came within a few per cent on average. It cannot tell you why time is lost.
 # - The goal is time to accuracy, not images per second.
 #
 # To try: set your GPU's speed and batch, rerun the first two code cells, then "How long would training take?".
