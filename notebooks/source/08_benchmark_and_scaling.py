@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every rung and see the whole ladder.
 #
-# **Time:** 30 minutes · **Needs:** nothing beyond the set-up; Horovod for its rung, plus DALI for rungs 3–5 · **On a CPU:** about 4 minutes to run
+# **Time:** 45 minutes · **Needs:** nothing beyond the set-up; Horovod for its rung, plus DALI for rungs 3–5 · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
