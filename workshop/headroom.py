@@ -13,6 +13,7 @@ which workers do less or more than one batch of work, are left out.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -125,7 +126,7 @@ class Clock:
             ahead = getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", 0) or 0)
             first, last = min(SETTLE + ahead, length // 3), length - min(ahead, length // 3)
             before = 0.0
-            for i, batch in enumerate(made):
+            for i, batch in enumerate(every(made)):
                 now = time.perf_counter()
                 if first < i < last and (
                     self.steps and self.latest == number or self.mode == "loader" and chosen
@@ -157,6 +158,13 @@ class Clock:
         Path(self.out).write_text(json.dumps([self.images / self.time, self.loader]))
         sys.stdout.flush()
         os._exit(0)
+
+
+def every(made: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an iterator gives without its `__iter__`, which is wrapped if it is DALI's."""
+    with contextlib.suppress(StopIteration):
+        while True:
+            yield next(made)
 
 
 def size(batch: Any) -> int:
