@@ -21,12 +21,9 @@ else:  # pytest and JupyterLab bring it on Python 3.10
 FOLDER, PAGE = "exercises/gallery", "docs/troubleshooting.md"
 HEAD = """# When it goes wrong
 
-These failures are often reported in the trackers of Horovod, DALI, PyTorch, timm and NVIDIA. Each
-is a small broken run in [exercises/gallery](../exercises/gallery): what it prints, the command that
-names the cause, and the fix. A test runs all of them, before and after the fix. To try one, type
-the commands in its folder, and change the lines of the fix. `watch.py COMMAND` there works for any
-program: it shows where each process stands if none moves, what memory and disk they use, and how
-many threads compete. `first_bad_layer.py SCRIPT` names the first layer whose output is not finite.
+Failures that people often report, each [a small broken run](../exercises/gallery) that a test runs,
+before and after the fix. To try one, type its commands in its folder. `watch.py COMMAND` there works
+for any program: it shows where each process stands if none moves, memory, disk and threads.
 
 | what you see | cause |
 |---|---|
