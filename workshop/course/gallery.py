@@ -22,7 +22,7 @@ FOLDER, PAGE = "exercises/gallery", "docs/troubleshooting.md"
 HEAD = """# When it goes wrong
 
 Failures that people often report, each [a small broken run](../exercises/gallery) that a test runs,
-before and after the fix. To try one, type its commands in its folder. `watch.py COMMAND` there works
+before and after the fix. To try one, type its commands in its folder. `watch.py COMMAND` there is
 for any program: it shows where each process stands if none moves, memory, disk and threads.
 
 | what you see | cause |
