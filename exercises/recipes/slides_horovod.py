@@ -36,8 +36,8 @@ class_directories = ["stop", "yield"]
 def grab_dir(path):
     size = (FLAGS.image_size, FLAGS.image_size)
     files = [os.path.join(path, name) for name in sorted(os.listdir(path))]
-    pictures = [Image.open(file).convert("RGB").resize(size) for file in files]
-    return np.stack([np.asarray(picture, np.float32) / 256.0 for picture in pictures])
+    photos = [Image.open(file).convert("RGB").resize(size) for file in files]
+    return np.stack([np.asarray(photo, np.float32) / 256.0 for photo in photos])
 
 
 def Xy_shuffle_loader(pos_dir, neg_dir):

@@ -33,15 +33,15 @@ def bytes_feature(value):
 
 
 def main(_):
-    pictures = []
+    photos = []
     for label, name in enumerate(class_directories):
         folder = os.path.join(FLAGS.data, name)
-        pictures += [(os.path.join(folder, file), label) for file in sorted(os.listdir(folder))]
+        photos += [(os.path.join(folder, file), label) for file in sorted(os.listdir(folder))]
     # Python shuffles once, because the reader's queue holds few images at a time.
-    order = np.random.RandomState(42).permutation(len(pictures))
+    order = np.random.RandomState(42).permutation(len(photos))
 
     with tf.python_io.TFRecordWriter(FLAGS.out) as writer:
-        for path, label in (pictures[i] for i in order):
+        for path, label in (photos[i] for i in order):
             size = (FLAGS.image_size, FLAGS.image_size)
             image = np.asarray(Image.open(path).convert("RGB").resize(size), np.uint8)
             feature = {
@@ -52,7 +52,7 @@ def main(_):
             }
             example = tf.train.Example(features=tf.train.Features(feature=feature))
             writer.write(example.SerializeToString())
-    print(f"{FLAGS.out}: {len(pictures)} images")
+    print(f"{FLAGS.out}: {len(photos)} images")
 
 
 if __name__ == "__main__":
