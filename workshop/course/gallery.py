@@ -23,7 +23,7 @@ HEAD = """# When it goes wrong
 
 Failures that people often report, each [a small broken run](../exercises/gallery) that a test runs,
 before and after the fix. To try one, type its commands in its folder. `watch.py COMMAND` there is
-for any program: it shows where each process stands if none moves, memory, disk and threads.
+for any program: it shows where a hanging one stands, and its memory, disk reads and threads.
 
 | what you see | cause |
 |---|---|
