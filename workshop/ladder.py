@@ -90,14 +90,15 @@ def predict(rung: str, factor: float) -> None:
     print(f"Recorded: you expect {RUNGS[rung]} to be {factor:g} times as fast as the rung before.")
 
 
-def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) -> dict[str, float]:
+def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[str, Any]:
     """Run the script of a rung, record its report, and return it.
 
-    The report has images_per_s, and input_ms, compute_ms and communication_ms per step. `flags`
-    are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty report
-    if Horovod or DALI is missing here. Raises RunFailed if the script fails.
+    The report has images_per_s; input_ms, compute_ms and communication_ms per step; and the path
+    of the script: your train.py if it is at this rung and `own` is True, else the finished one.
+    `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty
+    report if Horovod or DALI is missing here. Raises RunFailed if the script fails.
     """
-    path = path or script(rung)
+    path = script(rung) if own else finished(rung)
     launcher = "torchrun" if rung == "2_ddp" else "horovodrun"
     if rung not in ("1_single", "2_ddp") and not checks.horovod_serves("torch"):
         print("Horovod is not built for PyTorch here: `make horovod` builds it. Rung left out.")
@@ -112,7 +113,7 @@ def climb(rung: str, *, ranks: int = 1, path: Path | None = None, **flags: Any) 
     words = ["--data", _session().data_root, *words, "--report", report]
     programs.run_script(path, *words, np=ranks, launcher=launcher)
     record = _load(_file())
-    record["rungs"][rung] = json.loads(report.read_text()) | {"ranks": ranks}
+    record["rungs"][rung] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(path)}
     _save(record)
     return record["rungs"][rung]
 

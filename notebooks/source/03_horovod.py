@@ -147,10 +147,9 @@ print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 # On a CPU the workers share the cores, so do not expect twice the speed. Is the script *correct*? The next cell observes a short run and gives the evidence for each change. ○ means that the run could not tell.
 
 # %%
-script = workshop.ladder.script(rung)
 flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]  # later flags win: a short run
 flags += ["--save", "weights.pt"]  # saves the weights, to show which ranks write
-workshop.try_script(script, "--data", session.data_root, *flags, ranks=workers, steps=3)
+workshop.try_script(found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3)
 
 # %% [markdown]
 # In a terminal, in `runs`: `rn50 workshop try train.py -n 2 -- FLAGS` (`--data` needs an absolute path).
@@ -225,8 +224,8 @@ dist.destroy_process_group()
 #
 # PyTorch's own version is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5.
 
-# %%
-workshop.ladder.changes("2_ddp", "1_single")
+# %% language="bash" magic_args="-e"
+# cd "$LADDER" && diff -U 1 1_single.py 2_ddp.py || true  # diff ends with 1 if the files differ
 
 # %% language="bash" magic_args="-e"
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1

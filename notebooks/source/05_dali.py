@@ -182,9 +182,11 @@ if DALI:
         images, _ = pipe.run()
         pixels = (images.as_cpu() if device.type == "cuda" else images).as_array()
         print(pixels.shape, pixels.dtype, f"from {pixels.min():.2f} to {pixels.max():.2f}")
-    workshop.images(
-        list(pixels), columns=8, alt="Eight crops made by the pipeline, before normalising"
-    )
+    fig, axes = plt.subplots(1, 8, figsize=(9, 1.3), layout="constrained")
+    for ax, image in zip(axes, pixels, strict=True):
+        ax.imshow(image)
+        ax.axis("off")
+    workshop.figure(fig, alt="Eight crops made by the pipeline, before normalising")
 
 # %% [markdown]
 # Normalising turns every 1-byte value into a 4-byte float. So if the CPU decodes, send the bytes to the GPU and normalise there.
@@ -387,8 +389,12 @@ differ = {
 }
 finding = ", ".join(f"{name} {value:.2f}" for name, value in differ.items())
 print(f"Mean difference from Pillow, of 255: {finding}")
-workshop.images([images[-1] for images in resized.values()], labels=list(resized), columns=4,
-                alt=f"One image, resized in several ways. Mean differences from Pillow, of 255: {finding}")  # fmt: skip
+fig, axes = plt.subplots(1, len(resized), figsize=(9, 2.6), squeeze=False, layout="constrained")
+for ax, (name, images) in zip(axes[0], resized.items(), strict=True):
+    ax.imshow(images[-1])
+    ax.set_title(name)
+    ax.axis("off")
+workshop.figure(fig, alt=f"One image resized in several ways. From Pillow, of 255: {finding}")
 
 # %% [markdown]
 # Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a tiny network lost 4 points of accuracy when validated without antialiasing (last row of the table at the end).
@@ -472,10 +478,9 @@ if DALI and workshop.has("horovod"):
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
-before = workshop.ladder.finished("2_horovod")  # your train.py is already the next rung
 for rung in ("2_horovod", "3_dali"):
     workshop.ladder.climb(
-        rung, ranks=ranks, path=before if rung == "2_horovod" else None,
+        rung, ranks=ranks, own=rung == "3_dali",  # your train.py is past rung 2
         image_size=session.image_size, batch_size=session.batch_size,
         steps=session.steps, workers=max(1, cores // ranks),
     )  # fmt: skip

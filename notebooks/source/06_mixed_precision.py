@@ -432,10 +432,9 @@ workshop.ladder.changes("4_amp", "3_dali")
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number
 climbed = {}
-before = workshop.ladder.finished("3_dali")  # your train.py is already the next rung
 for rung in ("3_dali", "4_amp"):
     climbed[rung] = workshop.ladder.climb(
-        rung, ranks=ranks, path=before if rung == "3_dali" else None,
+        rung, ranks=ranks, own=rung == "4_amp",  # your train.py is past rung 3
         image_size=session.image_size, batch_size=session.batch_size,
         steps=session.steps, workers=max(1, session.machine.cores // ranks),
     )  # fmt: skip

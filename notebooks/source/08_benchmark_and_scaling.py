@@ -435,7 +435,13 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%"
 #
 # ### Compare with published rows
 #
-# Now predict published rows. The next cell solves Amdahl's law for *s*, using the DGX-1 row for 4 GPUs. For the table, *s* is fitted like the other models' parameters. "Wires only" is alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient; your float32 run sent 4.) Two more models add one cause each, fitted to smaller runs (A100s: to V100 runs): **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth). The table shows held-out rows from three publications: NVIDIA's for the DGX-1 (8 V100s) and the DGX A100 (8 A100s), and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
+# Now predict published rows. The first line solves Amdahl's law for *s* with the DGX-1 row for 4 GPUs. The table compares five models:
+#
+# - **perfect**: *n* GPUs are *n* times as fast.
+# - **wires only**: alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient; your float32 run sent 4.)
+# - **Amdahl**, **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth) each have one parameter, fitted to smaller runs (for the A100s, to V100 runs).
+#
+# Its rows were not used for fitting. They come from three publications: NVIDIA's for the DGX-1 (8 V100s) and the DGX A100 (8 A100s), and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -538,8 +544,8 @@ rungs, dali = {}, workshop.has("nvidia.dali")
 for rung in session.rungs.split():
     if (rung == "2_ddp" and ranks == 1) or (rung >= "3" and not dali):
         continue
-    path = None if rung == "5_tuned" else ladder.finished(rung)
-    rungs[rung] = ladder.climb(rung, ranks=1 if rung == "1_single" else ranks, path=path, **sizes)
+    count = 1 if rung == "1_single" else ranks
+    rungs[rung] = ladder.climb(rung, ranks=count, own=rung == "5_tuned", **sizes)
 print("rung          img/s    ms per step: input, compute, communication")
 for rung, found in rungs.items():
     parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]

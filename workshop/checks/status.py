@@ -48,10 +48,14 @@ def collect() -> list[Progress]:
     return found
 
 
-def progress() -> None:
-    """Show which exercises have been passed, with how much help, and which one is next."""
+def progress(everything: bool = False) -> None:
+    """Show the exercises tried so far, or all of them, with the help taken, and what is next."""
     found = collect()
-    rows = [[one.item.name, one.state, one.tries, one.help_taken, one.item.goal] for one in found]
+    rows = [
+        [one.item.name, one.state, one.tries, one.help_taken, one.item.goal]
+        for one in found
+        if everything or one.state != "–"
+    ]
     left = [one.item for one in found if not one.passed]
     after = "All of them: well done."
     if left:
@@ -59,5 +63,8 @@ def progress() -> None:
             f"Next: {left[0].name} in exercises/, {left[0].minutes} minutes: you {left[0].goal}."
         )
     count = f"{len(found) - len(left)} of {len(found)} exercises passed"
-    where = f"records: {records.answers_home()}"
-    output.table(rows, ("exercise", "", "tries", "help", "you …"), f"{count}; {where}. {after}")
+    said = f"{count}; records: {records.answers_home()}. {after}"
+    if rows:
+        output.table(rows, ("exercise", "", "tries", "help", "you …"), said)
+    else:
+        print(said)

@@ -205,7 +205,7 @@ def show_status(args: argparse.Namespace) -> int:
     """Print what has been passed."""
     from workshop.checks import status
 
-    status.progress()
+    status.progress(everything=True)
     return 0
 
 
