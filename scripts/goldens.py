@@ -1,64 +1,63 @@
-"""Run the same short list of commands in two checkouts, and print what differs.
+"""Run the same short list of trainings in two checkouts, and print whose results differ.
 
-    python scripts/goldens.py CHECKOUT_A CHECKOUT_B                      # everything but speed
+    python scripts/goldens.py CHECKOUT_A CHECKOUT_B
     python scripts/goldens.py A B --only "weights torch" reports         # parts of items' names
-    python scripts/goldens.py A B --speed --only "speed step"            # the ratio of their speeds
 
-Weights and speeds depend on the processor, so no values are stored: each item runs in both
-checkouts, one right after the other, on this machine and with this Python. The exit status is 1 if
-an item differs or fails. Items whose package or program is not installed are skipped.
+Weights depend on the processor, so no values are stored: each item runs in both checkouts, on this
+machine and with this Python. The exit status is 1 if an item differs or fails. Items whose package
+or program is not installed are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import itertools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from measure import print_table, run_rounds  # noqa: E402
-
-ROUNDS = 5  # of --speed; one more before them warms the caches
 # 36 images make 4 steps an epoch and an incomplete batch; 20 for validation need padding.
-DRAW = "-m data_prep.roadsigns data --seed 7 --records --tfrecord --val 20 --train "
+DRAW = "-m data_prep.roadsigns data --seed 7 --records --tfrecord --train 36 --val 20"
 TRAIN = "--recipe reference --image-shape 32 -b 8 -e 2 --lr 3 --warmup-epochs 1 --seed 3"
 TRAIN += " --threads 1 --data-nthreads 2"
 RESNET = "--num-layers 18 --dtype float32 --lr-step-epochs 1.5"
 HALF = "--network tiny --dtype float16 --lr-step-epochs 1.5"  # with a loss scale, on any machine
 TINY = "--recipe reference --network tiny --image-shape 32 --data-root data --threads 1"
-FORMATS = {form: f"--data-format {form} --data-root {root}" for form, root in (
-    ("files", "data"), ("recordio", "data/records"), ("tfrecord", "data/tfrecord"))}  # fmt: skip
+FORMATS = {"files": "data", "recordio": "data/records", "tfrecord": "data/tfrecord"}
 LAUNCHERS = {"torchrun": "ddp", "horovodrun": "horovod", "mpirun": "horovod"}
-LOADERS: dict[str, tuple[str, ...]] = {"native": (), "dali": ("nvidia.dali",)}  # and what they need
-
-Values = dict[str, Any]  # what an item finds in one checkout; the first value is shown
 
 
 class Failed(Exception):
     """A command that failed in one checkout, with the last line that it printed."""
 
 
-class Item(NamedTuple):
-    """A name, what to find out in a checkout, and what that needs."""
-
-    name: str
-    find: Callable[[Side], Any]
-    needs: tuple[str, ...] = ()  # packages and programs
+def items() -> dict[str, tuple[str, ...]]:
+    """Return the flags of `rn50 run` by item, after the packages and programs that it needs."""
+    found: dict[str, tuple[str, ...]] = {}
+    for backend in ("torch", "tensorflow"):
+        name, use = f"weights {backend}", f"--backend {backend}"
+        for loader, form in itertools.product(("native", "dali"), FORMATS):
+            data = f"--loader {loader} --data-format {form} --data-root {FORMATS[form]}"
+            needs = (backend, "nvidia.dali") if loader == "dali" else (backend,)
+            found[f"{name} {loader} {form}"] = (*needs, f"{RESNET} {use} {data}")
+        use += " --data-root data"
+        found[f"{name} synthetic"] = (backend, f"{RESNET} {use} --loader synthetic")
+        found[f"{name} float16"] = (backend, f"{HALF} {use}")
+        for launcher, comm in LAUNCHERS.items():
+            flags = f"{RESNET} {use} -n 2 --comm {comm} --launcher {launcher}"
+            if comm == "horovod":
+                found[f"{name} 2 workers {launcher}"] = (backend, launcher, "horovod", flags)
+            elif backend == "torch":
+                found[f"{name} 2 workers {launcher}"] = (backend, launcher, flags)
+    return found
 
 
 class Side:
@@ -73,14 +72,10 @@ class Side:
         }  # fmt: skip
         used = self.python("-c", "import rn50lib; print(rn50lib.__file__)").strip()
         if not Path(used).is_relative_to(self.root):
-            raise Failed(f"{root} is not a checkout: Python imports {used}")
-
-    def rn50(self, *words: str) -> str:
-        """Run `rn50 WORDS` and return its standard output."""
-        return self.python("-m", "rn50", *words)
+            sys.exit(f"error: {root} is not a checkout: Python imports {used}")
 
     def python(self, *words: str) -> str:
-        """Run `python WORDS` and return its standard output. Raise Failed if it fails."""
+        """Run `python WORDS` and return its standard output. Raises Failed if it fails."""
         done = subprocess.run(
             [sys.executable, *words], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=600,
@@ -90,169 +85,91 @@ class Side:
             raise Failed(f"exit {done.returncode}: {last[-1]}")
         return done.stdout
 
-    def new(self, name: str) -> Path:
-        """Make an empty folder."""
-        shutil.rmtree(self.folder / name, ignore_errors=True)
-        (self.folder / name).mkdir()
-        return self.folder / name
+    def train(self, flags: str) -> Path:
+        """Train; return the new folder, out, with the checkpoints and the report."""
+        shutil.rmtree(self.folder / "out", ignore_errors=True)
+        files = "--model-prefix out/m --report out/report.json --run-dir out/run"
+        self.python("-m", "rn50", "run", *files.split(), *flags.split())
+        return self.folder / "out"
 
-    def train(self, name: str, flags: str) -> Path:
-        """Train with flags, and return the new folder that holds the checkpoints and the report."""
-        folder = self.new(name)
-        files = ["--model-prefix", f"{name}/m", "--report", f"{name}/report.json"]
-        self.rn50("run", *files, "--run-dir", f"{name}/run", *flags.split())
-        return folder
+    def weights(self, flags: str) -> dict[str, object]:
+        """Train; return a CRC of the last checkpoint's tensors, the network, and the metrics."""
+        from safetensors.numpy import load_file
 
+        out, crc = self.train(f"{TRAIN} {flags}"), 0
+        for name, array in sorted(load_file(out / "m-0002.safetensors").items()):
+            crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes(), crc)
+        metrics = json.loads((out / "report.json").read_text())["metrics"]
+        kept = {k: v for k, v in metrics.items() if not k.endswith((".time", ".total_ips"))}
+        network = json.loads((out / "m-symbol.json").read_text())
+        return {"weights": f"{crc:08x}", **kept, "network": network}
 
-def weights(flags: str, side: Side) -> Values:
-    """Train; return a CRC of the newest checkpoint's tensors, the network, and the metrics."""
-    folder = side.train("trained", flags)
-    metrics = json.loads((folder / "report.json").read_text())["metrics"]
-    kept = {k: v for k, v in metrics.items() if not k.endswith((".time", ".total_ips"))}
-    network = json.loads((folder / "m-symbol.json").read_text())
-    return {"weights": crc_of_tensors(folder / "m-0002.safetensors"), **kept, "network": network}
+    def reports(self) -> dict[str, object]:
+        """Return the keys, in their order, of what run, score and benchmark write."""
+        out = self.train(f"{TINY} -e 1")
+        score = f"score out/m 1 {TINY} --report out/score.json"
+        sweep = f"benchmark {TINY} -n 1 -b 4,8 -i 3 -o out/benchmark.json"
+        for command in (score, sweep):
+            self.python("-m", "rn50", *command.split())
+        found: dict[str, object] = {}
+        for name in ("report", "score", "benchmark"):
+            content = json.loads((out / f"{name}.json").read_text())
+            found[name] = " ".join(content)
+            found |= {f"{name}: {key}": " ".join(content[key]) for key in ("metrics", "env")}
+        return found
 
-
-def crc_of_tensors(file: Path) -> str:
-    """Return a CRC of the names, types, shapes and bytes of a checkpoint's tensors alone."""
-    from safetensors.numpy import load_file
-
-    value = 0
-    for name, array in sorted(load_file(file).items()):
-        value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes(), value)
-    return f"{value:08x}"
-
-
-def reports(side: Side) -> Values:
-    """Return the keys, in their order, of what run, score and benchmark write."""
-    folder, tiny = side.train("reports", f"{TINY} -e 1"), TINY.split()
-    side.rn50("score", "reports/m", "1", *tiny, "--report", "reports/score.json")
-    sweep = ["-n", "1", "-b", "4,8", "-i", "3", "-o", "reports/benchmark.json"]
-    side.rn50("benchmark", *tiny, *sweep)
-    found: Values = {}
-    for name in ("report", "score", "benchmark"):
-        content = json.loads((folder / f"{name}.json").read_text())
-        found[name] = " ".join(content)
-        found |= {f"{name}: {key}": " ".join(content[key]) for key in ("metrics", "env")}
-    return found
+    def attempt(self, flags: str) -> dict[str, object]:
+        """Return the results of an item, the reports without flags, or how it failed."""
+        try:
+            return self.weights(flags) if flags else self.reports()
+        except Exception as error:  # also of reading what a command left
+            return {"failed": f"{type(error).__name__}: {error}"[:200]}
 
 
-def pace(flags: str, side: Side) -> float:
-    """Run a short training, or with --test-io its input alone; return the seconds per image."""
-    words = f"--recipe reference --dtype float32 -e 2 --no-val --run-dir speed {flags}"
-    side.new("speed")
-    shown = side.rn50("run", *words.split())
-    if "--test-io" in flags:
-        return 1 / float(re.findall(r"epoch \d+: ([\d.]+) img/s", shown)[-1])
-    report = json.loads((side.folder / "speed" / "report.json").read_text())
-    return 1 / float(report["metrics"]["train.total_ips"][-1])
-
-
-def items() -> list[Item]:
-    """Return all items but those of speed."""
-    found = [Item("reports", reports, ("torch",))]
-
-    def add(name: str, needs: tuple[str, ...], flags: str) -> None:
-        found.append(Item(name, partial(weights, f"{TRAIN} {flags}"), needs))
-
-    for backend in ("torch", "tensorflow"):
-        use = f"--data-root data --backend {backend}"
-        for loader, form in itertools.product(LOADERS, FORMATS):
-            add(f"weights {backend} {loader} {form}", (backend, *LOADERS[loader]),
-                f"{RESNET} --backend {backend} --loader {loader} {FORMATS[form]}")  # fmt: skip
-        add(f"weights {backend} synthetic", (backend,), f"{RESNET} {use} --loader synthetic")
-        add(f"weights {backend} float16", (backend,), f"{HALF} {use}")
-        for launcher, comm in LAUNCHERS.items():
-            if comm == "horovod" or backend == "torch":
-                needs = (backend, launcher, *["horovod"] * (comm == "horovod"))
-                add(f"weights {backend} 2 workers {launcher}", needs,
-                    f"{RESNET} {use} -n 2 --comm {comm} --launcher {launcher}")  # fmt: skip
-    return found
-
-
-def speed_items() -> list[Item]:
-    """Return the items of --speed."""
-    found = []
-    read = "--test-io --image-shape 224 -b 32 --data-nthreads 2"
-    step = "--loader synthetic --no-metrics --num-layers 18 --image-shape 64 -b 16"
-    step += " --benchmark-iters 20"
-    for backend in ("torch", "tensorflow"):
-        for loader, form in itertools.product(LOADERS, FORMATS):
-            flags = f"{read} --backend {backend} --loader {loader} {FORMATS[form]}"
-            found.append(Item(f"speed loader {backend} {loader} {form}", partial(pace, flags),
-                              (backend, *LOADERS[loader])))  # fmt: skip
-        flags = f"--backend {backend} {step}"
-        found.append(Item(f"speed step {backend}", partial(pace, flags), (backend,)))
-    two = partial(pace, f"{step} -n 2 --comm ddp")
-    return [*found, Item("speed step torch 2 workers", two, ("torch",))]
-
-
-def installed(name: str) -> bool:
-    """Return True if there is a program or package of this name."""
-    with contextlib.suppress(ModuleNotFoundError):  # of the package around it
-        return bool(shutil.which(name) or importlib.util.find_spec(name))
-    return False
-
-
-def attempt(item: Item, side: Side) -> Values:
-    """Return what an item finds in a checkout, or how it failed."""
-    try:
-        return item.find(side)
-    except Exception as error:  # also of reading what a command left
-        return {"failed": f"{type(error).__name__}: {error}"[:200]}
-
-
-def compare(item: Item, sides: tuple[Side, Side]) -> bool:
-    """Run an item in both checkouts and print a line, and a line for each value that differs."""
-    with ThreadPoolExecutor() as pool:  # the values do not depend on the time
-        found = list(pool.map(partial(attempt, item), sides))
-    failed = sum("failed" in values for values in found)
-    a, b = found
+def compare(name: str, flags: str, sides: tuple[Side, Side]) -> bool:
+    """Run an item in both checkouts; print a line, and one for each value that differs."""
+    with ThreadPoolExecutor() as pool:
+        a, b = pool.map(lambda side: side.attempt(flags), sides)
+    failed = ("failed" in a) + ("failed" in b)
     status = "FAILS IN BOTH" if failed == 2 else "equal" if a == b else "DIFFERS"
-    shown = [str(next(iter(values.values())))[:24] for values in found]
-    print(f"{item.name[:60]:60}  {shown[0]:24}  {shown[1]:24}  {status}", flush=True)
-    for key in [*a, *(key for key in b if key not in a)]:
+    print(f"{name:50}  {str(next(iter(a.values())))[:24]:24}  {status}", flush=True)
+    for key in a | b:
         if failed or a.get(key, "absent") != b.get(key, "absent"):
             print(f"    {key}: {a.get(key, 'absent')} | {b.get(key, 'absent')}", flush=True)
     return status == "equal"
 
 
-def compare_speed(item: Item, sides: tuple[Side, Side]) -> bool:
-    """Time an item in turns, and print the ratio of the speeds, B's over A's."""
-    contestants = {name: partial(item.find, side) for name, side in zip("AB", sides, strict=True)}
+def installed(name: str) -> bool:
+    """Return True if there is a program or package of this name."""
     try:
-        print_table(run_rounds(contestants, ROUNDS), [("B", "A")], item.name)
-    except Failed as error:
-        print(f"{item.name:60}  FAILS: {error}", flush=True)
+        return bool(shutil.which(name) or importlib.util.find_spec(name))
+    except ModuleNotFoundError:  # of the package around it
         return False
-    return True
 
 
 def main() -> int:
     """Compare; return 1 if anything differs or fails."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout_a", type=Path)
     parser.add_argument("checkout_b", type=Path)
     parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of items")
-    parser.add_argument("--speed", action="store_true", help="compare speeds instead")
     args = parser.parse_args()
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the scratch folder is removed
+    found = {"reports": ("torch", "")} | items()
+    chosen = {k: v for k, v in found.items() if any(part in k for part in args.only)}
+    if not chosen:
+        sys.exit("error: --only: no item has such a part in its name")
     with tempfile.TemporaryDirectory(prefix="goldens-") as name:
-        roots = (args.checkout_a, args.checkout_b)
-        a, b = (Side(root, Path(name, side)) for root, side in zip(roots, "ab", strict=True))
-        chosen = speed_items() if args.speed else items()
-        chosen = [item for item in chosen if any(part in item.name for part in args.only)]
-        if not chosen:
-            sys.exit("error: --only: no item has such a part in its name")
-        a.python(*DRAW.split(), "480" if args.speed else "36")
+        a, b = Side(args.checkout_a, Path(name, "a")), Side(args.checkout_b, Path(name, "b"))
+        a.python(*DRAW.split())
         shutil.copytree(a.folder / "data", b.folder / "data")  # the same files for both
         good = True
-        for item in chosen:
-            if lacking := [name for name in item.needs if not installed(name)]:
-                print(f"{item.name:60}  skipped: no {', '.join(lacking)}", flush=True)
-                continue
-            good &= (compare_speed if args.speed else compare)(item, (a, b))
+        for item, (*needs, flags) in chosen.items():
+            if lacking := [need for need in needs if not installed(need)]:
+                print(f"{item:50}  skipped: no {', '.join(lacking)}", flush=True)
+            else:
+                good &= compare(item, flags, (a, b))
     return 0 if good else 1
 
 
