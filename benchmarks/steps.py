@@ -7,7 +7,7 @@ From a batch of uint8 NHWC images in NumPy to class probabilities in NumPy, or t
 updated once. The peers run torchvision's ResNet-50 in channels_last (ONNX Runtime in its own
 layout). All have the same weights, images and threads, and the same setting of the allocator.
 Before anything is timed their answers are compared: the probabilities, or the loss of the first
-step.
+step. In training, "kernels" is no peer but a floor: see `floor`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from torch.nn import functional as F
 
 from rn50.parser import ENGINES
 
-PEERS = {"train": ["eager", "compile"], "predict": ["eager", "compile", "ONNX Runtime", "OpenVINO"]}
+PEERS = {
+    "train": ["eager", "compile", "kernels"],
+    "predict": ["eager", "compile", "ONNX Runtime", "OpenVINO"],
+}
 # how much answers may differ, as a share of the loss, or of the logits about their mean
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1}
 started: dict = {}  # in a contestant's process: its work
@@ -153,6 +156,55 @@ def trainer(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     return step
 
 
+def floor(args: argparse.Namespace, images: np.ndarray):
+    """Return what a training step cannot do without: its convolutions, memory traffic and update.
+
+    Every convolution runs forward and backward, for its weights and (except the first) its input.
+    Batch norm, ReLU and the addition, fused as far as possible, pass over each convolution's output
+    eight times: read for the statistics, read and written to normalise, and on the way back two
+    tensors read for the sums and again for the gradient, which is written. Four copies move as
+    many bytes.
+    """
+    model, dtype = resnet50(), getattr(torch, args.dtype)
+    kernels: list = []
+
+    def note(conv: nn.Conv2d, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        x, weight, gradient = (
+            t.detach().to(dtype, memory_format=torch.channels_last)
+            for t in (inputs[0], conv.weight, torch.ones_like(output))
+        )
+        sizes = conv.stride, conv.padding, conv.dilation
+        wanted = [len(kernels) > 0, True, False]
+
+        def kernel() -> None:
+            y = torch.convolution(x, weight, None, *sizes, False, (0, 0), 1)
+            for _ in range(4):
+                gradient.copy_(y)
+            torch.ops.aten.convolution_backward(
+                gradient, x, weight, None, *sizes, False, (0, 0), 1, wanted
+            )
+
+        kernels.append(kernel)
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(note)
+    with torch.no_grad():
+        model(torch.from_numpy(images).permute(0, 3, 1, 2).float())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+    def step() -> float:
+        with torch.no_grad():
+            for kernel in kernels:
+                kernel()
+        optimizer.step()
+        return float("nan")
+
+    return step
+
+
 def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype: str):
     """Make the work of a contestant, for `turn`, in its process; return its first answer."""
     args.name, args.weights, args.dtype = name, weights, dtype
@@ -162,6 +214,8 @@ def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype:
     numbers = rng.integers(0, 1000, batch)
     if name == "ours":
         started["work"] = ours(args, images, numbers)
+    elif name == "kernels":
+        started["work"] = floor(args, images)
     elif args.job == "train":
         started["work"] = trainer(args, images, numbers)
     else:
@@ -228,7 +282,8 @@ def compare(args: argparse.Namespace, weights: tuple[Path, Path], batch: int, dt
             pool = stack.enter_context(measure.new_process())
             file = weights[name == "ours"]
             answers[name] = pool.submit(start, args, name, file, batch, dtype).result()
-            check_agreement(answers["ours"], name, answers[name], dtype)
+            if name != "kernels":
+                check_agreement(answers["ours"], name, answers[name], dtype)
             work[name] = lambda pool=pool: pool.submit(turn, args.seconds, args.cpu).result()
         seconds = measure.run_rounds(work, args.rounds)
     measure.print_table(seconds, [("ours", name) for name in names[1:]], what, batch)
