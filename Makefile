@@ -5,7 +5,7 @@
 #   make test         every promise once, small        make quick   unit tests and lint
 #   make acceptance   the large tests; T=name for one
 #   make lab          JupyterLab at the course; BIND=0.0.0.0 PORT=8888 to reach it from elsewhere
-#   make setup        the environment alone            make horovod builds Horovod again if it failed
+#   make setup        the environment and the images   make horovod builds Horovod again if it failed
 #   make docs         the executed notebooks as a site of pages -> site/index.html
 #                     COURSE=runs/…-course takes notebooks that have run already
 #   make clean        removes .venv and caches; data/ and runs/ stay

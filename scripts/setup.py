@@ -106,12 +106,16 @@ class Setup:
         self.create(kept is not None)
         text = "\n".join([*lines, *optional, *keras, *(kept or [])])
         inputs = (text, (ROOT / "pyproject.toml").read_text(), platform.python_version(), str(ROOT))
+        drawing = None
         if self.is_new("packages", *inputs):
             print("\n".join([f"Installing into {self.venv}; this takes minutes.", *notes]))
+            drawing = self.draw(lines) if kept is None else None
             self.install(lines, optional, keras, kept)
             self.done("packages", *inputs)
         if sys.platform == "linux" and not any(line.startswith("horovod==") for line in kept or []):
             self.horovod(text, retry)
+        if drawing and drawing.wait():
+            print("note: the road signs are not complete; the first run draws the rest.")
 
     def run(self, *command: str) -> None:
         """Run a command with its output on the terminal. Raises CalledProcessError."""
@@ -140,6 +144,21 @@ class Setup:
         self.run(sys.executable, "-m", "venv", "--clear", *flags, str(self.venv))
         if over_base and not self.plan:
             link_to_base(self.venv)
+
+    def draw(self, lines: list[str]) -> subprocess.Popen[bytes] | None:
+        """Begin to draw the built-in data set, at low priority, while pip downloads the packages.
+
+        Returns None if there is nothing to draw (an image is built from a part of the project).
+        """
+        root = Path(os.environ.get("RN50_DATA") or ROOT / "data") / "roadsigns"
+        if self.plan or root.exists() or not (ROOT / "data_prep" / "roadsigns.py").exists():
+            return None
+        needs = [line for line in lines if re.match("(numpy|pillow|tqdm)==", line)]
+        self.run(*self.pip, "install", "-q", *needs)
+        return subprocess.Popen(
+            [self.pip[0], "-m", "data_prep.roadsigns", str(root), "--records"], cwd=ROOT,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=lambda: os.nice(19),
+        )  # fmt: skip
 
     def install(
         self, lines: list[str], optional: list[str], keras: list[str], kept: list[str] | None
