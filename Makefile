@@ -41,11 +41,13 @@ test quick: setup
 acceptance: setup
 	@$(VENV)/python scripts/check.py acceptance $(if $(T),-k "$(T)")
 
-# scripts/jupyter switches off JupyterLab's question about news, which covers the first page
+# scripts/jupyter switches off JupyterLab's question about news, which covers the first page; PATH has `rn50` for
+# JupyterLab's terminals
 lab: setup
 	@echo "From another machine: ssh -L $(PORT):localhost:$(PORT) $$(id -un)@$$(hostname)"
 	@echo "In a container: docs/containers.md, with -p $(PORT):$(PORT) and make lab BIND=0.0.0.0 PORT=$(PORT)"
-	@JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" exec $(VENV)/python -m jupyterlab \
+	@PATH="$(abspath $(VENV)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" \
+	  exec $(VENV)/python -m jupyterlab \
 	  --allow-root --ip=$(BIND) --port=$(PORT) --ServerApp.root_dir=$(CURDIR) \
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 	  $(if $(DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)

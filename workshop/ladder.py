@@ -113,9 +113,14 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     words = ["--data", _session().data_root, *words, "--report", report]
     programs.run_script(path, *words, np=ranks, launcher=launcher)
     record = _load(_file())
-    record["rungs"][rung] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(path)}
+    rungs = record["rungs"]
+    rungs[rung] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(path)}
     _save(record)
-    return record["rungs"][rung]
+    guess, before = record["predictions"].get(rung), _before(rung, rungs)
+    if guess and before:
+        ratio = rungs[rung]["images_per_s"] / rungs[before]["images_per_s"]
+        print(f"{ratio:.2f} times as fast as {RUNGS[before]}; you predicted {guess:g}.")
+    return dict(rungs[rung])
 
 
 def figure() -> None:
@@ -143,8 +148,9 @@ def picture(file: Path) -> dict[str, Any]:
             width = rates[-1] * ms / sum(parts.values())
             here.barh(row, width, left=left, color=PARTS[part], label="" if row else part)
             left += width
-        if rung in record["predictions"] and row:
-            guess = record["predictions"][rung] * rates[0 if rung[0] == "2" else row - 1]
+        before = _before(rung, record["rungs"])
+        if before and rung in record["predictions"]:
+            guess = record["predictions"][rung] * record["rungs"][before]["images_per_s"]
             label = "your prediction"
             seen = here.get_legend_handles_labels()[1]
             here.plot(guess, row, "kD", label="" if label in seen else label)
@@ -168,6 +174,11 @@ def picture(file: Path) -> dict[str, Any]:
     steps = ", ".join(f"{RUNGS[rung]} {rate:.3g}" for rung, rate in zip(rungs, rates, strict=True))
     alt = f"The ladder in images/s. This machine: {steps or 'nothing yet'}."
     return output.figure_bundle(fig, alt)
+
+
+def _before(rung: str, rungs: dict[str, Any]) -> str:
+    """Return the rung that a rung is compared with: the last one with a smaller number, or ""."""
+    return max((name for name in rungs if name[0] < rung[0]), default="")
 
 
 def _used(text: str) -> set[str]:

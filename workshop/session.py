@@ -106,7 +106,7 @@ class Session:
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
             rows.append([item.what, here, there, item.provenance])
-        columns = ["", "yours", "what you should see", "source"]
+        columns = ["", "yours", "recorded or published", "source"]
         html, text = output.table_html(rows, columns), output.table_text(rows, columns)
         if self.profile == "ci":
             remark = "Under profile ci runs are cut to seconds: your numbers are not comparable."

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed.nn.functional  # a group older than this import never ends
+import torch.distributed.nn.functional  # imported later, it keeps the group from ending
 from PIL import Image
 from torch import distributed as dist
 from torch.nn import functional as F

@@ -5,7 +5,7 @@ torchrun --nproc-per-node 2 exercises/migration/5_ddp.py weights.npz
 
 import common
 import torch
-import torch.distributed.nn.functional  # a group older than this import is never released
+import torch.distributed.nn.functional  # imported later, it keeps the group from ending
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

@@ -9,7 +9,7 @@ import gc
 
 import common
 import torch
-import torch.distributed.nn.functional  # a group older than this import is never released
+import torch.distributed.nn.functional  # imported later, it keeps the group from ending
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -26,7 +26,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network on images of twelve road signs. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains in seconds. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*).
+# The command below trains a network on images of twelve road signs. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*).
 #
 # **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run?
 
@@ -72,7 +72,7 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose most likely class is right. It also records the machine, the software versions, and the reason for every setting.
+# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose top-ranked class is right. It also records the machine, the software versions, and the reason for every setting.
 
 # %%
 import json
@@ -125,11 +125,11 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is slightly low: it leaves out validation, checkpoints and start-up. FP16 and the larger batch that it allows cut 82 hours to 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (the talk's slide: "Minibatching - memorybound"). You can also add GPUs, if the input pipeline keeps up with them.
+# The estimate is slightly low: it leaves out validation, checkpoints and start-up. FP16 and the larger batch that it allows cut 82 hours to 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (the talk's slide: "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up with them.
 #
 # ## Where the course goes
 #
-# The course takes you from a folder of JPEGs to a trained ResNet-50 v1.5. One training script grows over the course. Each change can move the bottleneck, so keep asking: *where is the time going now?*
+# The course takes you from a folder of JPEGs to a trained ResNet-50 v1.5. One training script grows along the way. Each change can move the bottleneck, so keep asking: *where is the time going now?*
 
 # %%
 workshop.course_map()
@@ -154,7 +154,7 @@ def training_days(days, rate):
     ...
 
 
-# %%
+# %% tags=["check"]
 yours = training_days(days=365, rate=1442.6)  # one V100, FP16
 kept = 100 * 8 * 30 * (2 * 60 * 60) / 1000  # images per day
 factor = (yours or 0) * 1442.6 * 24 * 60 * 60 / (365 * kept * 90)
@@ -179,7 +179,7 @@ session.note("first_run_s", report["total_duration"], "s", "duration of the firs
 # %% [markdown]
 # ## If something does not work
 #
-# - **A one-line error** names the offending file, value or flag and the fix.
+# - **A one-line error** names the offending file, value or flag, and the fix.
 # - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and suggests a fix for each problem.
 # - **To restore a notebook**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 # - **To stop a run**, interrupt the cell (■ in the toolbar).

@@ -100,13 +100,13 @@ workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. 
 print(finding)
 
 # %% [markdown]
-# These images are generated, but they have the flaws of real photos: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
+# These images are generated, but they are as varied as real photos: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
 #
 # ## From folder to label
 #
 # A network knows its classes only by number, so each number must mean the same class in training, in validation, and a year from now. The rule: **the label is the index of the folder's name in sorted order**, counted from 0.
 #
-# The rule has a weakness. Suppose an interrupted copy left the `deer` folder out of val. **Predict:** what accuracy is reported for a perfect model?
+# The rule has a weakness. Suppose an interrupted copy left the `deer` folder out of val. **Predict:** what accuracy would be reported for a perfect model?
 
 # %%
 in_train = {name: label for label, name in enumerate(sorted(per_class))}
@@ -117,7 +117,7 @@ print("labels in train:", in_train)
 print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% top-1")
 
 # %% [markdown]
-# The missing folder shifts every label after it. With a plain folder loader nothing crashes, and the training loss looks healthy: only the validation accuracy is poor, and finding out why can take days. (`rn50` compares the two sets of folders and refuses to start.) So keep the list of classes next to the data, and look at some validation images with their labels.
+# The missing folder shifts every label after it. With a plain folder loader nothing crashes, and the training loss looks healthy: only the validation accuracy is poor, and finding out why can take days. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
 #
 # ## ImageNet's archives
 #
@@ -139,7 +139,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # echo true classes of val: $(cat $kit/data/ILSVRC2012_validation_ground_truth.txt)
 
 # %% [markdown]
-# The last line gives a number for each validation image. **Predict:** if you take that number minus 1 as the label, how many are right?
+# The last line gives a number for each validation image. **Predict:** if you take that number minus 1 as the label, how many labels are right?
 #
 # `data_prep.imagenet` unpacks the archives into class folders. The same command works on the real ones.
 
@@ -190,7 +190,7 @@ for file in sorted(odd.iterdir()):
 #
 # ## Pack with `im2rec`
 #
-# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags match MXNet's `im2rec.py`, and a test compares the format byte for byte with a file written by MXNet 1.9.1.
+# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags match MXNet's `im2rec.py`, and a test compares the output byte for byte with a file written by MXNet 1.9.1.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -386,7 +386,7 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# This measures one reader that does not decode, on a local disk that may have its own cache. Cold drops the contents of files, not the directory entries, so opening stays cheap. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
+# This measures one reader that does not decode, on a local disk that may have its own cache. A cold run has lost the files' contents but not their directory entries, so opening stays cheap. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
 
 # %%
 print(
@@ -398,7 +398,7 @@ overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
 
 # %% [markdown]
-# At 1 ms per file, even 8 readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, and packing again whenever the data changes.
+# At 1 ms per file, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, which must be packed again whenever the data changes.
 #
 # ## Resize or re-encode?
 #
@@ -457,12 +457,15 @@ for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.set_title(f"mean error {error:.0f} of 255", fontsize=10)
     ax.axis("off")
 fig.suptitle("One image, and the three worst results of flipping one bit")
-finding = f"{len(decoded)} of {session.flips} damaged copies decode without an error"
+finding = (
+    f"{len(decoded)} of {session.flips} damaged copies ({len(decoded) / session.flips:.0%})"
+    " decode without an error"
+)
 workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
 print(finding)
 
 # %% [markdown]
-# A decoder misses much of the damage, and RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it. It exits with status 1 if it finds damage.
+# A decoder misses most of this damage, and RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it. It exits with status 1 if it finds damage.
 
 # %%
 shutil.copytree("records", "damaged")
@@ -493,7 +496,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. It also reports the list, which still names the two files that were left out. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing folder in the example above.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. It also reports that the list still names the two files that were left out. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing folder in the example above.
 #
 # TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
@@ -509,7 +512,7 @@ session.note(
 )
 
 # %% [markdown]
-# ## What to remember
+# ## Key takeaways
 #
 # - Look at the data first: counts, a few images and a histogram take a minute.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.

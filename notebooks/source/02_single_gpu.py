@@ -72,7 +72,7 @@ pixels, label = photos[0]
 print(f"{len(photos):,} images; the first shows {photos.classes[label]}, {tuple(pixels.shape)}")
 
 # %% [markdown]
-# The network is ResNet-50 v1.5. It is the only part that comes from the course's library, because it would not fit on one screen. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input. So a block only learns a correction, and gradients have a short path back through the additions. Without these shortcuts, very deep networks train worse than shallower ones.
+# The network is ResNet-50 v1.5. It is the only part that comes from the course's library, because it would not fit on one screen. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input. So a block learns only a correction, and gradients have a short path back through the additions. Without these shortcuts, very deep networks train worse than shallower ones.
 
 # %%
 from rn50lib import resnet
@@ -186,7 +186,7 @@ print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0
 # %% [markdown]
 # With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
 #
-# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It decodes at 1/2, 1/4 or 1/8 size, never below the size in `draft`, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
+# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 size, never below the `draft` size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
 #
 # ```python
 # image = Image.open(self.files[i])
@@ -198,7 +198,7 @@ print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0
 #
 # ## How long will it take?
 #
-# Data sets grow in both the number and the size of their images. The time is images × epochs ÷ images per second, and the work per image grows with its area.
+# Data sets grow in both the number and the size of their images. Training time is images × epochs ÷ images per second, and the work per image grows with its area.
 
 # %%
 imagenet, training = 1_281_167, 90  # images, epochs
@@ -221,7 +221,7 @@ for name, ips in speeds.items():
 #
 # ### Memory limits the batch
 #
-# Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, which must stay in memory until it runs. PyTorch has a hook for every tensor it saves.
+# Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, which must stay in memory until it runs. A PyTorch hook lets you count their bytes.
 
 
 # %%
@@ -248,7 +248,7 @@ for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 2
     print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
 
 # %% [markdown]
-# The published batches of 96 and 208 are well below these limits: workspace and temporary copies need memory too. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. How much do you gain from a larger batch here?
+# The published batches of 96 and 208 are well below these limits, which leave out workspace and temporary copies. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. **Predict** the speed-up per image from batch 2 to 32.
 
 # %%
 import time
@@ -333,7 +333,7 @@ workshop.show(recipe.learning_rate)
 #
 # ## v1 and v1.5
 #
-# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides of both networks and the library's code that sets them; find the line. Then the gradient shows the difference: pixels with a gradient of zero are never used.
+# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides of both networks and the library's code that sets them; find the line. Then gradients show the difference: a pixel whose gradient is zero is never used.
 
 # %%
 import inspect
@@ -378,6 +378,8 @@ print(f"v1.5 does {100 * (work[1] / work[0] - 1):.1f}% more work")
 print(
     f"and takes {np.median(ratios):.2f} times as long, from {min(ratios):.2f} to {max(ratios):.2f}"
 )
+if min(ratios) < 1 < max(ratios):
+    print("The range includes 1: this machine's speed varies too much to show 5%.")
 
 # %% [markdown]
 # ## What your script lacks
@@ -400,7 +402,7 @@ print(
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report has the published program's keys, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` holds every setting and its reason: `lr` is the rate for a batch of 256, from which the log's first lines derive this run's peak.
+# The run's report has the published program's keys, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` holds every setting and its reason: `lr` is the rate for a batch of 256, from which the log derives this run's peak.
 
 # %%
 import json
@@ -471,7 +473,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 # %% [markdown]
 # If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, and on SIGTERM, to a new file, then renames it: a crash never leaves half a checkpoint.
 #
-# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both, with the `tiny` network, because the promise is about bits, not accuracy. A program cannot catch SIGKILL. Look in the log for the epoch from which the killed run resumes.
+# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both, with the `tiny` network, because the promise is about bits, not accuracy. SIGKILL, which no program can catch, ends one. Look in the log for the epoch from which the killed run resumes.
 
 # %%
 import subprocess
@@ -523,7 +525,7 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # - If input and computation overlap, only the slower one counts. Measure first.
 # - Activations fill the memory, and they grow with the batch and the image area.
 # - The learning rate scales with the global batch, starts with a warm-up, and is a pure function of progress.
-# - If everything is restored, a killed run on a CPU gives the same result as an uninterrupted one.
+# - If everything is restored, a killed and resumed CPU run gives the same result as an uninterrupted one.
 #
 # **Try it:** set `batch = 128` in the first code cell, and predict the learning rate and the speed of the library's run.
 #

@@ -96,7 +96,7 @@ print(inspect.getsource(nb03.all_reduce))
 # %% [markdown]
 # Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, use other patterns too.
 #
-# ## Recipe 1: “press the sport button”
+# ## Recipe 1: "press the sport button"
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), gives a recipe that leaves the model alone and changes only how it is trained.
 #
@@ -108,7 +108,7 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # This image is for TensorFlow scripts, such as those in notebook 04; it has no PyTorch. `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
 #
-# **Step two: five changes.** First, what happens if a launcher starts the *unchanged* script several times?
+# **Step two: five changes.** **Predict:** what happens if a launcher starts the *unchanged* script several times?
 
 # %% language="bash" magic_args="-e"
 # set -o pipefail
@@ -144,7 +144,7 @@ found = workshop.ladder.climb(
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU the workers share the cores, so do not expect twice the speed. Is the script *correct*? The next cell observes a short run and gives the evidence for each change. ○ means that the run could not tell.
+# On a CPU the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell observes a short run and gives the evidence for each change. ○ means that the run could not tell.
 
 # %%
 flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]  # later flags win: a short run
@@ -152,7 +152,7 @@ flags += ["--save", "weights.pt"]  # saves the weights, to show which ranks writ
 workshop.try_script(found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3)
 
 # %% [markdown]
-# In a terminal, in `runs`: `rn50 workshop try train.py -n 2 -- FLAGS` (`--data` needs an absolute path).
+# Or in a terminal, in `runs`: `rn50 workshop try train.py -n 2 -- FLAGS` (`--data` needs an absolute path).
 #
 # ### Leave out each change
 #
@@ -231,11 +231,11 @@ dist.destroy_process_group()
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA last shipped Horovod in TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with Horovod was TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
 #
 # ### In TensorFlow
 #
-# TensorFlow scripts have three traps:
+# TensorFlow has three traps:
 #
 # - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
 # - Horovod's Keras integration was written for Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
@@ -299,7 +299,7 @@ for precision in ("fp32", "fp16"):
 #
 # ## Interconnects
 #
-# The talk divides a step in two. Images go over PCIe, from the CPU to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel.
+# The talk divides a step into two phases. Images go over PCIe, from the CPU to each GPU; gradients go over NVLink, from GPU to GPU. The links are separate, so the next images can arrive while the gradients travel.
 
 # %%
 fig = nb03.draw_phases()

@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) In code:
+# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) Such a loop:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -116,7 +116,7 @@ for storage, delay in {
 #
 # ## Write shards
 #
-# A data set is split into several TFRecord files, called *shards*. This command copies the JPEGs unchanged into eight shards, shuffled across classes.
+# A data set is split into several TFRecord files, called *shards*. This command shuffles the JPEGs across classes and copies them, unchanged, into eight shards.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.tfrecord "$DATA" $SHARDS --train-shards 8 --val-shards 1 2>&1
@@ -317,6 +317,10 @@ found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
 print(f"The device is busy {speed['Python loop'] / device:.0%} of the time with the Python loop")
 print(f"and {speed[names[-1]] / device:.0%} with all stages.")
+steps = {name: speed[name] / speed[before] for before, name in zip(names, names[1:], strict=False)}
+if steps:
+    best = max(steps, key=steps.get)
+    print(f"The largest gain comes with {best!r}: {steps[best]:.2f} times.")
 
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
@@ -325,7 +329,7 @@ print(f"and {speed[names[-1]] / device:.0%} with all stages.")
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
-    by_loop = 1 / (loop_s + 1 / ips)
+    by_loop = 1 / (1 / speed["Python loop"] - 1 / device + 1 / ips)
     overlapped = min(speed[names[-1]], ips)
     print(
         f"{name:12}: busy {by_loop / ips:4.0%} with the loop, {overlapped / ips:4.0%} with tf.data"
@@ -358,16 +362,16 @@ if TF:
         )
 
 # %% [markdown]
-# - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten epochs become up to eighty on eight ranks.
+# - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten passes over the data become up to eighty on eight ranks.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` is worse: it returns decoded images, so with a `shard` after it every rank *decodes* everything.
-# - **Shard, shuffle** is right and cheap. Shard the *file names*, at least one per rank, before anything is read.
+# - **Shard, shuffle** is right and cheap. Shard the *file names*, at least one file per rank, before anything is read.
 #
 # The order to remember: **files → shard → interleave → shuffle → map → batch → prefetch.**
 #
 # ### How good is a shuffle buffer?
 #
-# An image can come out at most one buffer early. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# An image can move forward by at most the length of the buffer. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -391,7 +395,7 @@ if TF:
 #
 # ## The talk's recipe 2
 #
-# [exercises/recipes](../exercises/recipes/README.md) has the talk's recipe 2 for TensorFlow 1, which `tf.compat.v1` still runs: it trains from raw pixels with a queue of file names, a `TFRecordReader` and `shuffle_batch`. The slides omit the writer, so one was added. Mistakes that do not crash it were left in.
+# [exercises/recipes](../exercises/recipes/README.md) has the talk's recipe 2 for TensorFlow 1, which `tf.compat.v1` still runs: it trains from raw pixels with a queue of file names, a `TFRecordReader` and `shuffle_batch`. The slides omit the writer, so one was added. Mistakes that do not crash the script were left in.
 
 # %% language="bash" magic_args="-e"
 # [ "$READY" ] || { echo "TensorFlow or Horovod is missing: run rn50 doctor"; exit 0; }
@@ -407,7 +411,7 @@ if TF:
 # %% [markdown]
 # It runs without an error, although every rank reads all the images. Two more of its silent mistakes are worth a closer look.
 #
-# **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row will show.
+# **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row of the figure will show.
 
 # %%
 if TF:
@@ -449,7 +453,7 @@ shutil.copy(recipes / "model.py", "model.py")
 if not mine.exists():
     shutil.copy(before, mine)
 text = before.read_text()
-print(text[text.index("def load(") : text.index("def checksum(")])
+print(text[text.index("def find_images(") : text.index("def checksum(")])
 print(text[text.index("    batches = ") : text.index("        risen = ")])
 
 # %% [markdown]
@@ -495,7 +499,7 @@ if os.environ["READY"]:
 #
 # ## Where is the time going now?
 #
-# On eight V100s, how much does the input pipeline matter? NVIDIA published three runs of ResNet-50 in TensorFlow 1.15. *Synthetic* images need no reading or decoding, so their speed is the ceiling.
+# On eight V100s, how much does the input pipeline matter? Three published runs of ResNet-50 in TensorFlow 1.15 show it. *Synthetic* images need no reading or decoding, so their speed is the ceiling.
 
 # %% tags=["results"]
 inputs = {"tf.data": "tfdata", "DALI": "dali", "synthetic": "synthetic"}
@@ -503,6 +507,8 @@ ips = {name: session.results[f"published.v100.8gpu.input.{k}.ips"].value
        for name, k in inputs.items()}  # fmt: skip
 for name, value in ips.items():
     print(f"8 V100, {name:9} {value:8,.0f} images/s, {value / ips['synthetic']:.0%} of the ceiling")
+share = speed[names[-1]] / device
+print(f"here, one simulated V100 with {names[-1]!r}: {share:.0%} of its ceiling")
 kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
 session.expect({"input.jpeg_kb": kilobytes})
 session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")

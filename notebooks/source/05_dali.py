@@ -340,7 +340,7 @@ over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillo
 # %% [markdown]
 # On a CPU, they all unpack the same bits on the same cores with similar JPEG libraries, so do not expect large differences. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine from 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
 #
-# With eight V100s and TensorFlow, NVIDIA published the effect of the input pipeline:
+# Published runs on eight V100s with TensorFlow show the effect of the input pipeline:
 
 # %%
 published = {key: session.results[f"published.v100.8gpu.input.{key}.ips"].value for key in ("tfdata", "dali", "synthetic")}  # fmt: skip

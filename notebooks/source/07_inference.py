@@ -528,7 +528,7 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 #
 # A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive the latency of a request from the throughput of batches, or vice versa, so publish both, with batch, image size, precision and threads.
 #
-# ## What to remember
+# ## Key takeaways
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
 # - The probabilities say which known class is most likely, never whether the image shows one. Compare them with the share of right answers to see how far to trust them.

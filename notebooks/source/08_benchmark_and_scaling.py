@@ -569,7 +569,7 @@ session.note("weak_scaling", weak / one, "times", f"{workers} workers over one, 
 session.note("own_error", own_error, "%", "error of the alpha-beta model on this machine")
 
 # %% [markdown]
-# ## What to remember
+# ## Key takeaways
 #
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
 # - Warm up, synchronise, take harmonic means of rates, take turns, and show the median and range.
