@@ -356,7 +356,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# On average over three recorded seeds, the unscaled run and the scaled run without warm-up end near guessing (2.48). With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# On average over ten recorded seeds, the unscaled run and the scaled run without warm-up end near guessing (2.48). With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Is it as accurate?
 #

@@ -38,7 +38,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes it stays slow, because the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: none can be faster. Its speed divided by the real loop's is your **headroom**.
+# People install DALI because training is slow, and sometimes it stays slow: the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: none can be faster. Its speed divided by the real loop's is your **headroom**.
 #
 # Here is an ordinary loader: `DataLoader` with Pillow in its worker processes.
 
@@ -110,7 +110,7 @@ for step, count, warm_up in (
 # %% [markdown]
 # If the headroom is near 1 (noise can push it below), leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
 #
-# The H100's light blue bars in the first figure are an example. *One device* and *DALI* compute the same step, but with DALI the H100 trains 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6. Its 12 Pillow processes delivered 90 images/s each, and the GPU waited for them.
+# The H100's light blue bars in the first figure are an example. *One device* and *DALI* compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6. Its 12 Pillow processes delivered 90 images/s each, and the GPU waited for them.
 #
 # What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is computation, so a faster disk would not help.
 #
@@ -141,7 +141,7 @@ if DALI:
         print(f"{len(data):,} bytes, first {data[:4]}, class {np.array(labels[i])}")
 
 # %% [markdown]
-# Every JPEG begins with the bytes 255 and 216. The second piece decodes. On a GPU the decoder is a `mixed` operator: its input is in CPU memory and its output on the GPU. **Predict** the shapes: will eight images fit into one array?
+# Every JPEG begins with the bytes 255 and 216. The second piece decodes. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU. **Predict** the shapes: will eight images fit into one array?
 
 # %%
 if DALI:
@@ -197,7 +197,7 @@ if DALI:
 #
 # ### What each operator costs
 #
-# **Predict:** which operator takes the most time? The next cell truncates the graph after each operator and times each version on one CPU thread. *Decode the crop* is a fused operator that decodes only the part it needs.
+# **Predict:** which operator takes the most time, and how much does decoding only the crop save? The next cell truncates the graph after each operator and times each version on one CPU thread. *Decode the crop* is a fused operator that decodes only the part it needs.
 
 # %%
 if DALI:
@@ -247,8 +247,8 @@ if DALI:
 # Older DALI tutorials state rules that no longer hold:
 #
 # - *No CPU operator after a GPU operator.* True in 1.34. Since 1.44, `node.cpu()` brings data back with `exec_dynamic=True`, the default since 1.51.
-# - *A pipeline is always a graph.* Since 1.52 **dynamic mode** calls operators like functions, batch by batch. It suits debugging and Python control flow.
-# - *nvJPEG and libjpeg-turbo decode.* Since 2.2 the default decoder is nvImageCodec, which uses these two and other decoders.
+# - *A pipeline is always a graph.* Since 1.52, an experimental **dynamic mode** calls operators like functions, batch by batch. It suits debugging and Python control flow.
+# - *nvJPEG and libjpeg-turbo decode.* Since 2.2, the default decoder is nvImageCodec, which uses these two and others.
 #
 # Check your version:
 
@@ -338,7 +338,7 @@ workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed li
 over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
 
 # %% [markdown]
-# On a CPU, they all unpack the same bits on the same cores with similar JPEG libraries, so do not expect large differences. To move the bottleneck, use different hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine from 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
+# On a CPU, all three unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. To remove the bottleneck, change the hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine from 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
 #
 # Published runs on eight V100s with TensorFlow show the effect of the input pipeline:
 
@@ -397,7 +397,7 @@ for ax, (name, images) in zip(axes[0], resized.items(), strict=True):
 workshop.figure(fig, alt=f"One image resized in several ways. From Pillow, of 255: {finding}")
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a tiny network lost 4 points of accuracy when validated without antialiasing (last row of the table at the end).
+# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In one recorded run, a tiny network lost 4 points of accuracy when validated without antialiasing (last row of the table at the end).
 #
 # ## Who reads what
 #
@@ -446,14 +446,14 @@ if DALI:
             print(f"{index}:", line.split("failed: ")[-1])
 
 # %% [markdown]
-# Copy each index together with its records. If one is missing, `data_prep.im2rec --index PREFIX` or `data_prep.tfrecord --index FOLDER` rebuilds it.
+# Copy each index together with its records. If one is missing, `python -m data_prep.im2rec --index PREFIX` or `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
 #
 # ## Your turn: one more rung
 #
-# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` (with `LastBatchPolicy`, from `nvidia.dali.plugin.pytorch`). Each batch is a list with a dictionary per pipeline: `data`, and `label`, int32 of shape (batch, 1), so it needs `.squeeze(1).long()`.
+# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` (with `LastBatchPolicy`, from `nvidia.dali.plugin.pytorch`). Each batch is a list with a dictionary (`data`, `label`) per pipeline; `label` is int32 of shape (batch, 1): apply `.squeeze(1).long()`.
 #
 # - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
-# - The iterator finds the reader by `name="reader"` and `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
+# - Give the reader `name="reader"` and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
 # - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`; count the folders in `train` for `num_classes`.
 #
 # Try it before you open the solution:
@@ -462,7 +462,7 @@ if DALI:
 workshop.ladder.changes("3_dali", "2_horovod")
 
 # %% [markdown]
-# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image.
+# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run could not tell.
 
 # %%
 if DALI and workshop.has("horovod"):
@@ -478,12 +478,17 @@ if DALI and workshop.has("horovod"):
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
+milliseconds = []
 for rung in ("2_horovod", "3_dali"):
-    workshop.ladder.climb(
+    found = workshop.ladder.climb(
         rung, ranks=ranks, own=rung == "3_dali",  # your train.py is past rung 2
         image_size=session.image_size, batch_size=session.batch_size,
         steps=session.steps, workers=max(1, cores // ranks),
     )  # fmt: skip
+    milliseconds.append([found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")])  # fmt: skip
+before, after = milliseconds
+if sum(after):
+    print(f"Horovod's headroom: {sum(before) / sum(before[1:]):.2f} times, DALI's speed-up: {sum(before) / sum(after):.2f} times")  # fmt: skip
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -508,9 +513,9 @@ if DALI:
 #
 # The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part.
 #
-# - Cache one batch before you change a loader. You cannot gain more than the headroom.
+# - Cache one batch before you change a loader. You cannot gain more than the headroom: a larger speed-up did not come from the input.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
-# - Decoding takes most of the time, and decoding only the crop saves less than the skipped pixels suggest.
+# - Decoding takes most of a loader's time; decoding only the crop saves less than the skipped pixels suggest.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #

@@ -33,9 +33,9 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# Once the input keeps up, what remains is arithmetic and memory traffic. A `float32` has 32 bits. With 16 bits, an array takes half the memory and half the traffic, and hardware built for it computes several times as fast.
+# Once the input keeps up, what remains is arithmetic and memory traffic. A `float32` has 32 bits. A 16-bit array takes half the memory and half the traffic, and hardware built for 16 bits computes several times as fast.
 #
-# The right panel's grey bars show how much you can gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
+# The right panel's first two bars show the published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
 # Volta brought Tensor Cores for `float16`, Ampere for `bfloat16`. On CPUs, `bfloat16` is more common than `float16`. Check your machine's flags:
 
@@ -110,7 +110,7 @@ for x, y in batches:
 print(f"{len(batches)} steps, loss {loss.item():.2f}")
 
 # %% [markdown]
-# A hook on every convolution now collects the gradients that flow back through the network. How many of them would be zero in `float16`?
+# A hook on every convolution now collects the gradients that flow back through the network. **Predict:** how many will be zero in `float16`?
 
 # %%
 flowing = []
@@ -218,17 +218,25 @@ left.legend(fontsize="small")
 workshop.figure(
     fig, alt="Loss and loss scale of four runs in float16; the numbers are printed above"
 )
+x, y = batches[0]
+for shrink in (1, 256):  # gradients this many times smaller, as they may become in training
+    for scale in (1, 2**12):
+        with torch.autocast(device.type, torch.float16):
+            loss = cross_entropy(model(x), y)
+        parts = torch.autograd.grad(loss / shrink * scale, model.parameters())
+        zero = (torch.cat([part.flatten() for part in parts]) == 0).float().mean().item()
+        print(f"gradients / {shrink:3}, scale {scale:4}: {zero:.1%} of the weights' are zero")
 
 # %% [markdown]
 # Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which at least you notice.
+# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which you at least notice.
 #
-# The run without a scale may look no worse than yours, which spent its first steps finding the scale. A short loss curve does not show what share of the gradients is missing. That is why you counted them.
+# The run without a scale may look no worse than yours, which spent its first steps finding the scale. A short loss curve does not show what share of the gradients is missing, so count. The last lines do that for the network that you trained in `float32`: if its gradients were 256 times smaller, most would be lost without a scale.
 #
 # ## Master weights
 #
-# There is a second way to lose information. An update adds a small number to a large one, and has no effect if it is less than half the spacing between numbers there. Add a ten-thousandth to 1, a thousand times:
+# There is a second way to lose information. An update adds a small number to a large one, and has no effect if it is less than half the spacing of representable numbers. Add a ten-thousandth to 1, a thousand times:
 
 # %%
 for dtype in formats:
@@ -281,7 +289,7 @@ for dtype in formats:
     print(f"{str(dtype):15} loss {loss:.2f}, {time.perf_counter() - begin:.1f} s")
 
 # %% [markdown]
-# The losses differ, but a change of seed would change them too. The seconds mean little for such a small network, and most CPUs emulate `float16`.
+# The losses differ, but another seed would change them too. The seconds mean little for such a small network, and most CPUs emulate `float16`.
 #
 # A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one, which updates the weights in one kernel:
 
@@ -327,7 +335,7 @@ def kept_bytes(dtype, batch, size=64):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = model(torch.randn(batch, 3, size, size, device=device)).sum()
     own = {weight.data_ptr() for weight in model.parameters()}
-    total = sum(size for pointer, size in kept.items() if pointer not in own)
+    total = sum(count for pointer, count in kept.items() if pointer not in own)
     del loss  # kept the arrays alive until here
     return total
 
@@ -391,7 +399,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# Taken together, only the convolutions reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even its convolutions may stay on the slope.) The other layers are on the slope, where 16 bits help only by halving the bytes. So the whole step's speed-up lies in between. Add up the minimum times of all types of layers, unfused, on a V100:
+# Only the convolutions, taken together, reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even the convolutions may stay on the slope.) The other layers are on the slope, where 16 bits help only by halving the bytes. The step's speed-up lies between 2 and 8. **Predict** it, then add up the minimum times of all types of layers, unfused, on a V100:
 
 # %%
 least = {}
@@ -400,7 +408,7 @@ for dtype, peak in sheet.items():
     least[dtype] = sum(max(w.flops / peak, w.bytes / (1e9 * v100["bandwidth"])) for w in work) / 96
 published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16")]
 for (dtype, time_per_image), ips in zip(least.items(), published, strict=True):
-    print(f"{dtype}: at most {1 / time_per_image:,.0f} images/s, published {ips:,.1f}")
+    print(f"{dtype}: at most {1 / time_per_image:,.0f} images/s unfused, published {ips:,.1f}")
 factor = least["float32"] / least["float16"]
 print(f"Arithmetic alone: {v100['fp16'] / v100['fp32']:.1f} times. Roofline: {factor:.1f} times.")
 print(f"Published: {published[1] / published[0]:.2f} times.")
@@ -461,13 +469,13 @@ step_seconds(torch.float32), step_seconds(reduced)  # warm up
 ratios = [step_seconds(torch.float32) / step_seconds(reduced) for _ in range(pairs)]
 speedup = float(np.median(ratios))
 print(f"{reduced} over float32: median {speedup:.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
-native = None if emulated or device.type == "cuda" else speedup
+native = speedup if "amx" in session.machine.bfloat16 and device.type == "cpu" else None
 session.expect(
     {"precision.speedup": native, "precision.vanish": vanish if device.type == "cpu" else None}
 )
 
 # %% [markdown]
-# A ratio below 1 on a CPU usually means that it emulates `bfloat16` by converting to `float32` and back, or that the batch is tiny. With emulation, and on a GPU, the row "speed of a training step in bfloat16 over float32" has no number of yours. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation (`bfloat16` converted to `float32` and back). The recorded value in the row "speed of a training step in bfloat16 over float32" needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -484,7 +492,7 @@ for dtype in ("float32", "bfloat16"):
     print(f"road signs, {dtype}: {each}; mean {sum(seeds) / 3:.1f}%")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the seeds of one precision differ by more than the precisions do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the seeds of one precision differ by more than the two means. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
 #
 # ## Key takeaways
 

@@ -39,7 +39,7 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. The variables in capitals were set in the cell above.
+# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. The variables in capitals were set above.
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $IMAGES images per epoch, epochs: $EPOCHS"
@@ -139,14 +139,14 @@ for ax, file in zip(axes.flat, new, strict=True):
     told.append(f"{file.stem}: {lines[0]}")
 fig.suptitle("Six new images, with the three most likely classes for each")
 workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(told)}.")
-print(f"{told[-2]}; the 12 probabilities for the noise image add up to {sure['noise'].sum():.3f}")
+print(f"{told[-2]}; {told[-1]}; its 12 probabilities add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If your camera can see other things, train on images of them too.
+# Noise can get a higher probability than a sign. The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If your camera can see other things, train on images of them too.
 #
 # ## How far to trust a probability
 #
-# Does "90%" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers.
+# Does "90%" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers. **Predict:** will the network claim too much, or too little?
 
 # %%
 chosen = torch.softmax(logits, dim=1).max(dim=1)
@@ -173,7 +173,7 @@ workshop.figure(fig, alt=f"Two bars for each range of probability. {finding}")
 print(finding)
 
 # %% [markdown]
-# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, the network is overconfident there. A threshold such as "act above 90%" is valid for one checkpoint only, so count again for the next.
+# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, it is overconfident. A threshold such as "act above 90%" is valid for one checkpoint only, so count again for the next.
 #
 # ## A benchmark with six mistakes
 #
@@ -187,7 +187,8 @@ net = copy.deepcopy(model).train()  # as it is after training
 begin = time.perf_counter()
 for start in range(0, 16, 4):
     net(torch.stack([prepare(file) for file in some[start : start + 4]]).to(device))
-print(f"A batch of 4 takes {1000 * (time.perf_counter() - begin) / 4:.1f} ms!")
+first = 1000 * (time.perf_counter() - begin) / 4
+print(f"A batch of 4 takes {first:.1f} ms!")
 
 # %% [markdown]
 # 1. The network is in **training mode**: batch norm uses the statistics of these four images, so each answer depends on its neighbours, and every call changes the running averages.
@@ -218,7 +219,9 @@ def answer_times(net, batch, repeats, warm_up=3):
 off = (net.train()(images[:4]).detach().cpu() - logits[:4]).abs().max()
 took = 1000 * np.array(answer_times(model, images[:4], session.repeats))
 print(f"in training mode the logits are off by up to {off:.2f}")
-print(f"median {np.median(took):.1f} ms, slowest {took.max():.1f}")
+print(
+    f"median {np.median(took):.1f} ms, slowest {took.max():.1f}; the first benchmark said {first:.1f}"
+)
 print(f"batch 4, 64 px, float32, {torch.get_num_threads()} threads, {device}, {len(took)} calls")
 
 # %% [markdown]
@@ -263,7 +266,7 @@ print(
 # %% [markdown]
 # ## Export the network
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this, with operations and weights in one file. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
+# The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this: it stores operations and weights. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
 #
 # For any PyTorch model, use what `rn50 export` uses: `torch.onnx.export(model, (images,), "model.onnx", dynamo=True, dynamic_shapes=({0: "N"},), external_data=False)`, which needs `onnxscript`. (By default, the weights go to a second file.) The older, TorchScript-based exporter (`dynamo=False`) is deprecated.
 
@@ -357,7 +360,7 @@ print(f"{same:.1f}% of {len(images)} answers stay the same")
 # %% [markdown]
 # ## Eight bits
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range has to be measured on some images, which is also called **calibration**. Do it by hand for the output of the first layer. **Predict:** how large is the rounding error, relative to the values?
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range must be measured on some images; this, too, is called **calibration**. Quantise the output of the first layer by hand. **Predict:** how large is the rounding error, relative to the values?
 
 # %%
 with torch.inference_mode():
@@ -400,7 +403,7 @@ for count in (1, session.form_batch):
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time both parts, one request at a time, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time preparation and network, request by request, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
 
 # %%
 decoding, answering = [], []
@@ -441,7 +444,7 @@ print(finding)
 #
 # The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs are included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
 #
-# **Predict** for this machine: how many times the throughput of batch 1 does the largest batch reach, and how much faster does the network run on synthetic images than on real ones?
+# **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real to synthetic images?
 
 # %% language="bash" magic_args="-e"
 # common="-n 1 -b $BATCHES -i $ITERATIONS -e 2 -w 1 --only-inference --image-shape 224 --dtype float32"
@@ -504,7 +507,7 @@ print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):
 #
 # ## Your numbers
 #
-# Your measurements next to recorded ones:
+# Your measurements next to recorded ones (of one thread):
 
 # %% tags=["results"]
 over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))

@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every rung and see the whole ladder.
 #
-# **Time:** 45 minutes · **Needs:** nothing beyond the set-up; Horovod for its rung, plus DALI for rungs 3–5 · **On a CPU:** about 4 minutes to run
+# **Time:** 45 minutes · **Needs:** nothing beyond the set-up; Horovod from rung 2, DALI from rung 3 · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -82,7 +82,7 @@ for _ in range(4):
     step(small)
     rates.append(small / (time.perf_counter() - begin))
 print("img/s of each step:", *(f"{rate:.1f}" for rate in rates))
-print(f"My ResNet-50 trains {max(rates):.1f} images per second!")
+print(f"My ResNet-50 trains at {max(rates):.1f} images per second!")
 
 # %% [markdown]
 # Is the last line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates does the line quote? What is missing next to it?
@@ -184,7 +184,7 @@ ax.xaxis.get_major_locator().set_params(integer=True)
 ax.legend()
 finding = (
     f"The first step takes {took[0] / np.median(took[half:]):.1f} times as long as a warm one;"
-    f" averaged over all steps, {cold:.1f} img/s; over the second half, {warm:.1f}."
+    f" the mean speed is {cold:.1f} img/s over all steps and {warm:.1f} over the second half."
 )
 workshop.figure(fig, alt=f"Milliseconds of each step. {finding}")
 print(finding)
@@ -192,7 +192,7 @@ print(finding)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your images run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. To average rates over equal amounts of work, use the **harmonic mean**: for batches of equal size, it equals total images divided by total seconds. Now compare the means over your own steps:
+# Suppose half of your batches run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, which is 66.7 images/s. To average rates over equal amounts of work, use the **harmonic mean**: for batches of equal size, it equals total images divided by total seconds. Now compare the means over your own steps:
 
 # %%
 rates = small / took
@@ -204,7 +204,7 @@ print(f"median                      {np.median(rates):8.1f}")
 # %% [markdown]
 # ### 3. The best of n
 #
-# "We report the best of five runs." The more runs you make, the higher the best rate. Draw at random from your own warm steps:
+# "We report the best of five runs." The more runs, the higher the best rate. Draw at random from your own warm steps:
 
 # %%
 rng = np.random.default_rng(0)
@@ -219,7 +219,7 @@ for n in (1, 5, 30):
 #
 # NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does FP16 alone gain?" (*equal batch*). Say which one you publish.
 #
-# To compare two things on a machine that is also doing other work, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the per-turn ratios. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
+# To compare two things on a busy machine, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the per-turn ratios. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
 
 # %%
 reduced = torch.float16 if gpus else torch.bfloat16
@@ -243,13 +243,13 @@ print(f"training, {session.size} px, {device}, {torch.get_num_threads()} threads
 print(f"PyTorch {torch.__version__}, {session.turns} turns")
 
 # %% [markdown]
-# On a processor without bfloat16 instructions, PyTorch emulates them, and the ratio can be below 1. Print such a line, plus batch, precision and hardware, with every rate.
+# On a CPU, a ratio below 1 usually means emulated bfloat16, or other programs on the same cores. Print that last line, plus batch, precision and hardware, with every rate.
 #
 # ### A tool that avoids such mistakes
 #
 # `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch.
 #
-# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** has a **cell** for each worker count and batch; the first sweep's last batch deliberately exceeds the data. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
+# The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** has a **cell** for each worker count and batch; the first sweep's last batch deliberately exceeds the data set. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
@@ -279,7 +279,7 @@ workshop.table(
 )
 gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
 print(
-    f"one worker, batch {big}: real images give {gap:.0f}% fewer images per second than synthetic ones"
+    f"one worker, batch {big}: real images change the rate by {-gap:+.0f}%, compared with synthetic ones"
 )
 
 # %% [markdown]
@@ -304,7 +304,7 @@ print(
 #
 # ### 5. A failed cell counted as a result
 #
-# For the batch that is too large, your report has `null` and the reason. The exit status was 1, so a script notices the failure. NVIDIA's program writes `NaN`, which is not valid JSON. A zero would distort the mean:
+# For the batch that is too large, your report has `null` and the reason. The exit status was 1, so a script notices the failure. For it, NVIDIA's program writes `NaN`, which is not valid JSON. A zero would distort the mean:
 
 # %%
 rates = [rate for (n, _), rate in real.items() if n == 1]
@@ -378,10 +378,10 @@ files = sorted(Path(session.data_root, "train").glob("*/*.jpg"))[:80]
 pairs = [(loader_rate(files), loader_rate(4 * files)) for _ in range(3)]  # in turns
 lost = 100 * np.median([1 - short / long for short, long in pairs])
 print("img/s with restarts and without: {:.0f} and {:.0f}".format(*np.median(pairs, axis=0)))
-print(f"the restarts cost {lost:.0f}% (median of 3 turns)")
+print(f"the restarts cost {lost:.0f}% (median of the 3 turns' losses)")
 
 # %% [markdown]
-# `rn50 benchmark` ends an epoch with the data and does not time an epoch's first iteration, so it never counts a restart.
+# `rn50 benchmark` ends an epoch when the data ends and does not time an epoch's first iteration, so it never counts a restart.
 #
 # ## Weak and strong scaling
 #
@@ -438,18 +438,19 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%"
 # Now predict published rows. The first line solves Amdahl's law for *s* with the DGX-1 row for 4 GPUs. The table compares five models:
 #
 # - **perfect**: *n* GPUs are *n* times as fast.
-# - **wires only**: alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (The FP16 rows send 2 bytes per gradient; your float32 run sent 4.)
+# - **wires only**: alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (It assumes 2 bytes per gradient for mixed precision, 4 otherwise.)
 # - **Amdahl**, **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth) each have one parameter, fitted to smaller runs (for the A100s, to V100 runs).
 #
-# Its rows were not used for fitting. They come from three publications: NVIDIA's for the DGX-1 (8 V100s) and the DGX A100 (8 A100s), and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
+# The table's rows were not used for fitting. They come from three publications: NVIDIA's for the DGX-1 (8 V100s) and the DGX A100 (8 A100s), and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
 
-serial = (4 / (5391.8 / 1442.6) - 1) / 3
-eight = 1442.6 / (serial + (1 - serial) / 8)
+dgx = {n: session.results[f"published.v100.{n}gpu.fp16.ips"].value for n in (1, 4, 8)}
+serial = (4 / (dgx[4] / dgx[1]) - 1) / 3
+eight = dgx[1] / (serial + (1 - serial) / 8)
 print(f"DGX-1, FP16: s = {100 * serial:.1f}%; Amdahl gives 8 GPUs {eight:,.0f} img/s", end=" ")
-print(f"(published 10,263: {100 * (eight / 10263.2 - 1):+.1f}%)")
+print(f"(published {dgx[8]:,.0f}: {100 * (eight / dgx[8] - 1):+.1f}%)")
 
 models = ("perfect", "wires only", "Amdahl", "stragglers", "communication")
 rows = nb08.held_out(*models)
@@ -464,7 +465,7 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
 #
 # ## How long would training take?
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 of the GPUs set in the first code cell. `rn50 scale` uses the straggler model, with 4 bytes per gradient. `--network nvlink+100g` means hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between hosts.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 of the GPUs set in the first code cell. `rn50 scale` uses the straggler model, with PyTorch's 4 bytes per gradient. `--network nvlink+100g` means hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between hosts.
 
 # %% language="bash" magic_args="-e"
 # rn50 scale --gpus 1,8,64,512 --compute-ips $IPS --batch $GPU_BATCH --dtype float16 \
@@ -481,7 +482,7 @@ for n in (64, 512):
     print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
 
 # %% [markdown]
-# The two numbers extrapolate from one DGX-1; DLPerf's 32 V100s reached only 69% (mixed), so they merely hint at the uncertainty. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so these figures are too optimistic.
+# Both models extrapolate from one DGX-1, so their gap merely hints at the uncertainty: DLPerf's 32 V100s reached only 69% (mixed). For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so strong scaling will be worse.
 #
 # ## Time to accuracy
 #
@@ -489,15 +490,16 @@ for n in (64, 512):
 
 # %%
 published = {name: item.value for name, item in session.results.items() if "v100" in name}
-print("GPUs  90 epochs at Total IPS  published  top-1   (FP16)")
+print("GPUs  90 epochs at Total IPS  validation  published  top-1   (FP16)")
 for n in (1, 4, 8):
     of = f"published.v100.{n}gpu.fp16"
     hours = 90 * 1_281_167 / published[f"{of}.ips"] / 3600
-    print(f"{n:4} {hours:20.1f} h {published[f'{of}.hours']:10.1f} h", end="")
+    validation = 90 * 50_000 / (3832 * n) / 3600  # at the published inference speed of a GPU
+    print(f"{n:4} {hours:20.2f} h {validation:11.2f} h {published[f'{of}.hours']:8.1f} h", end="")
     print(f" {published[f'{of}.top1']:7.2f}%")
 
 # %% [markdown]
-# Nearly. Validation explains only part of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? Goyal et al. ran each batch size five times:
+# Nearly. Validation explains at most half of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? **Predict** it. Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {
@@ -520,7 +522,7 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above does so even on 8 GPUs: 32 epochs, smaller images at first, flip-averaged validation. So compare *time to accuracy*, not images per second.
+# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above changes it even on 8 GPUs: 32 epochs, smaller images at first, flip-averaged validation. So compare *time to accuracy*, not images per second.
 #
 # ## The ladder
 #
@@ -555,7 +557,7 @@ ladder.figure()
 # %% [markdown]
 # Black diamonds are your predictions. How many were within 20%? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
-# Don't compare a CPU's bars with the published ones: its workers share cores and memory.
+# Never compare a CPU's bars with the published ones: its workers share cores and memory.
 #
 # ## Your numbers
 
@@ -563,10 +565,20 @@ ladder.figure()
 session.note(
     "first_step", float(took[0] / np.median(took[half:])), "times", "first step over a warm one"
 )
-session.note("equal_batch", equal_batch, "times", f"{reduced} over float32, equal batch")
+session.note("equal_batch", equal_batch, "times", f"{str(reduced)[6:]} over float32, equal batch")
 session.note("real_ips", real[1, big], "img/s", f"Total IPS, real images, batch {big}")
 session.note("weak_scaling", weak / one, "times", f"{workers} workers over one, float32")
 session.note("own_error", own_error, "%", "error of the alpha-beta model on this machine")
+best_batch = np.median(rate[reduced, big] / rate[torch.float32, small])
+own = f"{best_batch:.2f}", f"{100 * weak / one / workers:.0f}", f"{abs(own_error):.0f}"
+labels = (f"{str(reduced)[6:]} over float32, best batch, times", f"weak scaling to {workers}, %",
+          "error of the model of a step, %")  # fmt: skip
+there = (
+    f"{dgx[1] / session.results['published.v100.1gpu.fp32.ips'].value:.2f} (V100, FP16)",
+    f"{100 * dgx[8] / 8 / dgx[1]:.0f} (8 V100, FP16)",
+    f"{errors.mean(axis=0).min():.0f} (best model)",
+)
+workshop.table(zip(labels, own, there, strict=True), ["", "yours", "published or best"])
 
 # %% [markdown]
 # ## Key takeaways
