@@ -113,7 +113,7 @@ RIGHT = {  # from seconds of work on each image
     "cores": math.ceil(DEVICE * (DECODE_MS + REST_MS) / 1000),
     "half the decoding": min(1000 * CORES / (DECODE_MS / 2 + REST_MS), DEVICE),
 }
-CHAIN_MISTAKES: tuple[compare.Mistake, ...] = (
+BOTTLENECK_MISTAKES: tuple[compare.Mistake, ...] = (
     ({"in turn": 1000}, "in turn: 1,000 is the loader alone.", "Add the device's time to its."),
     ({"in turn": 1221.3}, "in turn: 1,221 is the mean of the two rates.",
      "Add up times: rates do not average."),
@@ -133,7 +133,7 @@ CHAIN_MISTAKES: tuple[compare.Mistake, ...] = (
 
 def bottleneck(answer: Any) -> str:
     """Check four predicted numbers."""
-    compare.predicted(answer, RIGHT, CHAIN_MISTAKES, "Write down milliseconds per image.")
+    compare.predicted(answer, RIGHT, BOTTLENECK_MISTAKES, "Write down milliseconds per image.")
     return "in turn, times add up; overlapped, the slower one decides."
 
 
@@ -198,6 +198,3 @@ EXACT_MISTAKES: tuple[compare.Mistake, ...] = (
     (shared_as(lambda n, rank, size: n // size + (rank < n % size)),
      "the first ranks get the images that are left over, but DALI shares them out evenly.", SHARE),
 )  # fmt: skip
-
-
-TABLES = {"bottleneck": CHAIN_MISTAKES, "exact": EXACT_MISTAKES}

@@ -308,6 +308,3 @@ def layout(answer: Callable[[Shape, str, int], Sequence[int]]) -> str:
     """Check the strides of SHAPES."""
     compare.examine(answer, SHAPES, placed, LAYOUT_MISTAKES)
     return f"{len(SHAPES)} arrays have NumPy's strides."
-
-
-TABLES = {"memory": MEMORY_MISTAKES, "scaler": SCALER_MISTAKES, "layout": LAYOUT_MISTAKES}

@@ -249,8 +249,3 @@ LIKELIEST_MISTAKES: tuple[compare.Mistake, ...] = (
      "Make probabilities of them with softmax."),
     (among_k, "the k probabilities add up to 1.", "Sum over all classes, not over k."),
 )  # fmt: skip
-
-
-TABLES = {
-    "percentile": PERCENTILE_MISTAKES, "fold": FOLD_MISTAKES, "likeliest": LIKELIEST_MISTAKES,
-}  # fmt: skip

@@ -207,6 +207,3 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
           f" {seen.ips:.0f} per second.")  # fmt: skip
     for name, values in (seen.report or {}).items():
         print(f"The script reports {name}: {', '.join(f'{value:.3g}' for value in values)}")
-
-
-TABLES = {"rate": RATE_MISTAKES, "ring": RING_MISTAKES, "overlap": OVERLAP_MISTAKES}

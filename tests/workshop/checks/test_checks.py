@@ -83,16 +83,13 @@ def table_rows() -> list[tuple[str, Any, str]]:
         "ex08.rate": lambda f: lambda i, s, w: f(i, s, w) if i[w:] else None,
     }
     found = []
-    for notebook in table.notebooks():
-        module = importlib.import_module(f"workshop.checks.{notebook}")
-        for exercise, rows in getattr(module, "TABLES", {}).items():
-            name = f"{notebook}.{exercise}"
-            convert = as_answer.get(name, lambda wrong: wrong)
-            right = changed(name)  # of a prediction, a row may change a part
-            found += [
-                (name, right | wrong if isinstance(wrong, dict) else convert(wrong), said)
-                for wrong, said, _ in rows
-            ]
+    for name in NAMES:
+        module = importlib.import_module(f"workshop.checks.{name[:4]}")
+        convert = as_answer.get(name, lambda wrong: wrong)
+        for wrong, said, _ in getattr(module, f"{name[5:].upper()}_MISTAKES", ()):
+            if isinstance(wrong, dict):  # a part of a prediction
+                wrong = changed(name) | wrong
+            found.append((name, convert(wrong), said))
     for i, (before, after, why, _) in enumerate(ex04.PAIRS):
         earlier = ex04.PAIRS[:i]
         stages = next(
