@@ -23,7 +23,7 @@ from workshop.checks.compare import wrong
 Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
 COUNT, WIDTH, HEIGHT, SIDE = 64, 256, 192, 64
 DARK, LIGHT, STEP = 32, 224, 3  # where the ramps begin and end, and blue from image to image
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN, STD = np.reshape([0.485, 0.456, 0.406, 0.229, 0.224, 0.225], (2, 3, 1, 1))
 MIDDLE = slice(4, SIDE - 4)  # away from the edges, which resizing repeats
 BLURRED = 0.25  # levels by which an average over a JPEG's pixels may be off
 
@@ -106,8 +106,7 @@ def possible(levels: np.ndarray) -> bool:
 
 def original(pixels: np.ndarray) -> np.ndarray:
     """Return normalised images (n, 3, SIDE, SIDE) as levels from 0 to 255."""
-    mean, std = (np.reshape(values, (3, 1, 1)) for values in (MEAN, STD))
-    levels: np.ndarray = 255 * (pixels * std + mean)
+    levels: np.ndarray = 255 * (pixels * STD + MEAN)
     return levels
 
 
@@ -119,15 +118,13 @@ def numbers(pixels: np.ndarray) -> np.ndarray:
 def crops(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return width and height of each crop in pixels of its image; negative if mirrored."""
     levels = original(pixels)
-    across, down = levels[:, 0].mean(1), levels[:, 1].mean(2)
-    return _extent(across, WIDTH), _extent(down, HEIGHT)
-
-
-def _extent(ramps: np.ndarray, length: int) -> np.ndarray:
-    """Return how many pixels of an image the SIDE pixels of each ramp (n, SIDE) cover."""
-    slope = np.polyfit(np.arange(SIDE)[MIDDLE], ramps[:, MIDDLE].T, 1)[0]
-    extent: np.ndarray = slope * SIDE * (length - 1) / (LIGHT - DARK)
-    return extent
+    ramps = ((levels[:, 0].mean(1), WIDTH), (levels[:, 1].mean(2), HEIGHT))
+    width, height = (
+        np.polyfit(np.arange(SIDE)[MIDDLE], ramp[:, MIDDLE].T, 1)[0] * SIDE * (length - 1)
+        / (LIGHT - DARK)
+        for ramp, length in ramps
+    )  # fmt: skip
+    return width, height
 
 
 # --- what a learner sees --------------------------------------------------------------------------

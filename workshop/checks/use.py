@@ -13,6 +13,7 @@ from typing import Any
 from rn50 import launch
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 from rn50lib.hooks import REPLACEABLE
 from workshop import runs, session
 from workshop.checks import alone, ask, engine, records
@@ -78,14 +79,7 @@ def write(number: str, functions: list[Callable[..., Any]]) -> Path:
             " constants"
         )
     path = records.answers_home() / f"{number}.py"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n\n".join(cells) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}): set RN50_RUNS to a folder that you may"
-            " write to, and start the kernel again"
-        ) from None
+    write_file(path, "\n\n".join(cells) + "\n", "set RN50_RUNS to a folder that is yours")
     return path
 
 

@@ -59,17 +59,16 @@ def accepting(split):
 
 
 def layer_of(row):
-    """A convolution folded by a function on arrays."""
+    """A convolution with a weight that is computed by a function on arrays."""
 
     def fold(conv, bn):
         import torch
 
-        norm = (bn.weight, bn.bias, bn.running_mean, (bn.running_var + bn.eps).sqrt())
-        weight, bias = row(conv.weight.numpy(), *[part.numpy() for part in norm])
+        given = (conv.weight, bn.weight, (bn.running_var + bn.eps).sqrt())
         shape = (conv.kernel_size, conv.stride, conv.padding)
         layer = torch.nn.Conv2d(conv.in_channels, conv.out_channels, *shape)
-        layer.weight.data, layer.bias.data = torch.tensor(weight), torch.tensor(bias)
-        return layer
+        layer.weight.data = torch.tensor(row(*[part.numpy() for part in given]))
+        return layer.double()
 
     return fold
 
