@@ -14,13 +14,14 @@ import linecache
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from workshop.checks import compare, table
 
 PASSED, WRONG, NOT_ATTEMPTED, ERROR = OUTCOMES = ("passed", "wrong", "not attempted", "error")
 MARKS = {PASSED: "✓", WRONG: "✗", NOT_ATTEMPTED: "○", ERROR: "✗"}
+HOW = ("passed:", "is not right yet:", "is not attempted yet:", "stopped with")
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,8 @@ class Result:
     @property
     def lines(self) -> tuple[str, str]:
         """Return the two lines that the learner reads."""
-        how = {
-            PASSED: "passed:",
-            WRONG: "is not right yet:",
-            NOT_ATTEMPTED: "is not attempted yet:",
-            ERROR: "stopped with",
-        }[self.outcome]
+        how = HOW[OUTCOMES.index(self.outcome)]
         return f"{MARKS[self.outcome]} {self.exercise} {how} {self.said}", f"  {self.then}"
-
-    @property
-    def record(self) -> dict[str, str]:
-        """Return the fields as a dictionary."""
-        return asdict(self)
 
 
 def judge(name: str, answer: Any) -> Result:
@@ -100,15 +91,9 @@ def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
         said = f"the check cannot use this answer ({what})."
         return Result(name, WRONG, said, f"Compare its form with the one asked for; {hint}")
     names = [item.name for item in table.of_notebook(exercise.notebook)]
-    following = [*names[names.index(name) + 1 :], ""][0]
-    then = f"Next: {following}." if following else "That was the last one of this notebook."
+    following = names[names.index(name) + 1 :]
+    then = f"Next: {following[0]}." if following else "That was the last one of this notebook."
     return Result(name, PASSED, said, then, share=1.0)
-
-
-def not_ready(name: str, answer: Any) -> str:
-    """Return why an answer cannot be run yet, as the end of a sentence; empty if it can."""
-    lacks = table.find(name).lacks
-    return f"it needs {lacks}." if lacks else unanswered(answer)
 
 
 def unanswered(answer: Any) -> str:
@@ -121,13 +106,11 @@ def unanswered(answer: Any) -> str:
 
 def flat(value: Any) -> Iterator[Any]:
     """Yield the values inside containers."""
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple | set):
+    if isinstance(value, Mapping | list | tuple | set):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from flat(item)
+    else:
         yield value
-        return
-    for item in value:
-        yield from flat(item)
 
 
 def dotted_line(function: Any) -> int:

@@ -7,6 +7,7 @@ a class that shares one checkout.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -62,4 +63,4 @@ def store(result: Result) -> Record:
     if result.passed and not before.get("passed_at"):
         help_ = {"hints": before.get("hints", 0), "solution": bool(before.get("solution"))}
         fields |= {"passed_at": now, "passed_with": help_}
-    return update(result.exercise, **result.record, **fields)
+    return update(result.exercise, **asdict(result), **fields)

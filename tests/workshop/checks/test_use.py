@@ -44,14 +44,6 @@ def started(tmp_path, monkeypatch):
     return tmp_path / "runs" / "answers"
 
 
-def test_file_holds_the_cell_without_what_it_only_calls(started):
-    path = using.write("ex02", [defined(CELL, "schedule"), defined(CELL, "helper")])
-    assert path == started / "ex02.py"
-    text = path.read_text()
-    assert "HALF = 0.5" in text and "def helper" in text
-    assert "shown, not kept" not in text and "schedule(1, 2" not in text
-
-
 def test_file_runs_nothing_of_the_cell(tmp_path):
     """The ranks import the file, so each of them would run the cell again."""
     cell = CELL + (
