@@ -116,8 +116,6 @@ BOTTLENECK_MISTAKES: tuple[compare.Mistake, ...] = (
      "Take the slower one: with a queue between them both work at once."),
     ({"overlapped": 1442.6}, "overlapped: the device cannot take images that are not there yet.",
      "Take the slower of the two."),
-    ({"overlapped": 2442.6}, "overlapped: the two rates are added, but every image has to pass"
-     " both.", "Take the slower of the two."),
     ({"cores": 5}, "cores: 5 make 1,250 images a second, which is below 1,442.6.", "Round up."),
     ({"half the decoding": 2000}, "half the decoding: 2,000 would be half of all the work of the"
      " loader.", "Keep the other 0.8 ms; and look at what the device takes."),

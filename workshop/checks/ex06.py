@@ -27,8 +27,6 @@ def megabytes(half: tuple[int, int] = (14, 2), unit: float = 1.0) -> dict[str, t
 MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
     (megabytes((6, 2)), "in float16 everything is halved.",
      "Halve only the activations: master weights, gradients and momentum stay in float32."),
-    (megabytes((10, 2)), "in float16 the weights are there in 16 bits only.",
-     "Add the copy to the master weights, which stay in float32."),
     (megabytes((12, 2)), "in float16 the copy is missing.",
      "Add 2 bytes for each parameter: the step computes with a copy."),
     ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},

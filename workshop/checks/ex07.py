@@ -53,8 +53,6 @@ def _rank(values: list[float], per_cent: float) -> int:
 PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda v, p: v[_rank(v, p)], "the values are not sorted.",
      "Sort them first: the requests are in the order of arrival."),
-    (lambda v, p: sum(v) / len(v), "this is the mean.",
-     "Count from the fastest on: the mean hides the slow ones."),
     (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one rank too high.",
      "Subtract 1: the value before it is enough."),
     (lambda v, p: sorted(v)[max(0, int(len(v) * p / 100) - 1)],

@@ -60,8 +60,6 @@ RATE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda *run: statistics.harmonic_mean(rates(*run)),
      "the harmonic mean counts an iteration of 8 images as much as one of 32.",
      "Divide total images by total seconds: the mean is right for equal work only."),
-    (lambda *run: 1 / total_rate(*run), "these are seconds per image.",
-     "Divide images by seconds."),
 )  # fmt: skip
 
 
