@@ -13,6 +13,7 @@ import inspect
 import linecache
 import re
 import textwrap
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,6 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Return True for a right answer."""
         return self.outcome == PASSED
 
     @property
@@ -129,15 +129,11 @@ def message(error: BaseException) -> str:
 
 def own_frame(error: BaseException, answer: Any) -> str:
     """Return the innermost line of the learner's code in a traceback, or an empty string."""
-    code = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None
-    if code is None:
-        return ""
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame.f_code
-        if frame.co_filename == code.co_filename:
-            line = linecache.getline(frame.co_filename, trace.tb_lineno).strip()
-            number = trace.tb_lineno - frame.co_firstlineno + 1
-            place = f"In {frame.co_name}, line {number}: `{line}`."
-        trace = trace.tb_next
+    code: Any = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None
+    place = ""
+    for frame, number in traceback.walk_tb(error.__traceback__) if code else ():
+        if frame.f_code.co_filename == code.co_filename:
+            line = linecache.getline(code.co_filename, number).strip()
+            number += 1 - frame.f_code.co_firstlineno
+            place = f"In {frame.f_code.co_name}, line {number}: `{line}`."
     return place

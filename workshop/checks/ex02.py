@@ -35,7 +35,6 @@ def instead(
 
 
 def stride(answer: Callable[[int, int], Sequence[int | None]]) -> str:
-    """Check all blocks of ResNet-50."""
     compare.examine(answer, BLOCKS, v15, STRIDE_MISTAKES, one_case=True)
     return f"all {len(BLOCKS)} blocks of ResNet-50 are v1.5."
 
@@ -73,7 +72,6 @@ def extra_percent() -> float:
 
 
 def work(answer: Any) -> str:
-    """Check a predicted percentage."""
     value, right = compare.number(answer), extra_percent()
     if abs(value - right) > 0.5:
         compare.known(value, WORK_MISTAKES, lambda x, y: math.isclose(x, y, rel_tol=0.04))
@@ -150,7 +148,6 @@ SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
 
 
 def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
-    """Check the rates of three recipes."""
     try:
         compare.call(answer, 0.0, 512, COLD)
     except ZeroDivisionError:
@@ -178,7 +175,6 @@ Halves = tuple[list[str], list[str]]
 
 
 def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
-    """Check the two lists of parameter names."""
     cases = [(list(names),) for names in (NAMES, NAMES[::-1], KINDS_IN_LAYERS, ())]
     compare.examine(answer, cases, halves, DECAY_MISTAKES, one_case=True)
     return "two networks, names in a different order, and no names."
@@ -230,7 +226,6 @@ def valley(lr: float, momentum: float, steps: int = STEPS) -> np.ndarray:
 
 
 def tune(answer: Any) -> str:
-    """Check a learning rate and a momentum."""
     lr, momentum = compare.like(answer, (0.0, 0.0), "(learning rate, momentum)")
     with np.errstate(all="ignore"):
         shallow, steep = valley(lr, momentum)[-1]

@@ -20,7 +20,6 @@ GROUPS = (  # images, ranks, batch; the last one has too few images for a step
 
 
 def shard(answer: Shard) -> str:
-    """Check the images of every rank of GROUPS."""
     cases = []
     for images, size, batch in GROUPS:
         order = np.array(random.Random(images).sample(range(images), images))

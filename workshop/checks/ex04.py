@@ -98,7 +98,6 @@ PAIRS = (  # the first must come before the second; what happens if it does not,
 
 
 def order(answer: Iterable[str]) -> str:
-    """Check the order of the seven stages."""
     if not isinstance(answer, list | tuple | np.ndarray):
         wrong(f"the answer is {compare.kind_of(answer, 'a list')}: it has no order.",
               "Write a list of seven names.")  # fmt: skip

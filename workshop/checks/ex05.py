@@ -125,7 +125,6 @@ BOTTLENECK_MISTAKES: tuple[compare.Mistake, ...] = (
 
 
 def bottleneck(answer: Any) -> str:
-    """Check four predicted numbers."""
     compare.predicted(answer, RIGHT, BOTTLENECK_MISTAKES, "Write down milliseconds per image.")
     return "in turn, times add up; overlapped, the slower one decides."
 
@@ -138,7 +137,6 @@ VALIDATIONS = (  # images, ranks, batch
 
 
 def exact(answer: Callable[[int, int, int, int], Sequence[int]]) -> str:
-    """Check the rows of every rank in VALIDATIONS."""
     cases = [(n, rank, size, batch) for n, size, batch in VALIDATIONS for rank in range(size)]
     compare.examine(answer, cases, valid_rows, EXACT_MISTAKES, one_case=True)
     return f"{len(VALIDATIONS)} validations, shared out as DALI does: every image once."
@@ -154,40 +152,39 @@ def most(images: int, size: int) -> int:
     return max(own(images, rank, size) for rank in range(size))
 
 
-def rows_of(mine: int, steps: int, batch: int) -> list[int]:
-    """Return how many rows of each batch count, row by row."""
-    counts: np.ndarray = (np.arange(steps * batch) < mine).reshape(steps, batch)
-    return list(counts.sum(1))
+def valid_rows(
+    images: int, rank: int, size: int, batch: int, mine: int | None = None, steps: int | None = None
+) -> list[int]:
+    """Return how many rows of each of a rank's batches count.
 
-
-def valid_rows(images: int, rank: int, size: int, batch: int) -> list[int]:
-    """Return how many rows of each of a rank's batches count."""
-    return rows_of(own(images, rank, size), math.ceil(most(images, size) / batch), batch)
-
-
-def shared_as(share: Callable[[int, int, int], int]) -> Callable[[int, int, int, int], list[int]]:
-    """Return a count of rows that gives the ranks a different number of images."""
-    return lambda n, rank, size, batch: rows_of(
-        share(n, rank, size), math.ceil(most(n, size) / batch), batch
-    )
+    A mistake has a different number of the rank's images, `mine`, or of its batches, `steps`.
+    """
+    mine = own(images, rank, size) if mine is None else mine
+    steps = math.ceil(most(images, size) / batch) if steps is None else steps
+    counts: np.ndarray = (np.arange(steps * batch) < mine).reshape(steps, batch).sum(1)
+    return [int(count) for count in counts]
 
 
 SHARE = "A rank has those from rank · images // size to (rank + 1) · images // size: count them."
 EXACT_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda n, rank, size, batch: [batch] * math.ceil(most(n, size) / batch), "every row counts.",
+    (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, mine=n * batch),
+     "every row counts.",
      "Leave out the rows that fill up the last batch: their images were there already."),
-    (lambda n, rank, size, batch: rows_of(own(n, rank, size), most(n, size) // batch, batch),
+    (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, steps=most(n, size) // batch),
      "the images at the end are left out.",
      "Round up: a batch that is not full is filled up, and its own rows count."),
-    (lambda n, rank, size, batch: rows_of(
-        own(n, rank, size), math.ceil(own(n, rank, size) / batch), batch),
+    (lambda n, rank, size, batch: valid_rows(
+        n, rank, size, batch, steps=math.ceil(own(n, rank, size) / batch)),
      "the ranks make different numbers of batches.",
      "Make as many on all ranks as the one with the most images; missing images count 0."),
-    (lambda n, rank, size, batch: rows_of(own(n, rank, size), math.ceil(n / batch), batch),
+    (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, steps=math.ceil(n / batch)),
      "a rank makes as many batches as one that has all images.",
      "Divide the images among the ranks first."),
-    (shared_as(lambda n, rank, size: n // size), "images are left out.", SHARE),
-    (shared_as(lambda n, rank, size: -(-n // size)), "images are counted twice.", SHARE),
-    (shared_as(lambda n, rank, size: n // size + (rank < n % size)),
+    (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, mine=n // size),
+     "images are left out.", SHARE),
+    (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, mine=-(-n // size)),
+     "images are counted twice.", SHARE),
+    (lambda n, rank, size, batch: valid_rows(
+        n, rank, size, batch, mine=n // size + (rank < n % size)),
      "the first ranks get the images that are left over, but DALI shares them out evenly.", SHARE),
 )  # fmt: skip

@@ -37,7 +37,6 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
 
 
 def memory(answer: Any) -> str:
-    """Check two predictions for each format."""
     compare.predicted(
         answer, megabytes(), MEMORY_MISTAKES,
         "Add up weights, gradients and momentum first: they do not depend on the batch.",
@@ -47,7 +46,6 @@ def memory(answer: Any) -> str:
 
 # --- ex06.scaler ----------------------------------------------------------------------------------
 
-Rule = Callable[[float, int, bool, int], tuple[float, int]]
 TOP = 2.0**24
 RULES = {  # (scale, good steps, finite, growth steps): (scale, good steps), worked out by hand
     (1024.0, 0, True, 3): (1024.0, 1),
@@ -66,37 +64,27 @@ RULES = {  # (scale, good steps, finite, growth steps): (scale, good steps), wor
 }
 
 
-def updated(scale: float, good: int, finite: bool, growth: int) -> tuple[float, int]:
+def updated(
+    scale: float, good: int, finite: bool, growth: int, low: float = 1.0, high: float = TOP
+) -> tuple[float, int]:
     """Return the next scale and good steps, as a base for mistakes; RULES decide what is right."""
     if not finite:
-        return max(scale / 2, 1.0), 0
+        return max(scale / 2, low), 0
     if good + 1 < growth:
         return scale, good + 1
-    return min(scale * 2, TOP), 0
-
-
-def if_overflow(rule: Callable[[float, int], tuple[float, int]]) -> Rule:
-    """Return the right rule with a different one for steps that are not finite."""
-    return lambda scale, good, finite, n: (
-        updated(scale, good, finite, n) if finite else rule(scale, good)
-    )
-
-
-def if_full(rule: Callable[[float, int], tuple[float, int]]) -> Rule:
-    """Return the right rule with a different one for the last of the growth steps."""
-    return lambda scale, good, finite, n: (
-        rule(scale, good) if finite and good + 1 >= n else updated(scale, good, finite, n)
-    )
+    return min(scale * 2, high), 0
 
 
 SCALER_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda scale, good, finite, n: updated(scale, good, not finite, n),
      "the scale is halved if all gradients are finite.", "Halve it when one was not finite."),
-    (if_overflow(lambda scale, good: (scale, 0)),
+    (lambda scale, good, finite, n: updated(scale, good, finite, n) if finite else (scale, 0),
      "after an overflow the scale stays: the next step will overflow too.", "Halve it."),
-    (if_overflow(lambda scale, good: (max(scale / 2, 1.0), good)),
+    (lambda scale, good, finite, n: (
+        updated(scale, good, finite, n) if finite else (max(scale / 2, 1.0), good)),
      "an overflow does not end the row of good steps.", "Return 0 good steps after it."),
-    (if_full(lambda scale, good: (min(2 * scale, TOP), good + 1)),
+    (lambda scale, good, finite, n: (
+        updated(scale, good, finite, n)[0], good + 1 if finite else 0),
      "the count continues after doubling: from then on every step doubles.",
      "Begin to count at 0 again."),
     (lambda scale, good, finite, n: updated(scale, good, finite, n + 1),
@@ -104,15 +92,14 @@ SCALER_MISTAKES: tuple[compare.Mistake, ...] = (
      "Compare good_steps + 1, and double: this step is a good one too."),
     (lambda scale, good, finite, n: updated(scale, good, finite, 1),
      "every good step doubles the scale.", "Wait for growth_steps of them."),
-    (if_overflow(lambda scale, good: (scale / 2, 0)), "the scale falls below 1.",
-     "Hold it with max(…, 1)."),
-    (if_full(lambda scale, good: (2 * scale, 0)), "the scale grows beyond 2^24.",
-     "Hold it with min(…, 2**24)."),
+    (lambda scale, good, finite, n: updated(scale, good, finite, n, low=0.0),
+     "the scale falls below 1.", "Hold it with max(…, 1)."),
+    (lambda scale, good, finite, n: updated(scale, good, finite, n, high=2 * TOP),
+     "the scale grows beyond 2^24.", "Hold it with min(…, 2**24)."),
 )  # fmt: skip
 
 
-def scaler(answer: Rule) -> str:
-    """Check the next scale and the good steps of RULES."""
+def scaler(answer: Callable[[float, int, bool, int], tuple[float, int]]) -> str:
     compare.examine(answer, list(RULES), lambda *case: RULES[case], SCALER_MISTAKES)
     return f"{len(RULES)} steps: good ones, overflows, and both ends of the range."
 
@@ -299,6 +286,5 @@ LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
 
 
 def layout(answer: Callable[[Shape, str, int], Sequence[int]]) -> str:
-    """Check the strides of SHAPES."""
     compare.examine(answer, SHAPES, placed, LAYOUT_MISTAKES)
     return f"{len(SHAPES)} arrays have NumPy's strides."

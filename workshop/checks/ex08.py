@@ -112,7 +112,6 @@ EXCHANGES: tuple[tuple[float, list[float], list[float]], ...] = (
 
 
 def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
-    """Check the efficiency of EXCHANGES."""
     compare.examine(
         answer, EXCHANGES, lambda *case: case[0] / step_seconds(*case), OVERLAP_MISTAKES
     )
