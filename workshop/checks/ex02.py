@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,8 +77,8 @@ def work(answer: Any) -> str:
     value, right = compare.number(answer), extra_percent()
     if abs(value - right) > 0.5:
         compare.known(value, WORK_MISTAKES, lambda x, y: math.isclose(x, y, rel_tol=0.04))
-        which = "too high" if value > right else "too low"
-        wrong(f"{value:g}% is {which}.", "Only three convolutions change: count what they add.")
+        which = "high" if value > right else "low"
+        wrong(f"{value:g}% is too {which}.", "Only three convolutions change: count what they add.")
     return f"you said {value:g}%, and counting gives {right:.2f}%."
 
 
@@ -114,35 +116,32 @@ RATES = {  # (progress, global batch, recipe): rate, worked out by hand
 }
 
 
-def _schedule(
-    scaled: Callable[[int, int], float] = lambda batch, lr_batch: batch / lr_batch,
-    warm: bool = True,
-    stairs: bool = False,
-    after: bool = False,
-) -> Callable[[float, int, Recipe], float]:
-    """Return the right schedule, or one with one of the usual mistakes."""
-
-    def rate(progress: float, batch: int, recipe: Recipe) -> float:
-        peak = recipe.lr * scaled(batch, recipe.lr_batch)
-        if warm and progress < recipe.warmup_epochs:
-            return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
-        steps = recipe.lr_step_epochs
-        reached = sum(progress > step if after else progress >= step for step in steps)
-        return peak * recipe.lr_factor**reached
-
-    return rate
+def rate(
+    progress: float, batch: int, recipe: Recipe,
+    scaled: Callable[[int, int], float] = operator.truediv,
+    warm: bool = True, stairs: bool = False, after: bool = False,
+) -> float:  # fmt: skip
+    """Return the right rate, or one with one of the usual mistakes."""
+    peak = recipe.lr * scaled(batch, recipe.lr_batch)
+    if warm and progress < recipe.warmup_epochs:
+        return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
+    steps = recipe.lr_step_epochs
+    reached = sum(progress > step if after else progress >= step for step in steps)
+    return peak * recipe.lr_factor**reached
 
 
 SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
-    (_schedule(warm=False), "the rate is full from the first step: the warm-up is missing.",
+    (partial(rate, warm=False), "the rate is full from the first step: the warm-up is missing.",
      "Return a straight line from 0 below recipe.warmup_epochs."),
-    (_schedule(lambda batch, lr_batch: 1), "the rate does not depend on the global batch.",
+    (partial(rate, scaled=lambda batch, lr_batch: 1),
+     "the rate does not depend on the global batch.",
      "Multiply by global_batch / recipe.lr_batch."),
-    (_schedule(lambda batch, lr_batch: batch), "the rate is multiplied by the whole batch.",
+    (partial(rate, scaled=lambda batch, lr_batch: batch),
+     "the rate is multiplied by the whole batch.",
      "Divide by recipe.lr_batch: recipe.lr belongs to that batch."),
-    (_schedule(stairs=True), "the warm-up climbs once an epoch.",
+    (partial(rate, stairs=True), "the warm-up climbs once an epoch.",
      "Use progress as it is, with its fraction."),
-    (_schedule(after=True), "the rate at epoch 30 itself has not decayed yet.",
+    (partial(rate, after=True), "the rate at epoch 30 itself has not decayed yet.",
      "Use >=: the decay applies from that epoch on."),
 )  # fmt: skip
 

@@ -80,7 +80,7 @@ def run(
         text = textwrap.shorten(in_short(error).rpartition(" failed: ")[2], 200, placeholder=" …")
         wrong(f"DALI refuses the graph: {text}", "This graph runs on the CPU, without a GPU.")
     images, found = (np.concatenate(values) for values in zip(*batches, strict=True))
-    return images, found.reshape(len(found), -1).squeeze(1) if found.size == len(found) else found
+    return images, found.ravel()
 
 
 def dense(values: Any) -> np.ndarray:

@@ -37,11 +37,8 @@ def load(notebook: str) -> dict[str, Record]:
         return {}
 
 
-def update(name: str, **values: Any) -> Record:
-    """Set fields in the record of an exercise; returns the record.
-
-    Prints a warning if the folder cannot be written.
-    """
+def update(name: str, **values: Any) -> None:
+    """Set fields in the record of an exercise; print a warning if that is impossible."""
     notebook = name[:4]
     found = load(notebook)
     found[name] = found.get(name, {}) | values
@@ -49,10 +46,9 @@ def update(name: str, **values: Any) -> Record:
         write_json(answers_home() / f"{notebook}.json", found)
     except UserError as problem:
         print(f"Your progress is not kept ({problem}): set RN50_RUNS to a writable folder.")
-    return found[name]
 
 
-def store(result: Result) -> Record:
+def store(result: Result) -> None:
     """Record a result. A passed exercise stays passed, with the help taken until then."""
     before = load(result.exercise[:4]).get(result.exercise, {})
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -61,4 +57,4 @@ def store(result: Result) -> Record:
     if result.passed and not before.get("passed_at"):
         help_ = {"hints": before.get("hints", 0), "solution": bool(before.get("solution"))}
         fields |= {"passed_at": now, "passed_with": help_}
-    return update(result.exercise, **asdict(result), **fields)
+    update(result.exercise, **asdict(result), **fields)

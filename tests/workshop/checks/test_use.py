@@ -70,7 +70,7 @@ def test_file_runs_nothing_of_the_cell(tmp_path):
 )
 def test_incomplete_cell_is_reported(started, source, said):
     with pytest.raises(UserError, match=f"{said}.*the same cell"):
-        using.write("ex02", [defined(source, "schedule")])
+        using.write("ex02", defined(source, "schedule"))
 
 
 def test_stubs_are_refused_or_skipped(started, monkeypatch, capsys):
@@ -145,7 +145,7 @@ def test_wrong_framing_is_reported(started, photos):
     with pytest.raises(RunFailed) as failed:
         using.use(record_framing=broken, data_root=photos.root)
     assert "frame gives 0 for this image, not a record" in failed.value.log
-    with pytest.raises(UserError, match="or record_framing alone"):
+    with pytest.raises(UserError, match="a function for one of schedule"):
         using.use(record_framing=broken, schedule=broken)
 
 
