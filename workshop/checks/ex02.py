@@ -167,7 +167,7 @@ NAMES = (
     "layer1.0.downsample_bn.beta", "fc.weight", "fc.bias",
 )  # fmt: skip
 KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part is the kind
-    "gamma.weight", "beta_branch.conv.weight", "weighting.norm.gamma", "weighting.norm.beta",
+    "gamma.weight", "beta_branch.conv.weight", "stem.norm.gamma", "weighting.bn.beta",
     "debiased.bias",
 )  # fmt: skip
 Halves = tuple[list[str], list[str]]
@@ -199,6 +199,8 @@ DECAY_MISTAKES: tuple[compare.Mistake, ...] = (
      KIND),
     (lambda names: (halves(names)[0], [n for n in names if n.endswith((".gamma", ".beta"))]),
      "a bias is in neither list: it would not be trained.", "Keep all names."),
+    (lambda names: (halves(names)[0], names), "weights are in both lists.",
+     "Put each parameter into one of them."),
     (lambda names: halves(sorted(names)), "the order of the names has changed.",
      "Keep it, so that all ranks agree."),
 )  # fmt: skip
