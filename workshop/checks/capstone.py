@@ -161,7 +161,7 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
         wrong(f"the script stopped with {error}.",
               place or "Call train(…) in a cell to see the whole error.")  # fmt: skip
     with np.load(out / "seen.npz") as arrays:
-        seen: dict[str, Any] = dict(arrays)
+        seen: dict[str, Any] = dict(arrays) | {"seconds": float(arrays["seconds"])}
     try:
         report = json.loads((out / "report.json").read_text())
     except (OSError, ValueError):
