@@ -106,7 +106,7 @@ def _rate(seen: Seen) -> Iterator[Row]:
     what = f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}."
     if np.ptp(rates[: max(1, int(per_epoch))]) == 0:
         what = f"the learning rate is {rates[0]:.3g} in the whole first epoch."
-    remedy = "Change it with every step: progress includes the fraction of the epoch."
+    remedy = "Look at the argument of learning_rate: it includes the fraction of the epoch."
     yield off.any(), what, remedy
 
 
