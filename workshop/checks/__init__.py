@@ -5,5 +5,5 @@ progress, `ask` and `use` are the calls of a learner, and `ex01` … are the che
 
 A check is the function of an exercise's name in its notebook's module: `ex03.shard` is
 `checks/ex03.py:shard`. It raises `compare.Wrong` with a diagnosis, or returns a sentence about what
-is right. A module's TABLES hold the known mistakes. The hints are in `hints.md`.
+is right. The table SHARD_MISTAKES holds its known mistakes. The hints are in `hints.md`.
 """

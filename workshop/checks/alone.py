@@ -101,8 +101,7 @@ def undefined(source: str) -> str:
     Python itself would find it only in the middle of a run.
     """
     cell = symtable.symtable(source, "cell", "exec")
-    defined = {symbol.get_name() for symbol in cell.get_symbols() if symbol.is_assigned()}
-    defined |= {symbol.get_name() for symbol in cell.get_symbols() if symbol.is_imported()}
+    defined = {s.get_name() for s in cell.get_symbols() if s.is_assigned() or s.is_imported()}
     tables = [] if "import *" in source else cell.get_children()
     for table in tables:
         tables += table.get_children()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from html import escape
 from typing import Any
 
@@ -43,7 +44,7 @@ def check(name: str, answer: Any) -> None:
     first, then = result.lines
     kind = "box" if result.passed else "box warn"
     html = f'<div class="{kind}"><b>{escape(first)}</b><br>{escape(then.strip())}</div>'
-    output.show(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **result.record}})
+    output.show(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **asdict(result)}})
 
 
 def hint(name: str) -> None:

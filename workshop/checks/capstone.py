@@ -56,28 +56,25 @@ class Case:
 
 @dataclass(frozen=True)
 class Seen:
-    """The observation of a run, with a row for each image in a forward pass.
+    """The observation of a run: its seconds, the rate of each step, and its report.
 
-    `number` is the place of the image in the Case, or -1 if it is none of its images; `of` is the
-    place of its pass in `passes`.
+    The other arrays have a row for each image in a forward pass: `number` is the place of the image
+    in the Case, or -1 if it is none of its images; `of` is the number of the pass, and `step` how
+    many steps were taken before it.
     """
 
     seconds: float
-    passes: list[dict[str, Any]]
-    rates: list[float]
+    rates: np.ndarray
+    report: Any
+    number: np.ndarray
     prints: np.ndarray
     logits: np.ndarray
-    number: np.ndarray
     of: np.ndarray
-    report: Any
-
-    def column(self, key: str) -> np.ndarray:
-        """Return a property of the pass, for every row."""
-        return np.array([entry[key] for entry in self.passes])[self.of]
-
-    @property
-    def trained(self) -> np.ndarray:
-        return self.column("trained").astype(bool)
+    step: np.ndarray
+    trained: np.ndarray
+    evaluating: np.ndarray
+    parameters: np.ndarray
+    size: np.ndarray
 
     @property
     def ips(self) -> float:
@@ -125,10 +122,8 @@ def prints(pixels: np.ndarray) -> np.ndarray:
 
 def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return the place of the nearest known print for each one, -1 if all are far."""
-    if found.shape[1] != known.shape[1]:
-        return np.full(len(found), -1)
     square = (found**2).sum(1)[:, None] + (known**2).sum(1) - 2 * found @ known.T
-    difference = np.sqrt(np.maximum(square, 0) / found.shape[1])
+    difference = np.sqrt(np.maximum(square, 0) / known.shape[1])
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
@@ -165,15 +160,13 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
         error, place = recipes.script_error((out / "failed.txt").read_text(), script)
         wrong(f"the script stopped with {error}.",
               place or "Call train(…) in a cell to see the whole error.")  # fmt: skip
-    seen: dict[str, Any] = json.loads((out / "seen.json").read_text())
-    with np.load(out / "seen.npz", allow_pickle=False) as arrays:
-        seen |= dict(arrays)
+    with np.load(out / "seen.npz") as arrays:
+        seen: dict[str, Any] = dict(arrays) | {"seconds": float(arrays["seconds"])}
     try:
-        seen["report"] = json.loads((out / "report.json").read_text())
+        report = json.loads((out / "report.json").read_text())
     except (OSError, ValueError):
-        seen["report"] = None
-    of = np.repeat(np.arange(len(seen["passes"])), [entry["rows"] for entry in seen["passes"]])
-    return Seen(number=recognised(seen["prints"], prints(case.pixels)), of=of.astype(int), **seen)
+        report = None
+    return Seen(number=recognised(seen["prints"], prints(case.pixels)), report=report, **seen)
 
 
 def baseline() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,24 +19,22 @@ Row = tuple[Any, str, str]  # a problem, if the first item is true
 
 def problems(seen: Seen, case: Case) -> list[Problem]:
     """Return all that is wrong with a run, the most basic first."""
-    groups = [_network(seen), _pixels(seen, case), _training(seen, case), _learns(seen, case)]
-    for rows in groups:  # each relies on the ones before it
-        if found := [(what, remedy) for true, what, remedy in rows if true]:
+    for rows in (_network, _pixels, _training, _learns):  # each relies on the ones before it
+        if found := [(what, remedy) for true, what, remedy in rows(seen, case) if true]:
             return found
     return []
 
 
-def _network(seen: Seen) -> Iterator[Row]:
+def _network(seen: Seen, case: Case) -> Iterator[Row]:
     remedy = "Do everything in `train(data, out)`, with `net(x)` and `loss.backward()`."
-    trained = seen.passes and seen.rates and seen.trained.any()
-    yield not trained, "no image was trained on.", remedy
+    yield not (seen.trained.any() and len(seen.rates)), "no image was trained on.", remedy
     remedy = "Look at the loss, and at the learning rate."
     finite = np.isfinite(seen.logits).all()
     yield not finite, "the logits are not finite: the training has diverged.", remedy
-    for count in {entry["parameters"] for entry in seen.passes} - {PARAMETERS}:
+    for count in {*seen.parameters.tolist()} - {PARAMETERS}:
         what = f"the network has {count:,} parameters instead of {PARAMETERS:,}."
         yield True, what, "Don't change Net: a different network is a different task."
-    for high, wide in {tuple(entry["size"]) for entry in seen.passes} - {(SIZE, SIZE)}:
+    for high, wide in {*map(tuple, seen.size.tolist())} - {(SIZE, SIZE)}:
         what = f"images of {high} × {wide} pixels go into the network."
         yield True, what, f"Resize them to {SIZE} × {SIZE}: smaller ones are a different task."
 
@@ -45,25 +42,12 @@ def _network(seen: Seen) -> Iterator[Row]:
 def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
     """Check that every row is one of the images, with the right pixels."""
     strange = seen.number < 0
-    if not strange.any():
-        return
-    mean, std = (np.array(x, np.float32)[:, None, None] for x in (capstone.MEAN, capstone.STD))
-    raw = case.pixels * std + mean
-    what = f"{strange.sum():,} of {len(strange):,} images in the network are not from the files."
-    mistakes = {
-        "red and blue are swapped.": (raw[:, ::-1] - mean) / std,
-        "the pixels are not normalised.": raw,
-        "the pixels range from 0 to 1.": raw / 255,
-        "MEAN and STD are for pixels from 0 to 255, but yours range from 0 to 1.": (
-            raw / 255 - mean
-        )
-        / std,
-    }
-    for text, pixels in mistakes.items():
-        known = capstone.recognised(seen.prints[strange], capstone.prints(pixels)) >= 0
-        what = text if known.mean() > 0.8 else what
-    remedy = "Feed (x − MEAN) / STD of RGB, 0 to 255: the whole image, resized to"
-    yield True, what, f"{remedy} {SIZE} × {SIZE}."
+    yield (
+        strange.any(),
+        f"{strange.sum():,} of {len(strange):,} images in the network have other pixels than the"
+        " files.",
+        f"Feed (x − MEAN) / STD of RGB, 0 to 255: the whole image, resized to {SIZE} × {SIZE}.",
+    )
 
 
 def _training(seen: Seen, case: Case) -> Iterator[Row]:
@@ -72,20 +56,22 @@ def _training(seen: Seen, case: Case) -> Iterator[Row]:
     yield leaked, what, "List only the files in DATA/train."
     yield from _epochs(seen, case)
     yield from _rate(seen)
-    evaluating = seen.column("evaluating").astype(bool)
-    yield (
-        evaluating[seen.trained].any(),
-        "the network is trained in evaluation mode, so batch norm does not learn.",
-        "Call net.eval() before each validation and net.train() after it.",
+    remedy = "Call net.eval() before each validation and net.train() after it."
+    what = "the network is trained in evaluation mode, so batch norm does not learn."
+    yield seen.evaluating[seen.trained].any(), what, remedy
+    what = (
+        "the network validates in training mode, so batch norm uses the statistics of the batch"
+        " and learns from validation images."
     )
-    yield (
-        not evaluating[~seen.trained & (seen.number >= case.train)].all(),
-        "the network validates in training mode, so batch norm uses the statistics of the"
-        " batch and learns from validation images.",
-        "Call net.eval() before the validation and net.train() after it.",
-    )
+    yield not seen.evaluating[_validating(seen, case)].all(), what, remedy
     if not leaked:  # otherwise it is unclear which passes are the validation
         yield from _report(seen, case)
+
+
+def _validating(seen: Seen, case: Case) -> np.ndarray:
+    """Return for every row whether it is of a validation."""
+    found: np.ndarray = ~seen.trained & (seen.number >= case.train)
+    return found
 
 
 def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
@@ -101,12 +87,9 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
         "Use each once per epoch, including those of a smaller last step.",
     )
     twice = max(len(epoch) - len(np.unique(epoch)) for epoch in epochs)
-    yield (
-        full and twice,
-        f"in one epoch, {twice} of {case.train} images are repeated and others are missing.",
-        "Shuffle once per epoch, then take the images in order.",
-    )
-    largest = max(Counter(seen.column("step")[seen.trained].tolist()).values())
+    what = f"in one epoch, {twice} of {case.train} images are repeated and others are missing."
+    yield full and twice, what, "Shuffle once per epoch, then take the images in order."
+    largest = np.bincount(seen.step[seen.trained]).max()
     remedy = f"Take {BATCH}: a larger batch is a different task."
     yield largest > BATCH, f"a step trains on {largest} images.", remedy
     alike = all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:])
@@ -116,22 +99,15 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
 
 def _rate(seen: Seen) -> Iterator[Row]:
     """Check the learning rate of each step, for the progress at its begin or its end."""
-    rates, per_epoch = np.array(seen.rates), len(seen.rates) / EPOCHS
+    rates, per_epoch = seen.rates, len(seen.rates) / EPOCHS
     asked = [[rate((i + end) / per_epoch) for end in (0, 1)] for i in range(len(rates))]
-    low, high = np.min(asked, 1) - 1e-4, np.max(asked, 1) + 1e-4
-    off = (rates < low) | (rates > high)
-    constant = np.ptp(rates[: int(per_epoch)]) == 0
-    yield (
-        off.any() and constant,
-        f"the learning rate is {rates[0]:.3g} in the whole first epoch.",
-        "Change it with every step: progress includes the fraction of the epoch.",
-    )
+    off = (rates < np.min(asked, 1) - 1e-4) | (rates > np.max(asked, 1) + 1e-4)
     i = int(off.argmax())
-    yield (
-        off.any() and not constant,
-        f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}.",
-        "Look at the argument of learning_rate: the function is correct.",
-    )
+    what = f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}."
+    if np.ptp(rates[: max(1, int(per_epoch))]) == 0:
+        what = f"the learning rate is {rates[0]:.3g} in the whole first epoch."
+    remedy = "Look at the argument of learning_rate: it includes the fraction of the epoch."
+    yield off.any(), what, remedy
 
 
 def rate(progress: float) -> float:
@@ -160,18 +136,13 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
         batches = np.split(rows, np.flatnonzero(np.diff(seen.of[rows])) + 1)
         means = 100 * np.mean([hits[batch].mean() for batch in batches])
         right, right_loss = 100 * hits[rows].mean(), losses[rows].mean()
-        what = f"top-1 of epoch {epoch} is reported as {top1:.2f}%"
-        averaged = abs(top1 - means) < 0.05 < abs(top1 - right)
-        yield (
-            averaged,
-            f"{what}, the mean over batches, but {right:.2f}% of the images are right.",
-            "Sum over all images, and divide once: the last batch is smaller.",
-        )
-        yield (
-            not averaged and not abs(top1 - right) < 0.05,
-            f"{what}, but the network's logits give {right:.2f}%.",
-            "Compute it from the logits of the validation images and their labels.",
-        )
+        why = f"but the network's logits give {right:.2f}%."
+        remedy = "Compute it from the logits of the validation images and their labels."
+        if abs(top1 - means) < 0.05:
+            why = f"the mean over batches, but {right:.2f}% of the images are right."
+            remedy = "Sum over all images, and divide once: the last batch is smaller."
+        what = f"top-1 of epoch {epoch} is reported as {top1:.2f}%, {why}"
+        yield not abs(top1 - right) < 0.05, what, remedy
         yield (
             not np.isclose(loss, right_loss, rtol=2e-3),
             f"the validation loss of epoch {epoch} is reported as {loss:.4g}, but the network's"
@@ -182,8 +153,8 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
 
 def _validations(seen: Seen, case: Case) -> list[np.ndarray]:
     """Return the rows of each validation, in the order of the epochs."""
-    rows = np.flatnonzero(~seen.trained & (seen.number >= case.train))
-    after = np.rint(seen.column("step")[rows] * EPOCHS / max(1, len(seen.rates)))
+    rows = np.flatnonzero(_validating(seen, case))
+    after = np.rint(seen.step[rows] * EPOCHS / len(seen.rates))
     return [rows[after == epoch + 1] for epoch in range(EPOCHS)]
 
 

@@ -138,12 +138,11 @@ def predicted(
     if missing := [key for key in right if str(key) not in given]:
         wrong(f"the value for {missing[0]} is missing.", f"Write one for each: {example}.")
     got = {key: like(given[str(key)], form, str(key)) for key, form in right.items()}
-    if all(same(got[key], right[key], rel_tol) for key in right):
-        return
-    for mistake, diagnosis, then in mistakes:
+    off = [key for key in right if not same(got[key], right[key], rel_tol)]
+    for mistake, diagnosis, then in mistakes if off else ():
         if all(same(got[key], value, rel_tol / 20) for key, value in mistake.items()):
             wrong(diagnosis, then)
-    for key in right:
+    for key in off:
         for value, asked in zip(np.ravel(got[key]), np.ravel(right[key]), strict=True):
             if not same(value, asked, rel_tol):
                 which = "too high" if value > asked else "too low"
@@ -183,11 +182,11 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
     """
     before = snapshot(arguments)
     result = answer(*arguments)
-    for place, (old, new) in enumerate(zip(before, snapshot(arguments), strict=True)):
+    names = inspect.signature(answer).parameters
+    for name, old, new in zip(names, before, snapshot(arguments), strict=False):
         if old != new:
             wrong(
-                f"{parameter(answer, place)} is changed by your function, but its caller still"
-                " needs the old values.",
+                f"`{name}` is changed by your function, but its caller still needs the old values.",
                 "Make a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
             )
     if result is None and not may_be_none:
@@ -207,15 +206,6 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
     return value
-
-
-def parameter(answer: Callable[..., Any], place: int) -> str:
-    """Return a function's name for its argument: "`order`", else "argument 1"."""
-    try:
-        names = list(inspect.signature(answer).parameters)
-    except (TypeError, ValueError):
-        names = []
-    return f"`{names[place]}`" if place < len(names) else f"argument {place + 1}"
 
 
 # --- reading values -------------------------------------------------------------------------------
@@ -259,8 +249,6 @@ def number(value: Any, what: str = "the answer") -> float:
         if isinstance(value, str | bytes | bytearray):
             raise TypeError
         found = float(value)
-    except OverflowError:  # an integer of more than 308 digits
-        found = math.inf
     except (TypeError, ValueError):
         wrong(f"{what} is {kind_of(value, 'a number')}.", "A number is asked for.")
     if not math.isfinite(found):
@@ -273,7 +261,7 @@ def whole(value: Any, what: str = "the answer") -> int:
     found = number(value, what)
     if not found.is_integer():
         wrong(f"{what} is {found:g}, and should be a whole number.", "Compute with // and not /.")
-    return int(value) if isinstance(value, int) else int(found)
+    return int(found)
 
 
 def numbers(value: Any, what: str = "the answer") -> np.ndarray:

@@ -13,14 +13,15 @@ import inspect
 import linecache
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+import traceback
+from dataclasses import dataclass
 from typing import Any
 
 from workshop.checks import compare, table
 
 PASSED, WRONG, NOT_ATTEMPTED, ERROR = OUTCOMES = ("passed", "wrong", "not attempted", "error")
 MARKS = {PASSED: "✓", WRONG: "✗", NOT_ATTEMPTED: "○", ERROR: "✗"}
+HOW = ("passed:", "is not right yet:", "is not attempted yet:", "stopped with")
 
 
 @dataclass(frozen=True)
@@ -38,24 +39,13 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Return True for a right answer."""
         return self.outcome == PASSED
 
     @property
     def lines(self) -> tuple[str, str]:
         """Return the two lines that the learner reads."""
-        how = {
-            PASSED: "passed:",
-            WRONG: "is not right yet:",
-            NOT_ATTEMPTED: "is not attempted yet:",
-            ERROR: "stopped with",
-        }[self.outcome]
+        how = HOW[OUTCOMES.index(self.outcome)]
         return f"{MARKS[self.outcome]} {self.exercise} {how} {self.said}", f"  {self.then}"
-
-    @property
-    def record(self) -> dict[str, str]:
-        """Return the fields as a dictionary."""
-        return asdict(self)
 
 
 def judge(name: str, answer: Any) -> Result:
@@ -100,15 +90,9 @@ def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
         said = f"the check cannot use this answer ({what})."
         return Result(name, WRONG, said, f"Compare its form with the one asked for; {hint}")
     names = [item.name for item in table.of_notebook(exercise.notebook)]
-    following = [*names[names.index(name) + 1 :], ""][0]
-    then = f"Next: {following}." if following else "That was the last one of this notebook."
+    following = names[names.index(name) + 1 :]
+    then = f"Next: {following[0]}." if following else "That was the last one of this notebook."
     return Result(name, PASSED, said, then, share=1.0)
-
-
-def not_ready(name: str, answer: Any) -> str:
-    """Return why an answer cannot be run yet, as the end of a sentence; empty if it can."""
-    lacks = table.find(name).lacks
-    return f"it needs {lacks}." if lacks else unanswered(answer)
 
 
 def unanswered(answer: Any) -> str:
@@ -116,18 +100,7 @@ def unanswered(answer: Any) -> str:
     if inspect.isfunction(answer):
         line = dotted_line(answer)
         return f"`{answer.__name__}` still holds `...` in line {line}." if line else ""
-    return "the answer still holds `...`." if any(item is ... for item in flat(answer)) else ""
-
-
-def flat(value: Any) -> Iterator[Any]:
-    """Yield the values inside containers."""
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple | set):
-        yield value
-        return
-    for item in value:
-        yield from flat(item)
+    return "the answer still holds `...`." if repr(...) in repr(answer) else ""
 
 
 def dotted_line(function: Any) -> int:
@@ -156,15 +129,11 @@ def message(error: BaseException) -> str:
 
 def own_frame(error: BaseException, answer: Any) -> str:
     """Return the innermost line of the learner's code in a traceback, or an empty string."""
-    code = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None
-    if code is None:
-        return ""
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame.f_code
-        if frame.co_filename == code.co_filename:
-            line = linecache.getline(frame.co_filename, trace.tb_lineno).strip()
-            number = trace.tb_lineno - frame.co_firstlineno + 1
-            place = f"In {frame.co_name}, line {number}: `{line}`."
-        trace = trace.tb_next
+    code: Any = getattr(inspect.unwrap(answer), "__code__", None) if callable(answer) else None
+    place = ""
+    for frame, number in traceback.walk_tb(error.__traceback__) if code else ():
+        if frame.f_code.co_filename == code.co_filename:
+            line = linecache.getline(code.co_filename, number).strip()
+            number += 1 - frame.f_code.co_firstlineno
+            place = f"In {frame.f_code.co_name}, line {number}: `{line}`."
     return place

@@ -98,7 +98,6 @@ PAIRS = (  # the first must come before the second; what happens if it does not,
 
 
 def order(answer: Iterable[str]) -> str:
-    """Check the order of the seven stages."""
     if not isinstance(answer, list | tuple | np.ndarray):
         wrong(f"the answer is {compare.kind_of(answer, 'a list')}: it has no order.",
               "Write a list of seven names.")  # fmt: skip
@@ -116,8 +115,6 @@ def order(answer: Iterable[str]) -> str:
 
 # --- ex04.feed ------------------------------------------------------------------------------------
 
-Feed = Callable[[np.ndarray, np.ndarray, int, int, int, int], Any]
-Batch = tuple[np.ndarray, np.ndarray]
 SHAPE = HEIGHT, WIDTH, _ = 4, 6, 3  # of an image
 
 
@@ -128,79 +125,68 @@ def images_of(count: int) -> tuple[np.ndarray, np.ndarray]:
     return images.copy(), (numbers * 7 % 5).astype(np.int32)
 
 
-def feed(answer: Feed) -> str:
+def feed(answer: Callable[..., Any]) -> str:
     """Check two epochs of the dataset on 1 and 2 ranks."""
     for count, size, batch in ((240, 2, 4), (11, 2, 3), (9, 1, 2)):
         images, labels = images_of(count)
         made = [compare.call(answer, images, labels, rank, size, batch, 5) for rank in range(size)]
-        epochs = _two_epochs(made, 2 * count)
+        epochs = [[_read(dataset, labels, batch) for dataset in made] for _ in range(2)]
+        steps = count // (size * batch)
+        case = f"{count} images, {size} ranks, batch {batch}"
         for epoch in epochs:
-            _right_batches(epoch, count, size, batch, count // (size * batch), labels)
+            taken = [len(part) for part in epoch]
+            refuse(
+                (len(set(taken)) > 1, f"the ranks take {', '.join(map(str, taken))} steps"
+                 f" ({case}): the first waits forever.",
+                 "Take count // (size · batch) batches on every rank."),
+                (taken[0] != steps, f"a rank takes {taken[0]} steps ({case}).",
+                 f"It should take {steps}: share the images out, and drop the rest."),
+            )  # fmt: skip
+            _none_twice(epoch, case)
         if count == 240:
             _shuffled(epochs)
     note = "" if "Prefetch" in repr(made[0]) else " Without prefetch at its end, a step may wait."
     return f"two epochs on 1 and 2 ranks: equal steps, no image twice, labels with images.{note}"
 
 
-def _two_epochs(made: list[Any], most: int) -> list[list[list[Batch]]]:
-    """Return the batches of two passes over the ranks' datasets: [epoch][rank][batch]."""
-    if not hasattr(made[0], "as_numpy_iterator"):
-        wrong(f"the answer returns a {type(made[0]).__name__}.", "Return a tf.data.Dataset.")
-    return [[_read(dataset, most) for dataset in made] for _ in range(2)]
+def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
+    """Return the numbers of the images (steps, batch) in one pass over a rank's dataset.
 
-
-def _read(dataset: Any, most: int) -> list[Batch]:
-    batches = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
+    Raises Wrong unless all batches have the right form, pixels and labels.
+    """
+    if not hasattr(dataset, "as_numpy_iterator"):
+        wrong(f"the answer returns a {type(dataset).__name__}.", "Return a tf.data.Dataset.")
+    batches = list(itertools.islice(dataset.as_numpy_iterator(), len(labels) + 1))
     pairs = all(isinstance(batch, tuple) and len(batch) == 2 for batch in batches[:1])
     refuse(
-        (len(batches) > most, "the dataset never ends.", "Leave repeat() out: a pass is an epoch."),
+        (len(batches) > len(labels), "the dataset never ends.",
+         "Leave repeat() out: a pass is an epoch."),
         (not pairs, "an element is not a pair.", "Return (images, labels) in each."),
-    )
-    return batches
-
-
-def _which(batch: Batch) -> np.ndarray:
-    """Return the numbers of the images of a batch."""
-    return np.rint(255 * batch[0][:, 0, 0, 0]).astype(int)
-
-
-def _right_batches(
-    epoch: list[list[Batch]], count: int, size: int, batch: int, steps: int, labels: np.ndarray
-) -> None:
-    case = f"{count} images, {size} ranks, batch {batch}"
-    every = [batch for part in epoch for batch in part]
-    for pixels, given in every:
-        _right_form(pixels, given, batch, case)
-        _right_pixels(pixels, count)
-    off = [np.asarray(given) - labels[_which((pixels, given))] for pixels, given in every]
-    taken = [len(part) for part in epoch]
-    refuse(
-        (len(set(taken)) > 1, f"the ranks take {', '.join(map(str, taken))} steps ({case}): the"
-         " first waits forever.", "Take count // (size · batch) batches on every rank."),
-        (taken[0] != steps, f"a rank takes {taken[0]} steps ({case}).",
-         f"It should take {steps}: share the images out, and drop the rest."),
-        (np.any(off) and len(np.unique(off)) == 1, "the labels are off by one.",
-         "Pass them on as they are: the records count classes from 0, and so does the loss."),
-        (np.any(off), "images and labels are out of step.", "Shuffle the pairs, not each alone."),
-        (len(np.unique(_numbers(epoch))) < len(_numbers(epoch)),
-         f"an image is read twice in an epoch ({case}).",
-         "Share them out with shard(size, rank), before you shuffle."),
     )  # fmt: skip
+    for pixels, given in batches:
+        _right_form(pixels, given, batch)
+        _right_pixels(pixels, len(labels))
+    numbers = np.array([np.rint(255 * pixels[:, 0, 0, 0]) for pixels, _ in batches], int)
+    numbers = numbers.reshape(-1, batch)
+    off = np.array([given for _, given in batches], int).reshape(-1, batch) - labels[numbers]
+    refuse(
+        (off.any() and np.ptp(off) == 0, "the labels are off by one.",
+         "Pass them on as they are: the records count classes from 0, and so does the loss."),
+        (off.any(), "images and labels are out of step.", "Shuffle the pairs, not each alone."),
+    )  # fmt: skip
+    return numbers
 
 
-def _numbers(epoch: list[list[Batch]]) -> list[int]:
-    return [number for part in epoch for batch in part for number in _which(batch).tolist()]
-
-
-def _right_form(pixels: np.ndarray, labels: Any, batch: int, case: str) -> None:
+def _right_form(pixels: np.ndarray, labels: Any, batch: int) -> None:
+    labels = np.asarray(labels)
     refuse(
         (pixels.shape == (batch, WIDTH, HEIGHT, 3), f"images of {HEIGHT} rows and {WIDTH} columns"
          f" come as {pixels.shape[1:]}: height and width are exchanged.",
          "Reshape to (height, width, 3): the pixels of a row follow each other."),
-        (pixels.shape != (batch, *SHAPE), f"a batch of images is {pixels.shape} ({case}).",
+        (pixels.shape != (batch, *SHAPE), f"a batch of images is {pixels.shape}.",
          f"It should be {(batch, *SHAPE)}: batch(batch, drop_remainder=True)."),
-        (np.shape(labels) != (batch,) or np.asarray(labels).dtype.kind not in "iu",
-         f"the labels of a batch are {np.asarray(labels).dtype}, {np.shape(labels)}.",
+        (labels.shape != (batch,) or labels.dtype.kind not in "iu",
+         f"the labels of a batch are {labels.dtype}, {labels.shape}.",
          f"They should be whole numbers, ({batch},): tf.cast(label, tf.int32)."),
     )  # fmt: skip
 
@@ -215,10 +201,17 @@ def _right_pixels(pixels: np.ndarray, count: int) -> None:
         wrong("the images are not their bytes divided by 255.", remedy)
 
 
-def _shuffled(epochs: list[list[list[Batch]]]) -> None:
+def _none_twice(epoch: list[np.ndarray], case: str) -> None:
+    numbers = np.concatenate(epoch)
+    if len(np.unique(numbers)) < numbers.size:
+        wrong(f"an image is read twice in an epoch ({case}).",
+              "Share them out with shard(size, rank), before you shuffle.")  # fmt: skip
+
+
+def _shuffled(epochs: list[list[np.ndarray]]) -> None:
     """Raise Wrong unless images come in a new order in each epoch, and from all over the files."""
     for parts in zip(*epochs, strict=True):  # of one rank
-        order, second = (_numbers([part]) for part in parts)
+        order, second = (part.ravel().tolist() for part in parts)
         # with a buffer of k images none comes k places early
         place = {number: i for i, number in enumerate(sorted(order))}
         buffer = 1 + max(place[number] - i for i, number in enumerate(order))
@@ -246,30 +239,23 @@ def recipe(answer: Callable[..., Any]) -> str:
         with tempfile.TemporaryDirectory(prefix="records-") as folder, compare.time_limit():
             files = recipes.write(Path(folder) / "records", planes, labels, shards)
             made = [compare.call(answer, list(files), r, size, batch, 5) for r in range(size)]
-            epochs = _two_epochs(made, 2 * count)
+            epochs = [[_read(dataset, labels, batch) for dataset in made] for _ in range(2)]
         split = [len(part) for part in np.array_split(np.arange(count), shards)]
         # the steps follow from the smallest share, of whole shards
         share = min(sum(split[rank::size]) for rank in range(size)) // batch
         for epoch in epochs:
             steps = min(len(part) for part in epoch)
             epoch = [part[:steps] for part in epoch]  # as the script takes them
-            _right_batches(epoch, count, size, batch, steps, labels)
-            _whole_files(epoch, np.cumsum(split))
-            if steps < share:
-                wrong(f"a rank returns {steps} batches of {batch}: {count} records on {size} ranks"
-                      f" make {share} (from {shards} shards).",
-                      "Read every shard of the rank to its end: interleave opens them all."
-                      )  # fmt: skip
+            _none_twice(epoch, f"{count} images, {size} ranks, batch {batch}")
+            read = [{*np.searchsorted(np.cumsum(split), part.ravel(), "right")} for part in epoch]
+            refuse(
+                (any(a & b for a, b in itertools.combinations(read, 2)),
+                 "every rank opens every file and throws away the records of the others.",
+                 "Shard the names of the files, before any of them is opened."),
+                (steps < share, f"a rank returns {steps} batches of {batch}: {count} records on"
+                 f" {size} ranks make {share} (from {shards} shards).",
+                 "Read every shard of the rank to its end: interleave opens them all."),
+            )  # fmt: skip
         if count == CASES[0][0]:
             _shuffled([[part[:share] for part in epoch] for epoch in epochs])
     return recipes.tfrecord(answer)
-
-
-def _whole_files(epoch: list[list[Batch]], ends: np.ndarray) -> None:
-    """Raise Wrong if records of one file come on two ranks; `ends` has where each file ends."""
-    files = [{*np.searchsorted(ends, _numbers([part]), "right")} for part in epoch]
-    if any(a & b for a, b in itertools.combinations(files, 2)):
-        wrong(
-            "every rank opens every file and throws away the records of the others.",
-            "Shard the names of the files, before any of them is opened.",
-        )

@@ -17,13 +17,13 @@ import numpy as np
 
 from rn50lib.data.source import open_source
 from workshop import output
-from workshop.checks import compare, engine
+from workshop.checks import compare, engine, table
 from workshop.checks.compare import wrong
 
 Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
 COUNT, WIDTH, HEIGHT, SIDE = 64, 256, 192, 64
 DARK, LIGHT, STEP = 32, 224, 3  # where the ramps begin and end, and blue from image to image
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN, STD = np.reshape([0.485, 0.456, 0.406, 0.229, 0.224, 0.225], (2, 3, 1, 1))
 MIDDLE = slice(4, SIDE - 4)  # away from the edges, which resizing repeats
 BLURRED = 0.25  # levels by which an average over a JPEG's pixels may be off
 
@@ -80,7 +80,7 @@ def run(
         text = textwrap.shorten(in_short(error).rpartition(" failed: ")[2], 200, placeholder=" …")
         wrong(f"DALI refuses the graph: {text}", "This graph runs on the CPU, without a GPU.")
     images, found = (np.concatenate(values) for values in zip(*batches, strict=True))
-    return images, found.reshape(len(found), -1).squeeze(1) if found.size == len(found) else found
+    return images, found.ravel()
 
 
 def dense(values: Any) -> np.ndarray:
@@ -106,8 +106,7 @@ def possible(levels: np.ndarray) -> bool:
 
 def original(pixels: np.ndarray) -> np.ndarray:
     """Return normalised images (n, 3, SIDE, SIDE) as levels from 0 to 255."""
-    mean, std = (np.reshape(values, (3, 1, 1)) for values in (MEAN, STD))
-    levels: np.ndarray = 255 * (pixels * std + mean)
+    levels: np.ndarray = 255 * (pixels * STD + MEAN)
     return levels
 
 
@@ -119,15 +118,13 @@ def numbers(pixels: np.ndarray) -> np.ndarray:
 def crops(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return width and height of each crop in pixels of its image; negative if mirrored."""
     levels = original(pixels)
-    across, down = levels[:, 0].mean(1), levels[:, 1].mean(2)
-    return _extent(across, WIDTH), _extent(down, HEIGHT)
-
-
-def _extent(ramps: np.ndarray, length: int) -> np.ndarray:
-    """Return how many pixels of an image the SIDE pixels of each ramp (n, SIDE) cover."""
-    slope = np.polyfit(np.arange(SIDE)[MIDDLE], ramps[:, MIDDLE].T, 1)[0]
-    extent: np.ndarray = slope * SIDE * (length - 1) / (LIGHT - DARK)
-    return extent
+    ramps = ((levels[:, 0].mean(1), WIDTH), (levels[:, 1].mean(2), HEIGHT))
+    width, height = (
+        np.polyfit(np.arange(SIDE)[MIDDLE], ramp[:, MIDDLE].T, 1)[0] * SIDE * (length - 1)
+        / (LIGHT - DARK)
+        for ramp, length in ramps
+    )  # fmt: skip
+    return width, height
 
 
 # --- what a learner sees --------------------------------------------------------------------------
@@ -135,7 +132,8 @@ def _extent(ramps: np.ndarray, length: int) -> np.ndarray:
 
 def show(graph: Graph, data_root: Path, count: int = 8) -> None:
     """Draw road signs as the learner's graph returns them, with the normalisation undone."""
-    if left := engine.not_ready("ex05.graph", graph):
+    lacks = table.find("ex05.graph").lacks
+    if left := f"it needs {lacks}." if lacks else engine.unanswered(graph):
         print(f"Not run: {left}")
         return
     source = open_source(data_root, "train", "files")

@@ -60,8 +60,6 @@ RATE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda *run: statistics.harmonic_mean(rates(*run)),
      "the harmonic mean counts an iteration of 8 images as much as one of 32.",
      "Divide total images by total seconds: the mean is right for equal work only."),
-    (lambda *run: 1 / total_rate(*run), "these are seconds per image.",
-     "Divide images by seconds."),
 )  # fmt: skip
 
 
@@ -114,7 +112,6 @@ EXCHANGES: tuple[tuple[float, list[float], list[float]], ...] = (
 
 
 def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
-    """Check the efficiency of EXCHANGES."""
     compare.examine(
         answer, EXCHANGES, lambda *case: case[0] / step_seconds(*case), OVERLAP_MISTAKES
     )
@@ -207,6 +204,3 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
           f" {seen.ips:.0f} per second.")  # fmt: skip
     for name, values in (seen.report or {}).items():
         print(f"The script reports {name}: {', '.join(f'{value:.3g}' for value in values)}")
-
-
-TABLES = {"rate": RATE_MISTAKES, "ring": RING_MISTAKES, "overlap": OVERLAP_MISTAKES}

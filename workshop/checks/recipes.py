@@ -50,49 +50,35 @@ print(f"rank {hvd.rank()}: loss {float(loss):.3f}")
 """
 MISSING = {  # a change: what is wrong without it, and what to do
     "start": ("Horovod is not started", "Change 1: hvd.init(), before anything else of Horovod."),
-    "share": (
-        "the ranks do not share the images",
-        "Change 2: each rank takes its own part: order[hvd.rank() :: hvd.size()].",
-    ),
-    "rate": (
-        "the learning rate is not scaled",
-        "Change 3: as many times the rate as there are ranks, lr * hvd.size().",
-    ),
-    "average": (
-        "the gradients are not averaged",
-        "Change 4: hvd.DistributedOptimizer(optimizer, net.named_parameters()) averages them in"
-        " step(); it is the one to call.",
-    ),
-    "alike": (
-        "the ranks do not start alike",
-        "Change 5: hvd.broadcast_parameters(net.state_dict(), root_rank=0), before the first step.",
-    ),
-    "writes": (
-        "not only rank 0 writes",
-        "Change 6: `if hvd.rank() == 0:` before what is written.",
-    ),
-}
+    "share": ("the ranks do not share the images",
+              "Change 2: each rank takes its own part: order[hvd.rank() :: hvd.size()]."),
+    "rate": ("the learning rate is not scaled",
+             "Change 3: as many times the rate as there are ranks, lr * hvd.size()."),
+    "average": ("the gradients are not averaged",
+                "Change 4: hvd.DistributedOptimizer(optimizer, net.named_parameters()) averages"
+                " them in step(); it is the one to call."),
+    "alike": ("the ranks do not start alike", "Change 5: hvd.broadcast_parameters(net.state_dict(),"
+              " root_rank=0), before the first step."),
+    "writes": ("not only rank 0 writes", "Change 6: `if hvd.rank() == 0:` before what is written."),
+}  # fmt: skip
 
 
-def draw_signs(path: Path, count: int = IMAGES) -> Path:
-    """Write a file with `count` small images of two signs, a red disc and a yellow triangle.
+def signs(folder: Path | None = None) -> Path:
+    """Write small images of two signs, a red disc and a yellow triangle; return the file.
 
-    It holds `images` (count, 3, SIDE, SIDE), float32 from 0 to 1, and `labels` (count,).
+    It holds `images` (IMAGES, 3, SIDE, SIDE), float32 from 0 to 1, and `labels` (IMAGES,), and is
+    by default in a temporary folder.
     """
+    path = (folder or Path(tempfile.mkdtemp(prefix="signs-"))) / "signs.npz"
     draw = np.random.default_rng(0)
-    labels = np.arange(count) % 2
+    labels = np.arange(IMAGES) % 2
     y, x = np.mgrid[:SIDE, :SIDE] / (SIDE - 1) - 0.5
     disc, triangle = x**2 + y**2 < 0.16, (y < 0.4) & (2 * np.abs(x) < y + 0.4)
-    images = draw.random((count, 3, SIDE, SIDE), np.float32) * 0.6
+    images = draw.random((IMAGES, 3, SIDE, SIDE), np.float32) * 0.6
     images[labels == 0, 0] += 0.4 * disc
     images[labels == 1, :2] += 0.4 * triangle
     np.savez(path, images=images, labels=labels)
     return path
-
-
-def signs() -> Path:
-    """Write the images of the exercise to a temporary folder; return the file."""
-    return draw_signs(Path(tempfile.mkdtemp(prefix="signs-")) / "signs.npz")
 
 
 def horovod(answer: Callable[..., Any]) -> str:
@@ -128,7 +114,7 @@ def run(answer: Callable[..., Any], end: str = CALL) -> verdict.Result:
         folder = Path(name)
         script = folder / "train.py"
         script.write_text(alone.cell_of(answer) + end, encoding="utf-8")
-        with np.load(draw_signs(folder / "signs.npz")) as file:
+        with np.load(signs(folder)) as file:
             images, labels = file["images"], file["labels"]
         (folder / "out").mkdir()
         if end == READING:

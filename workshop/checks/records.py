@@ -7,6 +7,7 @@ a class that shares one checkout.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,13 @@ def load(notebook: str) -> dict[str, Record]:
     """Return the records of "ex03" by exercise; none without a readable file."""
     try:
         found = json.loads((answers_home() / f"{notebook}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return {name: dict(item) for name, item in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):  # what is damaged counts as empty
         return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: item for name, item in found.items() if isinstance(item, dict)}
 
 
-def update(name: str, **values: Any) -> Record:
-    """Set fields in the record of an exercise; returns the record.
-
-    Prints a warning if the folder cannot be written.
-    """
+def update(name: str, **values: Any) -> None:
+    """Set fields in the record of an exercise; print a warning if that is impossible."""
     notebook = name[:4]
     found = load(notebook)
     found[name] = found.get(name, {}) | values
@@ -50,10 +46,9 @@ def update(name: str, **values: Any) -> Record:
         write_json(answers_home() / f"{notebook}.json", found)
     except UserError as problem:
         print(f"Your progress is not kept ({problem}): set RN50_RUNS to a writable folder.")
-    return found[name]
 
 
-def store(result: Result) -> Record:
+def store(result: Result) -> None:
     """Record a result. A passed exercise stays passed, with the help taken until then."""
     before = load(result.exercise[:4]).get(result.exercise, {})
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -62,4 +57,4 @@ def store(result: Result) -> Record:
     if result.passed and not before.get("passed_at"):
         help_ = {"hints": before.get("hints", 0), "solution": bool(before.get("solution"))}
         fields |= {"passed_at": now, "passed_with": help_}
-    return update(result.exercise, **result.record, **fields)
+    update(result.exercise, **asdict(result), **fields)

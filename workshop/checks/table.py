@@ -14,14 +14,8 @@ from typing import Any
 
 from rn50lib.errors import UserError
 
-FILL, HUNT, PREDICT, TEST, TUNE = KINDS = (
-    "fill in",
-    "find the bug",
-    "predict, then measure",
-    "write the test",
-    "tune to a target",
-)
-DIFFICULTIES = ("easy", "medium", "hard")
+FILL, HUNT, PREDICT = "fill in", "find the bug", "predict, then measure"
+TEST, TUNE = "write the test", "tune to a target"
 PACKAGES = {
     "horovod": "Horovod",
     "nvidia.dali": "DALI",
@@ -108,8 +102,7 @@ EXERCISES = (
     Exercise("ex02.decay", "decay_groups", FILL, "easy", 8,
              "keep weight decay away from batch norm and biases"),
     Exercise("ex02.tune", "settings", TUNE, "hard", 10,
-             "tune learning rate and momentum to cross a valley in 60 steps",
-             function=False),
+             "tune learning rate and momentum to cross a valley in 60 steps", function=False),
     Exercise("ex03.shard", "shard", FILL, "medium", 10,
              "read different images on every rank, with the same number of steps"),
     Exercise("ex03.start", "broadcast_start", FILL, "easy", 6,
@@ -123,22 +116,18 @@ EXERCISES = (
              "turn a script for one GPU into one for many, by recipe 1", needs="horovod",
              launches=True),
     Exercise("ex04.hunt", "wrong_lines", HUNT, "hard", 15,
-             "find eight mistakes in a hastily parallelised script",
-             function=False),
+             "find eight mistakes in a hastily parallelised script", function=False),
     Exercise("ex04.order", "stages", FILL, "medium", 8,
-             "put the stages of an input pipeline into a correct and fast order",
-             function=False),
+             "put the stages of an input pipeline into a correct and fast order", function=False),
     Exercise("ex04.feed", "dataset", FILL, "hard", 15,
              "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
     Exercise("ex04.recipe", "read", FILL, "hard", 20,
              "read TFRecord files on many ranks with TensorFlow, by recipe 2", needs="tensorflow",
              launches=True),
     Exercise("ex05.bottleneck", "rates", PREDICT, "medium", 10,
-             "predict how fast loader and device are together, then measure them",
-             function=False),
+             "predict how fast loader and device are together, then measure them", function=False),
     Exercise("ex05.graph", "graph", FILL, "hard", 16,
-             "build a DALI graph that reads, crops, mirrors and normalises",
-             needs="nvidia.dali"),
+             "build a DALI graph that reads, crops, mirrors and normalises", needs="nvidia.dali"),
     Exercise("ex05.exact", "valid", FILL, "medium", 10,
              "count every image once in a validation with padded batches"),
     Exercise("ex06.memory", "megabytes", PREDICT, "medium", 8,
@@ -147,8 +136,7 @@ EXERCISES = (
     Exercise("ex06.scaler", "loss_scale_update", FILL, "medium", 10,
              "write the rule that finds the loss scale"),
     Exercise("ex06.step", "train_step", HUNT, "hard", 14,
-             "find out why a training step is too large, too small and infinite",
-             needs="torch"),
+             "find out why a training step is too large, too small and infinite", needs="torch"),
     Exercise("ex06.layout", "strides", FILL, "medium", 8,
              "compute the strides of NCHW and NHWC, with channels padded"),
     Exercise("ex07.percentile", "percentile", FILL, "easy", 8,
@@ -173,20 +161,14 @@ EXERCISES = (
 
 def find(name: str) -> Exercise:
     """Return the exercise of a name such as "ex03.shard". Raises UserError for an unknown one."""
-    for item in EXERCISES:
-        if item.name == name:
-            return item
-    names = [item.name for item in EXERCISES]
-    near = difflib.get_close_matches(str(name), names, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-    raise UserError(f"no exercise is called {name!r}: {hint}")
+    found = {item.name: item for item in EXERCISES}
+    if name not in found:
+        near = difflib.get_close_matches(str(name), found, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(found)}"
+        raise UserError(f"no exercise is called {name!r}: {hint}")
+    return found[name]
 
 
 def of_notebook(notebook: str) -> tuple[Exercise, ...]:
     """Return the exercises of "ex03", in order."""
     return tuple(item for item in EXERCISES if item.notebook == notebook)
-
-
-def notebooks() -> list[str]:
-    """Return the numbers of the exercise notebooks: ex01, ex02 and so on."""
-    return list(dict.fromkeys(item.notebook for item in EXERCISES))

@@ -1,6 +1,6 @@
-"""`workshop.use(shard=shard)`: a learner's own functions in the real training loop.
+"""`workshop.use(shard=shard)`: a learner's own function in the real training loop.
 
-The cells that define them are written to `answers/ex03.py`, because the ranks are processes that
+The cell that defines it is written to `answers/ex03.py`, because the ranks are processes that
 import their code; then a small run starts with `--override`.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 from rn50 import launch
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 from rn50lib.hooks import REPLACEABLE
 from workshop import runs, session
 from workshop.checks import alone, ask, engine, records
@@ -28,64 +29,55 @@ SEAMS = (*REPLACEABLE, FRAMING)
 
 
 def use(**given: Any) -> runs.Run | None:
-    """Run the real loop with your functions in it, and return the run.
+    """Run the real loop with your function in it, and return the run.
 
-    Keywords named like a seam (schedule, shard, …) are functions, all others fields of the run:
+    One keyword is named like a seam (schedule, shard, …), all others are fields of the run:
     `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` packs and reads a small data set
-    instead, and returns None. Raises UserError if a function cannot be used, RunFailed if the run
+    instead, and returns None. Raises UserError if the function cannot be used, RunFailed if the run
     fails with it. With RN50_CHECK=record an unfinished function is skipped.
     """
     show_user_errors_plainly()
-    functions = {name: value for name, value in given.items() if name in SEAMS}
-    if not functions or (FRAMING in functions and len(functions) > 1):
-        raise UserError(f"pass a function for one of {', '.join(REPLACEABLE)}, or {FRAMING} alone")
-    for name, function in functions.items():
-        if not callable(function):
-            raise UserError(f"use({name}=…) needs the function itself, not {function!r}")
-        if left := engine.unanswered(function):
-            if ask.recording():
-                print(f"Not run: {left}")
-                return None
-            raise UserError(f"use({name}=…): {left} Pass its check first.")
+    names = [name for name in given if name in SEAMS]
+    if len(names) != 1:
+        raise UserError(f"pass a function for one of {', '.join(SEAMS)}")
+    name, function = names[0], given.pop(names[0])
+    if not callable(function):
+        raise UserError(f"use({name}=…) needs the function itself, not {function!r}")
+    if left := engine.unanswered(function):
+        if ask.recording():
+            print(f"Not run: {left}")
+            return None
+        raise UserError(f"use({name}=…): {left} Pass its check first.")
     here = session.current()
     if here is None:
         raise UserError("use() does not know the notebook: run the cell with workshop.start first")
-    file = write(here.number, list(functions.values()))
+    file = write(here.number, function)
     if "data_root" not in given:
         session.ensure_data(here.data_root, here.profile)
-    override = tuple(f"{name}={file}:{f.__name__}" for name, f in functions.items())
-    if FRAMING in functions:
-        pack(override[0].partition("=")[2], Path(given.get("data_root", here.data_root)))
+    place = f"{file}:{function.__name__}"
+    if name == FRAMING:
+        pack(place, Path(given.get("data_root", here.data_root)))
         return None
-    fields = SMALL | {"n": 2 if "shard" in functions else 1}
-    fields |= {name: value for name, value in given.items() if name not in REPLACEABLE}
-    run = runs.train(name=f"{here.number}-{'-'.join(functions)}", override=override, **fields)
+    fields = SMALL | {"n": 2 if name == "shard" else 1} | given
+    run = runs.train(name=f"{here.number}-{name}", override=(f"{name}={place}",), **fields)
     run.wait()
-    names = " and ".join(functions)
-    print(f"This run used your {names} from {file.name} on {fields['n']} rank(s).")
+    print(f"This run used your {name} from {file.name} on {fields['n']} rank(s).")
     return run
 
 
-def write(number: str, functions: list[Callable[..., Any]]) -> Path:
-    """Write the cells that define the functions to `answers/ex03.py`; returns its path.
+def write(number: str, function: Callable[..., Any]) -> Path:
+    """Write the cell that defines a function to `answers/ex03.py`; returns its path.
 
-    Raises UserError if a cell uses a name that it does not define, or the file cannot be written.
+    Raises UserError if it uses a name that it does not define, or the file cannot be written.
     """
-    cells = list(dict.fromkeys(alone.cell_of(function).strip() for function in functions))
-    if problem := alone.undefined("\n\n".join(cells)):
+    cell = alone.cell_of(function).strip() + "\n"
+    if problem := alone.undefined(cell):
         raise UserError(
             f"{problem}: write everything it needs into the same cell, as imports, definitions and"
             " constants"
         )
     path = records.answers_home() / f"{number}.py"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n\n".join(cells) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}): set RN50_RUNS to a folder that you may"
-            " write to, and start the kernel again"
-        ) from None
+    write_file(path, cell, "set RN50_RUNS to a folder that is yours")
     return path
 
 

@@ -1,13 +1,12 @@
 """The process behind `checks.capstone`: runs a training script and notes what its network saw.
 
 `python -m workshop.checks.watch DATA FILE OUT` calls `train(DATA, OUT)` of FILE and writes
-OUT/seen.npz and OUT/seen.json: the input and output of each forward pass, the learning rate of each
-step, and the seconds. A script that fails leaves its traceback in OUT/failed.txt.
+OUT/seen.npz, the arrays of `checks.capstone.Seen`. A script that fails leaves its traceback in
+OUT/failed.txt.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import traceback
@@ -32,8 +31,7 @@ class Watch:
     def __init__(self) -> None:
         self.passes: list[dict[str, Any]] = []
         self.rates: list[float] = []
-        self.prints: list[Tensor] = []
-        self.logits: list[Tensor] = []
+        self.prints, self.logits = [torch.zeros(0, 3 * CELLS**2)], [torch.zeros(0)]
         self.inside = 0  # how many forward passes are inside each other
 
     def enter(self, module: Any, inputs: Any) -> None:
@@ -46,14 +44,14 @@ class Watch:
         if not images or not isinstance(output, Tensor) or output.ndim != 2:
             return
         entry = {
-            "rows": len(x),
-            "size": list(x.shape[2:]),
+            "of": len(self.passes),
+            "size": tuple(x.shape[2:]),
             "evaluating": not module.training,
             "parameters": sum(p.numel() for p in module.parameters()),
             "step": len(self.rates),
-            "trained": False,
+            "trained": False,  # until a backward pass goes through its output
         }
-        if output.requires_grad:  # called when a backward pass goes through
+        if output.requires_grad:
             output.register_hook(lambda gradient: entry.update(trained=True))
         self.passes.append(entry)
         with torch.no_grad():
@@ -62,6 +60,16 @@ class Watch:
 
     def on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.rates.append(float(optimizer.param_groups[0]["lr"]))
+
+    def arrays(self) -> dict[str, Any]:
+        """Return all that was noted, with a row for each image of each pass."""
+        rows = np.array([len(logits) for logits in self.logits[1:]], int)
+        found = {
+            key: np.repeat(np.array([entry[key] for entry in self.passes]), rows, axis=0)
+            for key in ("of", "size", "evaluating", "parameters", "step", "trained")
+        }
+        prints, logits = (torch.cat(parts).numpy() for parts in (self.prints, self.logits))
+        return found | {"prints": prints, "logits": logits, "rates": np.array(self.rates)}
 
 
 def run(data: str, file: Path, out: Path) -> None:
@@ -82,10 +90,7 @@ def run(data: str, file: Path, out: Path) -> None:
         seconds = time.perf_counter() - began
         for hook in hooks:
             hook.remove()
-    arrays = [torch.cat(parts or [torch.zeros(0, 1)]) for parts in (watch.prints, watch.logits)]
-    np.savez(out / "seen.npz", prints=arrays[0].numpy(), logits=arrays[1].numpy())
-    seen = {"seconds": seconds, "passes": watch.passes, "rates": watch.rates}
-    (out / "seen.json").write_text(json.dumps(seen))
+    np.savez(out / "seen.npz", seconds=seconds, **watch.arrays())
 
 
 if __name__ == "__main__":

@@ -74,14 +74,6 @@ def test_unknown_exercise_is_reported_with_the_nearest(home):
         ask.hint("ex03.shart")
 
 
-def test_damaged_record_file_is_replaced(home):
-    home.mkdir()
-    (home / "ex02.json").write_text("{")
-    with pytest.raises(ask.CheckFailed):
-        ask.check("ex02.work", 0)
-    assert records.load("ex02")["ex02.work"]["tries"] == 1
-
-
 def test_unwritable_folder_does_not_affect_the_result(home, capsys):
     home.write_text("a file, where the folder should be")
     ask.check("ex02.work", 6)

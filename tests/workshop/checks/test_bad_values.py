@@ -1,8 +1,7 @@
-"""Every exercise, answered with bad values, with other types, and with a changed argument."""
+"""Every exercise, answered with bad values and with other types."""
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,32 +12,14 @@ import pytest
 from tests.workshop.checks.answers import changed
 from workshop.checks import engine, table
 
-# what these return counts for nothing
-NO_RESULT = {"ex01.leak", "ex06.step", "ex08.capstone"}
-# all arguments of these are numbers, strings, bytes, tuples or functions
-NOTHING_TO_CHANGE = {
-    "ex01.frame", "ex01.crc", "ex01.index", "ex01.leak", "ex02.stride", "ex02.schedule",
-    "ex05.exact", "ex06.scaler", "ex06.layout", "ex08.capstone",
-}  # fmt: skip
 NO_NUMBERS = {"ex01.frame", "ex01.crc", "ex02.decay", "ex04.order"}
-# the lists of wrong answers, with which a framework is loaded once, hold the same for these
-BY_FRAMEWORK = {
-    "ex03.start", "ex03.sums", "ex03.recipe", "ex04.feed", "ex04.recipe", "ex05.graph",
-    "ex06.step", "ex07.fold", "ex07.likeliest", "ex08.capstone",
-}  # fmt: skip
-ALL = [item.name for item in table.EXERCISES]
-PLAIN = [name for name in ALL if name not in BY_FRAMEWORK]
-RESULTS = [name for name in PLAIN if name not in NO_RESULT]
-
-
-@functools.cache
-def right(name: str) -> Any:
-    return changed(name)
+# answers.py has wrong values for those that need a framework; a test of a learner's returns nothing
+RESULTS = [item.name for item in table.EXERCISES if not item.needs and item.name != "ex01.leak"]
 
 
 def altered(name: str, change: Callable[[Any], Any]) -> Any:
     """Return the right answer with its value, or its result, changed."""
-    answer = right(name)
+    answer = changed(name)
     if not table.find(name).function:
         return change(answer)
 
@@ -88,8 +69,8 @@ def refused(name: str, answer: Any) -> engine.Result:
 @pytest.mark.parametrize("name", RESULTS)
 @pytest.mark.parametrize(
     "bad",
-    [float("nan"), float("inf"), 10**400, None, 1j, "six"],
-    ids=["nan", "inf", "large", "None", "complex", "text"],
+    [float("nan"), float("inf"), None, 1j, "six"],
+    ids=["nan", "inf", "None", "complex", "text"],
 )
 def test_bad_value_is_refused(name, bad):
     refused(name, altered(name, lambda value: everywhere(value, lambda _: bad)))
@@ -106,59 +87,6 @@ def test_forgotten_return_is_reported(name):
 @pytest.mark.parametrize("name", RESULTS)
 def test_empty_answer_is_refused(name):
     refused(name, altered(name, emptied))
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_none_is_refused(name, need):
-    if table.find(name).lacks:
-        need(table.find(name).needs.rpartition(".")[2])
-    assert f"`{table.find(name).answer}` is None" in engine.judge(name, None).said
-
-
-CHANGES = {
-    list: [lambda x: x.reverse(), lambda x: x.pop(), lambda x: x.append(x[0])],
-    dict: [lambda x: x.popitem(), lambda x: x.update(new=1)],
-    np.ndarray: [
-        lambda x: x.__setitem__(..., x[::-1].copy()),
-        lambda x: x.__iadd__(x.dtype.type(1)),
-    ],
-}  # fmt: skip
-
-
-def changing(name: str, place: int, how: int) -> Any:
-    """Return the right answer, but it changes argument number `place` after its work."""
-    answer = right(name)
-
-    @functools.wraps(answer)
-    def function(*arguments):
-        result = answer(*copy.deepcopy(arguments))
-        value = arguments[place]
-        if len(value):
-            CHANGES[type(value)][how](value)
-        return result
-
-    return function
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "how"),
-    [
-        ("ex02.decay", 0, 0), ("ex02.decay", 0, 1), ("ex03.shard", 0, 0), ("ex03.shard", 0, 1),
-        ("ex07.percentile", 0, 0), ("ex07.percentile", 0, 2),
-        ("ex08.rate", 0, 0), ("ex08.rate", 1, 1), ("ex08.overlap", 1, 1), ("ex08.overlap", 2, 0),
-    ],
-)  # fmt: skip
-def test_changed_argument_is_reported(name, place, how):
-    said = refused(name, changing(name, place, how)).said
-    assert "is changed by your function" in said
-
-
-def test_every_function_is_tried_with_a_changed_argument():
-    (mark,) = test_changed_argument_is_reported.pytestmark
-    tried = {case[0] for case in mark.args[1]}
-    functions = {item.name for item in table.EXERCISES if item.function}
-    assert tried | NOTHING_TO_CHANGE | BY_FRAMEWORK == functions
-    assert tried.isdisjoint(NOTHING_TO_CHANGE)
 
 
 # --- other types, with which the answer is as right -----------------------------------------------

@@ -44,14 +44,6 @@ def started(tmp_path, monkeypatch):
     return tmp_path / "runs" / "answers"
 
 
-def test_file_holds_the_cell_without_what_it_only_calls(started):
-    path = using.write("ex02", [defined(CELL, "schedule"), defined(CELL, "helper")])
-    assert path == started / "ex02.py"
-    text = path.read_text()
-    assert "HALF = 0.5" in text and "def helper" in text
-    assert "shown, not kept" not in text and "schedule(1, 2" not in text
-
-
 def test_file_runs_nothing_of_the_cell(tmp_path):
     """The ranks import the file, so each of them would run the cell again."""
     cell = CELL + (
@@ -78,7 +70,7 @@ def test_file_runs_nothing_of_the_cell(tmp_path):
 )
 def test_incomplete_cell_is_reported(started, source, said):
     with pytest.raises(UserError, match=f"{said}.*the same cell"):
-        using.write("ex02", [defined(source, "schedule")])
+        using.write("ex02", defined(source, "schedule"))
 
 
 def test_stubs_are_refused_or_skipped(started, monkeypatch, capsys):
@@ -153,7 +145,7 @@ def test_wrong_framing_is_reported(started, photos):
     with pytest.raises(RunFailed) as failed:
         using.use(record_framing=broken, data_root=photos.root)
     assert "frame gives 0 for this image, not a record" in failed.value.log
-    with pytest.raises(UserError, match="or record_framing alone"):
+    with pytest.raises(UserError, match="a function for one of schedule"):
         using.use(record_framing=broken, schedule=broken)
 
 

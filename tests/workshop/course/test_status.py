@@ -46,13 +46,6 @@ def test_help_counts_until_an_exercise_is_passed_and_not_after(some, capsys):
     assert status.collect() == found
 
 
-def test_passing_again_keeps_the_record_of_help(some, capsys):
-    with pytest.raises(ask.CheckFailed):
-        ask.check("ex03.ring", {2: 9, 8: 9, 64: 9})
-    ask.check("ex03.ring", {n: 2 * (n - 1) / n for n in (2, 8, 64)})
-    assert entry("ex03.ring").help_taken == "solution"
-
-
 def test_verb_shows_progress_and_remaining_exercises(some, rn50, tmp_path):
     code, out, _ = rn50(tmp_path, "workshop", "status")
     assert code == 0
