@@ -219,20 +219,30 @@ workshop.figure(
     fig, alt="Loss and loss scale of four runs in float16; the numbers are printed above"
 )
 x, y = batches[0]
-for shrink in (1, 256):  # gradients this many times smaller, as they may become in training
-    for scale in (1, 2**12):
-        with torch.autocast(device.type, torch.float16):
-            loss = cross_entropy(model(x), y)
-        parts = torch.autograd.grad(loss / shrink * scale, model.parameters())
-        zero = (torch.cat([part.flatten() for part in parts]) == 0).float().mean().item()
-        print(f"gradients / {shrink:3}, scale {scale:4}: {zero:.1%} of the weights' are zero")
+
+
+def weight_gradients(scale, half):
+    with torch.autocast(device.type, torch.float16, enabled=half):
+        loss = cross_entropy(model(x), y)
+    parts = torch.autograd.grad(scale * loss, list(model.parameters()))
+    return torch.cat([part.flatten() for part in parts]) / scale
+
+
+exact = weight_gradients(1, half=False)
+for shrink in (0, 12, 16):
+    for power in (0, 12):
+        found = weight_gradients(2.0 ** (power - shrink), half=True)
+        error = ((found - exact).norm() / exact.norm()).item()
+        print(
+            f"gradients / 2^{shrink}, scale 2^{power}: {error:.0%} error in the weights' gradients"
+        )
 
 # %% [markdown]
 # Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
 #
 # The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which you at least notice.
 #
-# The run without a scale may look no worse than yours, which spent its first steps finding the scale. A short loss curve does not show what share of the gradients is missing, so count. The last lines do that for the network that you trained in `float32`: if its gradients were 256 times smaller, most would be lost without a scale.
+# The run without a scale may look no worse than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss makes them smaller. The last lines do that to the network that you trained in `float32`: without a scale, the error grows until nothing useful is left.
 #
 # ## Master weights
 #
