@@ -3,7 +3,7 @@
 #
 # In this notebook, you train your first network and test it on images. You also learn why training needs so much computing power and how the notebooks work.
 #
-# **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute to generate the images the first time
+# **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
