@@ -6,6 +6,7 @@ The truth is Pillow with antialiasing, from the whole decoded image.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,19 @@ def test_every_loader_matches_pillow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loader", ["native, torch", "native, tensorflow"])
-def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
+@pytest.mark.parametrize("loader", LOADERS)
+def test_training_crops_match_pillow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: str
+) -> None:
     """Fast decoding changes pixels by a mean of 1 to 2 of 255.
 
     If PyTorch's loader decodes at reduced size, its crop is rounded to the pixels of that size.
+    DALI draws its own crops, so here it gets a recipe whose only crop is the whole image.
     """
+    if loader == "dali":
+        whole = recipe.Augmentation(area=(1, 1), aspect=(4 / 3, 4 / 3))
+        only = replace(recipe.REFERENCE, augmentation=whole)
+        monkeypatch.setitem(recipe.RECIPES, "reference", only)
     rng = np.random.default_rng(0)
     path = tmp_path / "train" / "a"
     path.mkdir(parents=True)
@@ -98,6 +106,10 @@ def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
                 part = next(p for p in (4, 2, 1) if min(w, h) >= p * size or p == 1)
                 box = tuple(round(side / part) * part for side in box)
             wanted = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
-            difference = np.abs(pixels - (wanted[:, ::-1] if mirror else wanted)).mean()
-            assert difference <= 3, (size, number, difference)
+            straight, mirrored = (np.abs(pixels - w).mean() for w in (wanted, wanted[:, ::-1]))
+            difference = mirrored if mirror else straight
+            limit = 3.0
+            if loader == "dali":  # a shift of half a pixel makes 1.9 at size 128
+                difference, limit = min(straight, mirrored), 1.5
+            assert difference <= limit, (size, number, difference)
             assert difference > 0.5  # else it was not decoded in a hurry

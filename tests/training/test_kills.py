@@ -53,11 +53,13 @@ KILLS = {  # where, and the epochs whose checkpoints are there afterwards
 }
 
 
-def signalled(photos: Photos, folder: Path, number: int, point: str, *flags: str) -> Any:
+def signalled(
+    photos: Photos, folder: Path, number: int, point: str, *flags: str, files: tuple = FILES
+) -> Any:
     """Run `rn50 train` to its end, with a signal at some point."""
     (folder / "hook.py").write_text(HOOK)
     return subprocess.run(
-        [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *FILES, *flags,
+        [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *files, *flags,
          "--disp-batches", "1", "--logger", "hook.py:watch"],
         cwd=folder, env=clean_environment(SIGNAL_AT=f"{number} {point}"), capture_output=True,
         text=True, timeout=300,
@@ -126,6 +128,12 @@ def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
     assert f"1 epoch is done, and {images} images of the next" in resumed.err
     assert_same_end(tmp_path, undisturbed, timed=images < 48)
     assert checkpoint.positions(tmp_path / "m") == [(e, 0) for e in (1, 2, 3, 4)]
+
+
+def test_a_run_without_checkpoints_ends_at_sigterm(photos: Photos, tmp_path: Path) -> None:
+    ended = signalled(photos, tmp_path, 15, "train 1 2", files=("--run-dir", "run"))
+    assert ended.returncode == 143, ended.stderr
+    assert "Traceback" not in ended.stderr and "continue with" not in ended.stderr
 
 
 def test_checkpoints_within_epochs_are_due_at_the_same_updates_after_a_resume(

@@ -29,9 +29,11 @@ def test_chunks_need_not_be_equal() -> None:
 
 @pytest.mark.parametrize(("workers", "step"), [(2, 0), (2, 1), (4, 2), (4, 3), (8, 14), (3, 99)])
 def test_drawing_names_complete_chunks(workers: int, step: int) -> None:
-    figure, _ = nb03.draw_ring(workers, step)
+    figure, text = nb03.draw_ring(workers, step)
     figure.savefig(os.devnull, format="png")
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert len(texts) == workers**2
-    complete = workers * max(0, min(step, 2 * (workers - 1)) - workers + 2)
+    steps = min(step, 2 * (workers - 1))  # each sends a chunk of 102 MB / workers
+    assert f"sent {102 * steps / workers:.4g} MB, {steps / workers:.3g} times" in text
+    complete = workers * max(0, steps - workers + 2)
     assert texts.count("sum") == complete
