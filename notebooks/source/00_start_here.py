@@ -28,7 +28,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 #
 # The command below trains a network on images of twelve road signs. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*).
 #
-# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run?
+# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run? (In the output, lines that begin with `--` are settings, each with its reason; `ips` is images per second, `lr` the learning rate.)
 
 # %% language="bash" magic_args="-e"
 # rm -f first*  # from an earlier run
@@ -110,7 +110,7 @@ ax.axis("off")
 workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every pass through the loop adds data, and the networks are retrained on all of it. How long does that take? To get a feel for it, estimate one training run on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. NVIDIA published the rates and hours below for one V100, a data-centre GPU from 2017 with 16 GB of memory, in 32-bit (FP32) and 16-bit (FP16) precision. NVIDIA's training program is called `runner`: the hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
+# Every pass through the loop adds data, and the networks are retrained on all of it. How long does that take? **Predict:** hours, days or weeks? To get a feel for it, estimate one training run on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. NVIDIA published the rates and hours below for one V100, a data-centre GPU from 2017 with 16 GB of memory, in 32-bit (FP32) and 16-bit (FP16) precision. NVIDIA's training program is called `runner`: the hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -125,7 +125,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is slightly low: it leaves out validation, checkpoints and start-up. FP16 and the larger batch that it allows cut 82 hours to 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (the talk's slide: "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up with them.
+# The estimate is slightly low: it leaves out validation, checkpoints and start-up. With FP16 and the larger batch it allows, 82 hours become 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (the talk's slide: "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up with them.
 #
 # ## Where the course goes
 #

@@ -66,7 +66,7 @@ print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 10
 print("colour modes here:", dict(modes))
 
 # %% [markdown]
-# The mean image size of ImageNet is the size of its archive divided by the number of images; the headers inside the archive are under 1% of it. Next, look at the images, their shapes and their sizes.
+# ImageNet's mean image size is its archive's size divided by the number of images; the archive's headers and padding are under 1%. Next, look at the images, their shapes and their sizes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -257,7 +257,7 @@ print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occu
 # %% [markdown]
 # If the files differ, compare `pack(0, 0.0, b"")` with the layout above: 8 + 24 bytes. One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
 #
-# A reader or writer without this rule passes most small tests, but by the estimate above (the last line, for random bytes), it *probably* fails on ImageNet. You implement the rule in exercise `ex01.frame`.
+# A reader or writer without this rule passes most small tests but *probably* fails on ImageNet: random bytes of that size hold 8.6 such numbers on average. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -386,7 +386,7 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
 
 # %% [markdown]
-# This measures one reader that does not decode, on a local disk that may have its own cache. A cold run has lost the files' contents but not their directory entries, so opening stays cheap. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
+# This measures one reader that does not decode, on a local disk that may have its own cache. A cold cache has lost the files' contents but not their directory entries, so opening stays cheap. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
 
 # %%
 print(
@@ -496,7 +496,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. It also reports that the list still names the two files that were left out. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing folder in the example above.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. It also reports that the list still names the two files that were left out. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
 #
 # TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
@@ -508,7 +508,7 @@ session.note("mean_kb", float(kilobytes.mean()), "KB", "mean size of a training 
 session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {left_out}")
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 session.note(
-    "survivors", len(decoded), "", f"images of {session.flips} that decode despite a flipped bit"
+    "survivors", len(decoded), "", f"copies that decode, of {session.flips} with a flipped bit"
 )
 
 # %% [markdown]

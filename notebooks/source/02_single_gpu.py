@@ -109,7 +109,7 @@ losses = train(small, loader, session.loop_steps)
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# A network that guesses among 12 classes has a loss of ln 12 = 2.48. How well does this one do on images it was not trained on?
+# Equal probabilities for 12 classes give a loss of ln 12 = 2.48. How well does this one do on images it was not trained on?
 #
 # The next cell measures that twice, the second time without `model.eval()`. In training mode, batch norm uses the statistics of the current batch, and the validation files are sorted by class. **Predict:** what will that do to the accuracy?
 
@@ -402,7 +402,7 @@ if min(ratios) < 1 < max(ratios):
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report has the published program's keys, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` holds every setting and its reason: `lr` is the rate for a batch of 256, from which the log derives this run's peak.
+# The run's report has the published program's keys, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` holds every setting and its reason: `lr` is the rate for a batch of 256, which the log scales to this run's peak.
 
 # %%
 import json
@@ -473,7 +473,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 # %% [markdown]
 # If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, and on SIGTERM, to a new file, then renames it: a crash never leaves half a checkpoint.
 #
-# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both, with the `tiny` network, because the promise is about bits, not accuracy. SIGKILL, which no program can catch, ends one. Look in the log for the epoch from which the killed run resumes.
+# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both, with the `tiny` network, because the promise is about bits, not accuracy. SIGKILL, which no program can catch, ends the second. Look in the log for the epoch from which the killed run resumes.
 
 # %%
 import subprocess
@@ -487,6 +487,8 @@ subprocess.run([*command, "--model-prefix", "calm"], check=True, **log)
 process = subprocess.Popen([*command, "--model-prefix", "killed"], **log)
 while not list(Path().glob("killed-0001*")) and process.poll() is None:
     time.sleep(0.02)
+if process.poll() is not None:
+    raise RuntimeError(process.stdout.read())
 for worker in psutil.Process(process.pid).children():  # `rn50 run` starts it and waits
     worker.kill()  # SIGKILL
 print(f"exit status {process.wait()}; files: {sorted(p.name for p in Path().glob('killed-*'))}")
@@ -513,7 +515,7 @@ print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 # %% tags=["results"]
 workshop.ladder.figure()
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
-session.note("data_share", waiting, "%", "of a step spent waiting for input")
+session.note("data_share", waiting, "%", "share of a step waiting for input")
 session.note("v15_over_v1", float(np.median(ratios)), "times", "time of a v1.5 step over a v1 step")
 session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short run")
 

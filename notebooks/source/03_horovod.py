@@ -37,6 +37,7 @@ os.environ |= {
     "LADDER": str(Path(rn50lib.__file__).parents[1] / "exercises" / "ladder"),
     "WORKERS": str(workers),
     "LAUNCH": launcher,
+    "LADDER_RUNG": rung,
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
     "FLAGS": f"--image-size {session.image_size} --batch-size {batch} --steps {session.steps}",
     "LARGE": session.large,
@@ -94,7 +95,7 @@ nb03.explore_ring()
 print(inspect.getsource(nb03.all_reduce))
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients, always less than twice their size. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). NCCL and Gloo, which carry the messages, use other patterns too.
+# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan showed in 2009 that workers cannot send less, unless the network does the adding. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
 # ## Recipe 1: "press the sport button"
 #
@@ -106,7 +107,7 @@ print(inspect.getsource(nb03.all_reduce))
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 # ```
 #
-# This image is for TensorFlow scripts, such as those in notebook 04; it has no PyTorch. `--ipc=host` matters because NCCL and data loaders use shared memory, and Docker's default of 64 MB is too small. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
+# This image has TensorFlow, for notebook 04, but no PyTorch. NCCL and data loaders need more shared memory than Docker's 64 MB, hence `--ipc=host`. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
 #
 # **Step two: five changes.** **Predict:** what happens if a launcher starts the *unchanged* script several times?
 
@@ -118,7 +119,7 @@ print(inspect.getsource(nb03.all_reduce))
 # %% [markdown]
 # All processes report (nearly) the same loss: each runs the whole training alone. (On a machine with several GPUs, all the processes used the first one.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
 #
-# 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank counts the processes on one machine; pass it to `torch.cuda.set_device`. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
+# 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank numbers the processes on one machine; pass it to `torch.cuda.set_device`. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
 # 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `sampler.set_epoch` gives each epoch a new order. The random crops should differ between ranks too, so use the rank as the seed.
 # 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
@@ -132,7 +133,7 @@ print(inspect.getsource(nb03.all_reduce))
 workshop.ladder.changes(rung, "1_single")
 
 # %% [markdown]
-# The solution's lines around `optimizer.synchronize()` are there only for the clock. The exchange begins *during* `backward()`, and `step()` waits for the rest; the clock shows only what the backward pass does not hide.
+# The solution's lines around `optimizer.synchronize()` are there only for the clock. The exchange begins *during* `backward()`, and `step()` waits for the rest; the clock shows this wait, including any for slower workers.
 #
 # **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or DDP), the finished script runs.
 
@@ -222,7 +223,7 @@ dist.destroy_process_group()
 #
 # ### The DDP version
 #
-# PyTorch's own version is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5.
+# PyTorch's own version is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5. **Predict:** faster or slower than Horovod? (One run of each cannot rank them.)
 
 # %% language="bash" magic_args="-e"
 # cd "$LADDER" && diff -U 1 1_single.py 2_ddp.py || true  # diff ends with 1 if the files differ
@@ -261,7 +262,7 @@ dist.destroy_process_group()
 # | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
 # | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
 #
-# `rn50 run` builds such a line (for Horovod); `--dry-run` only prints it.
+# `rn50 run` builds such a line; `--dry-run` only prints it.
 
 # %% language="bash" magic_args="-e"
 # rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | sed 's/ -x / \\\n  -x /g'
@@ -281,6 +282,25 @@ per_image = found["compute_ms"] / batch
 for size in (8, 16, 32, 64, 128, 256):
     print(f"batch {size:3} per worker: {100 * size * per_image / (size * per_image + lost):.0f}%")
 efficiency = 100 * batch * per_image / (batch * per_image + lost)
+os.environ["TWICE"] = str(2 * batch)
+expected = 100 * 2 * batch * per_image / (2 * batch * per_image + lost)
+
+# %% [markdown]
+# Does the formula hold for twice the batch? Measure it:
+
+# %% language="bash" magic_args="-e"
+# rm -f twice.json
+# test $LADDER_RUNG = 2_ddp || $LAUNCH "$LADDER/2_horovod.py" --data "$DATA" $FLAGS \
+#   --batch-size $TWICE --report twice.json 2> errors.txt || (cat errors.txt; exit 1)
+
+# %%
+import json
+
+if Path("twice.json").exists():
+    twice = json.loads(Path("twice.json").read_text())
+    both = twice["compute_ms"] + twice["communication_ms"]
+    print(f"batch {2 * batch}: {100 * twice['compute_ms'] / both:.0f}% measured,", end=" ")
+    print(f"{expected:.0f}% by the formula; {twice['communication_ms']:.0f} ms exposed")
 
 # %% [markdown]
 # ### The published figures
@@ -316,7 +336,7 @@ workshop.figure(
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth as many steps. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect, batch norm aside. Compare four runs of a tiny network:
+# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth of the steps. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect, batch norm aside. Compare four runs of a tiny network:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
@@ -332,8 +352,6 @@ workshop.figure(
 # run warmup    -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
 
 # %%
-import json
-
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -356,7 +374,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# On average over ten recorded seeds, the unscaled run and the scaled run without warm-up end near guessing (2.48). With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Averaged over ten recorded seeds, the unscaled run ends at guessing (2.48), the scaled one without warm-up slightly below. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Is it as accurate?
 #

@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs need more than seven times as many images per second as one, from the same CPU and the same disk.
 #
-# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once. A data set that does not fit into memory has to be loaded during training.) Such a loop:
+# That recipe feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once; a data set larger than memory must be loaded during training.) Here is such a loop:
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -184,7 +184,7 @@ if TF:
 #
 # ## From a loop to a pipeline, one stage at a time
 #
-# tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. Before you run each cell, set the number in `measure(...)` to your **prediction** of the speed-up over the previous stage.
+# tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. Before you run each cell, give `measure` your **prediction** of the speed-up over the previous stage, such as `measure("tf.data", 1.5)`.
 #
 # Any machine can imitate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. While the stages run, watch CPU utilisation with `htop` in a terminal.
 
@@ -203,12 +203,14 @@ def rate(batches):
     return 32 * session.batches / (time.perf_counter() - begin)
 
 
-def measure(name, guess):
+def measure(name, guess=None):
     """Measure a stage and the one before, and print their ratio next to your guess."""
     before = list(stages)[list(stages).index(name) - 1]
-    predicted[name] = guess
+    if guess:
+        predicted[name] = guess
     old, new = rate(stages[before]), rate(stages[name])
-    print(f"{before} {old:.0f}, {name} {new:.0f} images/s: {new / old:.2f} times, guess {guess:g}")
+    print(f"{before} {old:.0f}, {name} {new:.0f} images/s: {new / old:.2f} times;", end=" ")
+    print(f"you predicted {guess:g}" if guess else "no prediction")
 
 
 # %% [markdown]
@@ -239,7 +241,7 @@ if TF:
     by_hand.experimental_optimization.inject_prefetch = False
     records = tf.data.TFRecordDataset(shards).with_options(by_hand)
     stages["tf.data"] = records.map(decode).batch(32)
-    measure("tf.data", 1.0)
+    measure("tf.data")  # your prediction as the second argument
 
 # %% [markdown]
 # **Interleave** reads several shards at the same time. On a network file system, it hides latency. What does it gain here?
@@ -252,11 +254,11 @@ if TF:
     records = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=4)
     records = records.with_options(by_hand)
     stages["+ interleave"] = records.map(decode).batch(32)
-    measure("+ interleave", 1.0)
+    measure("+ interleave")  # your prediction as the second argument
 
     records = records.shuffle(200, seed=seed)
     stages["+ shuffle"] = records.map(decode).batch(32)
-    measure("+ shuffle", 1.0)
+    measure("+ shuffle")  # your prediction as the second argument
 
 # %% [markdown]
 # **Parallel map** decodes several images at the same time. How many cores does this machine have?
@@ -265,7 +267,7 @@ if TF:
 if TF:
     cores = session.machine.cores
     stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(32)
-    measure("+ parallel map", 1.0)
+    measure("+ parallel map")  # your prediction as the second argument
 
 # %% [markdown]
 # **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but their Huffman codes must still be decoded. The average crop covers a third of the image.
@@ -282,7 +284,7 @@ if TF:
 
     crops = records.map(decode_crop, num_parallel_calls=cores)
     stages["+ decode the crop"] = crops.batch(32)
-    measure("+ decode the crop", 1.0)
+    measure("+ decode the crop")  # your prediction as the second argument
 
 # %% [markdown]
 # **Prefetch** prepares the next batches while the device works on the current one.
@@ -290,7 +292,7 @@ if TF:
 # %%
 if TF:
     stages["+ prefetch"] = crops.batch(32).prefetch(2)
-    measure("+ prefetch", 1.0)
+    measure("+ prefetch")  # your prediction as the second argument
 
 # %% [markdown]
 # A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions.
@@ -307,8 +309,9 @@ fig, ax = plt.subplots(figsize=(10, 4), layout="constrained")
 ax.barh(names, list(speed.values()), color="#0072b2")
 for row, values in enumerate(timed.values()):
     ax.plot([min(values), max(values)], [row, row], color="black")
-guesses = [predicted[name] * speed[before] for before, name in zip(names, names[1:], strict=False)]
-ax.plot(guesses, names[1:], "D", color="#d55e00", label="your prediction")
+guesses = {name: predicted[name] * speed[before]
+           for before, name in zip(names, names[1:], strict=False) if name in predicted}  # fmt: skip
+ax.plot(guesses.values(), guesses.keys(), "D", color="#d55e00", label="your prediction")
 ax.invert_yaxis()
 gain = speed[names[-1]] / speed["Python loop"]
 ax.set(title=f"All stages: {gain:.2f} times the Python loop", xlabel="images/s, 224 px")
@@ -325,7 +328,7 @@ if steps:
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. The next cell computes it from your rates, which were measured while feeding one simulated V100 in FP16, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes each device's busy share from your rates, measured with one simulated V100 in FP16, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -391,7 +394,7 @@ if TF:
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to predict that class, and batch normalisation computes its statistics from it. A larger buffer costs more memory on every rank. It is better to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
+# A network that sees one class for many steps learns to predict it, and batch normalisation takes its statistics from it alone. A larger buffer costs more memory on every rank. It is better to shuffle **once, when the shards are written**, as `data_prep.tfrecord` does; then a small buffer suffices.
 #
 # ## The talk's recipe 2
 #
@@ -436,7 +439,7 @@ if TF:
 # %% [markdown]
 # In the first row all images have the same angle, and they would keep it throughout training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's images (`risse`, cracks) stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's cracks (German: `risse`) stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
@@ -460,7 +463,7 @@ print(text[text.index("    batches = ") : text.index("        risen = ")])
 # Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in order. `size` is the number of ranks. The talk's schema has `height` and `width` (int64), `img_raw` (RGB bytes for `tf.io.decode_raw`: reshape them and divide by 255) and `label` (float32, from 0: cast it to int32). Then adapt `main`:
 #
 # 1. Replace `find_images`: the shards are `sorted(map(str, flags.data.glob("train-*-of-*")))`.
-# 2. All ranks must take the same number of steps, so `share` is the smallest number of records of any rank. `index/NAME.idx` has a line for each record of a shard.
+# 2. All ranks must take the same number of steps, so `share` is the smallest record count of any rank. `index/NAME.idx` has a line for each record of a shard.
 # 3. Call `read` once, before the loop; `.take(steps_per_epoch).repeat()` makes it endless.
 # 4. Remove `names` and `--seen`.
 #
@@ -495,11 +498,11 @@ if os.environ["READY"]:
         print(f"rank {rank} of 2 reads {sum(len(labels) for _, labels in read)} images in a pass")
 
 # %% [markdown]
-# The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 2 and 3. Two shortcuts do not work with Keras 3: Horovod's `DistributedOptimizer` in Keras's `fit` trains without averaging, and TensorFlow's own `MultiWorkerMirroredStrategy` [fails](https://github.com/keras-team/keras/issues/20585). Use `tf-keras`, or a loop such as this one.
+# The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 2 and 3. Notebook 03 lists the shortcuts that fail under Keras 3.
 #
 # ## Where is the time going now?
 #
-# On eight V100s, how much does the input pipeline matter? Three published runs of ResNet-50 in TensorFlow 1.15 show it. *Synthetic* images need no reading or decoding, so their speed is the ceiling.
+# On eight V100s, how much does the input pipeline matter? Three runs of ResNet-50 in TensorFlow 1.15, with mixed precision and XLA, show it (published figures, but we could not find their original page again). *Synthetic* images need no reading or decoding, so their speed is the ceiling.
 
 # %% tags=["results"]
 inputs = {"tf.data": "tfdata", "DALI": "dali", "synthetic": "synthetic"}

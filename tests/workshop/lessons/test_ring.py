@@ -33,7 +33,7 @@ def test_drawing_names_complete_chunks(workers: int, step: int) -> None:
     figure.savefig(os.devnull, format="png")
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert len(texts) == workers**2
-    steps = min(step, 2 * (workers - 1))  # each sends a chunk of 102 MB / workers
-    assert f"sent {102 * steps / workers:.4g} MB, {steps / workers:.3g} times" in text
+    steps = min(step, 2 * (workers - 1))  # each sends a chunk of 102.2 MB / workers
+    assert f"sent {102.2 * steps / workers:.4g} MB, {steps / workers:.3g} times" in text
     complete = workers * max(0, steps - workers + 2)
     assert texts.count("sum") == complete
