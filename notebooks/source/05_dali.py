@@ -102,13 +102,19 @@ for step, count, warm_up in (
     (train_here, session.own_steps, queue if device.type == "cuda" else 1),
     (wait_like_a_v100, session.batches, queue),
 ):
-    real = images_per_second(pillow, step, count, warm_up)
-    perfect = images_per_second(itertools.repeat(next(pillow)), step, count, 1)
-    headroom[step] = perfect / real
-    print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}: headroom {perfect / real:.2f} times")  # fmt: skip
+    ratios = []
+    for _ in range(rounds):  # in turns
+        real = images_per_second(pillow, step, count, warm_up)
+        perfect = images_per_second(itertools.repeat(next(pillow)), step, count, 1)
+        ratios.append(perfect / real)
+    headroom[step] = float(np.median(ratios))
+    print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}", end=" ")  # fmt: skip
+    print(
+        f"(last turn); headroom {headroom[step]:.2f} times ({min(ratios):.2f} to {max(ratios):.2f})"
+    )
 
 # %% [markdown]
-# If the headroom is near 1 (noise can push it below), leave the loader alone. A CPU that trains ResNet-50 is busy with arithmetic, and no loader can change that. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
+# If the headroom is near 1 (give or take noise), leave the loader alone. On a CPU, arithmetic dominates: headroom there is mostly noise, or workers competing for cores. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
 #
 # The H100's light blue bars in the first figure are an example. *One device* and *DALI* compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6. Its 12 Pillow processes delivered 90 images/s each, and the GPU waited for them.
 #
@@ -240,7 +246,7 @@ if DALI:
     )
 
 # %% [markdown]
-# A crop has half the pixels on average but saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
+# A crop keeps about half the pixels but saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
 # ### What changed since 1.34
 #
@@ -454,7 +460,7 @@ if DALI:
 #
 # - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
 # - Give the reader `name="reader"` and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
-# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`; count the folders in `train` for `num_classes`.
+# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`. End with `crop_mirror_normalize` as above, since the model expects float CHW; count the folders in `train` for `num_classes`.
 #
 # Try it before you open the solution:
 
@@ -474,7 +480,7 @@ if DALI and workshop.has("horovod"):
     print(tried)
 
 # %% [markdown]
-# Your script's headroom is its step time divided by the step time without input (Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# Your script's headroom is its step time over the time without input (see Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number

@@ -110,7 +110,7 @@ for x, y in batches:
 print(f"{len(batches)} steps, loss {loss.item():.2f}")
 
 # %% [markdown]
-# A hook on every convolution now collects the gradients that flow back through the network. **Predict:** how many will be zero in `float16`?
+# A hook on every convolution now collects the gradients that flow back through the network. **Predict:** what share will be zero in `float16`?
 
 # %%
 flowing = []
@@ -179,9 +179,9 @@ def next_scale(scale, good, finite, wait=2000):
 
 # %%
 def train_scaled(scale, adapt=True, test=True):
-    """Train in float16; return loss and scale per step. Your rule waits for 5 good steps."""
+    """Train in float16; return loss and scale per step, and the number of skipped steps. Your rule waits for 5 good steps."""
     model, optimizer = fresh()
-    losses, scales, good = [], [], 0
+    losses, scales, good, skipped = [], [], 0, 0
     for x, y in batches:
         with torch.autocast(device.type, torch.float16):
             loss = cross_entropy(model(x), y)
@@ -191,11 +191,13 @@ def train_scaled(scale, adapt=True, test=True):
         finite = all(gradient.isfinite().all() for gradient in gradients)
         if finite or not test:
             optimizer.step()
+        else:
+            skipped += 1
         losses.append(loss.item())
         scales.append(scale)
         if adapt:
             scale, good = next_scale(scale, good, finite, wait=5)
-    return losses, scales
+    return losses, scales, skipped
 
 
 runs = {
@@ -208,10 +210,12 @@ runs = {
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
 looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
-for (name, (losses, scales)), (color, style) in zip(runs.items(), looks, strict=True):
+for (name, (losses, scales, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
     left.plot(losses, style, color=color, label=name)
     right.step(range(len(scales)), np.log2(scales), style, color=color, where="post")
-    print(f"{name:24} mean loss of the last 5 steps: {np.mean(losses[-5:]):.2f}")
+    print(
+        f"{name:24} mean loss of the last 5 steps: {np.mean(losses[-5:]):.2f}; steps skipped: {skipped}"
+    )
 left.set(title="Training in float16", xlabel="step", ylabel="cross-entropy loss")
 right.set(title="Loss scale", xlabel="step", ylabel="power of two")
 left.legend(fontsize="small")
@@ -242,7 +246,7 @@ for shrink in (0, 12, 16):
 #
 # The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which you at least notice.
 #
-# The run without a scale may look no worse than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss makes them smaller. The last lines do that to the network that you trained in `float32`: without a scale, the error grows until nothing useful is left.
+# The run without a scale may look no worse than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss makes them smaller. The last lines shrink those of the network that you trained in `float32`: without a scale, most of the gradient is eventually lost.
 #
 # ## Master weights
 #
@@ -261,14 +265,14 @@ for dtype in formats:
 # %%
 for rate in (1e-2, 1e-3, 1e-4):
     for dtype in formats:
-        kept, moved = 0, 0
+        kept, total = 0, 0
         for weight, state in optimizer.state.items():
             velocity = state["momentum_buffer"]
             stored = weight.detach().to(dtype)
             changed = (stored.float() - rate * velocity).to(dtype)
             kept += ((changed == stored) & (velocity != 0)).sum().item()
-            moved += (velocity != 0).sum().item()
-        print(f"rate {rate:g}, {str(dtype):15}: {100 * kept / moved:5.1f}% do not move")
+            total += (velocity != 0).sum().item()
+        print(f"rate {rate:g}, {str(dtype):15}: {100 * kept / total:5.1f}% do not move")
 
 # %% [markdown]
 # So keep the weights in `float32`: these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master weights.
@@ -409,7 +413,7 @@ workshop.figure(
 )
 
 # %% [markdown]
-# Only the convolutions, taken together, reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even the convolutions may stay on the slope.) The other layers are on the slope, where 16 bits help only by halving the bytes. The step's speed-up lies between 2 and 8. **Predict** it, then add up the minimum times of all types of layers, unfused, on a V100:
+# Only the convolutions' marks reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even the convolutions may stay on the slope.) The other marks are on the slope, where 16 bits help only by halving the bytes. The step's speed-up lies between 2 and 8. **Predict** it, then add up the minimum times of all types of layers, unfused, on a V100:
 
 # %%
 least = {}
@@ -420,11 +424,18 @@ published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp
 for (dtype, time_per_image), ips in zip(least.items(), published, strict=True):
     print(f"{dtype}: at most {1 / time_per_image:,.0f} images/s unfused, published {ips:,.1f}")
 factor = least["float32"] / least["float16"]
-print(f"Arithmetic alone: {v100['fp16'] / v100['fp32']:.1f} times. Roofline: {factor:.1f} times.")
+work = nb06.count(resnet.resnet(50), 224, 96, "float32").values()
+traffic = 1e9 * v100["bandwidth"]
+faster = sum(max(w.flops / sheet["float16"], w.bytes / traffic) for w in work) / 96
+print(
+    f"With float16's arithmetic and float32's traffic: {least['float32'] / faster:.1f} times;",
+    end=" ",
+)
+print(f"with half the traffic, too: {factor:.1f} times.")
 print(f"Published: {published[1] / published[0]:.2f} times.")
 
 # %% [markdown]
-# By this estimate, arithmetic that is eight times as fast makes the step four times as fast. The published factor is 3.6. The two runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
+# By this estimate, eightfold arithmetic speed and half the traffic make the step four times as fast. The published factor is 3.6. The two runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
 #
 # On newer GPUs there is another format, **TF32**: its values are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
 
@@ -502,7 +513,7 @@ for dtype in ("float32", "bfloat16"):
     print(f"road signs, {dtype}: {each}; mean {sum(seeds) / 3:.1f}%")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the seeds of one precision differ by more than the two means. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, seeds of one precision differ by more than the means do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
 #
 # ## Key takeaways
 

@@ -293,7 +293,7 @@ print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f}% of th
 #
 # ## Which version is fastest?
 #
-# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, OpenVINO, and `Predictor` in 16 bits. `Predictor` folds, uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a slow moment affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache, and the weights' share is larger.)
+# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, OpenVINO, and `Predictor` in 16 bits. `Predictor` folds, uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a slow spell affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache, and the weights' share is larger.)
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -344,6 +344,7 @@ gain = {name: float(np.median(plain / values)) for name, values in ms.items()}
 finding = "; ".join(f"{name} {value:.2f}" for name, value in gain.items())
 workshop.figure(fig, alt=f"Time per batch by version. Speed relative to inference_mode: {finding}.")
 print(f"Speed relative to inference_mode, median of {rounds} rounds: {finding}")
+print(f"The memory traffic suggests up to {separate / fused:.1f} for Predictor.")
 
 # %% [markdown]
 # Folding saves only memory traffic and kernel launches; the arithmetic of the convolutions remains. 16-bit arithmetic is fast only if the hardware supports it. A CPU that has to emulate bfloat16 is usually slower with it.
@@ -403,7 +404,7 @@ for count in (1, session.form_batch):
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time preparation and network, request by request, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
 
 # %%
 decoding, answering = [], []
@@ -436,6 +437,7 @@ finding = (
 )
 workshop.figure(fig, alt=f"Cumulative distribution of the latency. {finding}")
 print(finding)
+print(f"p99 is {p99 / p50:.1f} times p50; the mean is {latency.mean():.1f} ms.")
 
 # %% [markdown]
 # Services promise a p99 because a mean hides the slow requests. A page that needs ten answers waits for the slowest. If 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are slow. With n requests, any percentile above 100 − 100/n is just the slowest request.
@@ -507,7 +509,7 @@ print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):
 #
 # ## Your numbers
 #
-# Your measurements next to recorded ones (of one thread):
+# Your measurements next to recorded ones (on one thread):
 
 # %% tags=["results"]
 over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))
