@@ -170,17 +170,22 @@ def check(name: str, model: nn.Module, dtype: torch.dtype, dtypes: tuple[torch.d
 
 
 class WithNormalisation(nn.Module):
-    """A network that takes decoded images, uint8 (N, size, size, 3) RGB."""
+    """A network that takes decoded images, uint8 (N, size, size, 3) RGB.
+
+    The first convolution divides by the standard deviations, and the mean is subtracted from whole
+    planes: two passes less over the pixels, and faster ones.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("mean", torch.tensor(MEAN))
-        self.register_buffer("std", torch.tensor(STD))
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
+        with torch.no_grad():
+            model.conv1.weight /= torch.tensor(STD).view(3, 1, 1)
 
     def forward(self, images_NHWC: Tensor) -> Tensor:
         """Return float32 logits (N, classes)."""
-        return self.model(((images_NHWC.float() - self.mean) / self.std).permute(0, 3, 1, 2))
+        return self.model(images_NHWC.permute(0, 3, 1, 2).float() - self.mean)
 
 
 def serving(net: Network, arrays: dict[str, np.ndarray], size: int) -> bytes:
