@@ -35,11 +35,20 @@ setup:
 run: setup
 	@$(VENV)/rn50 workshop run --all --profile $(PROFILE) $(if $(FAST),,--train)
 
+# All linters and the tests run, however the earlier ones end. Two tests at a time: much of a test's time is the start
+# of a framework, on one core.
+LINT := "python -m ruff check --quiet" "python -m ruff format --check --quiet" "python -m mypy --no-error-summary" \
+  "rn50 workshop build --check"
+TESTS_test := -n2 --dist=worksteal -m "not acceptance" --durations=10
+TESTS_quick := -q -n2 --dist=worksteal -m "not slow and not acceptance"
+
 test quick: setup
-	@$(VENV)/python scripts/check.py $@
+	@failed=; for command in $(LINT); do echo "$$command"; $(VENV)/$$command || failed="$$failed, $$command"; done; \
+	$(VENV)/python -m pytest $(TESTS_$@) || failed="$$failed, pytest"; \
+	test -z "$$failed" || { echo "make $@ FAILED$$failed" | sed 's/,/:/'; exit 1; }
 
 acceptance: setup
-	@$(VENV)/python scripts/check.py acceptance $(if $(T),-k "$(T)")
+	@$(VENV)/python -m pytest -v --durations=10 $(if $(T),-k "$(T)")
 
 # scripts/jupyter switches off JupyterLab's question about news, which covers the first page; PATH has `rn50` for
 # JupyterLab's terminals
