@@ -133,7 +133,6 @@ for power in (0, 4, 8, 12, 16, 20, 24):
 vanish = 100 * (gradients.half() == 0).float().mean().item()
 vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 
-# %%
 fig, axes = plt.subplots(figsize=(9, 3.4))
 axes.hist(gradients.abs().log2().numpy(), bins=range(-60, 10), color="#0072b2")
 axes.axvspan(-60, -25, color="#d55e00", alpha=0.25, zorder=0, label="zero in float16")
@@ -207,7 +206,6 @@ runs = {
     "always 2^24, not tested": train_scaled(2.0**24, adapt=False, test=False),
 }
 
-# %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
 looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
 for (name, (losses, scales, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
@@ -222,6 +220,15 @@ left.legend(fontsize="small")
 workshop.figure(
     fig, alt="Loss and loss scale of four runs in float16; the numbers are printed above"
 )
+
+# %% [markdown]
+# Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
+#
+# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which you at least notice.
+#
+# The run without a scale may look no worse than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss makes them smaller. The next cell shrinks those of the network that you trained in `float32`. **Predict:** at what factor does `float16` lose most of the gradient, without a scale, and with one of 2^12?
+
+# %%
 x, y = batches[0]
 
 
@@ -242,12 +249,6 @@ for shrink in (0, 12, 16):
         )
 
 # %% [markdown]
-# Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
-#
-# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which you at least notice.
-#
-# The run without a scale may look no worse than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss makes them smaller. The last lines shrink those of the network that you trained in `float32`: without a scale, most of the gradient is eventually lost.
-#
 # ## Master weights
 #
 # There is a second way to lose information. An update adds a small number to a large one, and has no effect if it is less than half the spacing of representable numbers. Add a ten-thousandth to 1, a thousand times:
