@@ -154,7 +154,7 @@ def training_days(days, rate):
     ...
 
 
-# %% tags=["check"]
+# %% tags=["folded"]
 yours = training_days(days=365, rate=1442.6)  # one V100, FP16
 kept = 100 * 8 * 30 * (2 * 60 * 60) / 1000  # images per day
 factor = (yours or 0) * 1442.6 * 24 * 60 * 60 / (365 * kept * 90)

@@ -116,7 +116,7 @@ def build(root: Path, master: Path, solved: bool = False) -> str:
         text = f"{master.stem}\n{cell['cell_type']}\n{cell['source']}"
         count = seen[text] = seen.get(text, -1) + 1
         metadata: Cell = {"tags": cell["tags"]} if cell["tags"] else {}
-        if {"results", "check"} & set(cell["tags"]):  # for the index page, or with the answer
+        if {"results", "folded"} & set(cell["tags"]):  # for the index page, or with the answer
             metadata["jupyter"] = {"source_hidden": True}
         new = getattr(nbformat.v4, f"new_{cell['cell_type']}_cell")
         key = hashlib.sha256(f"{text}\n{count}".encode()).hexdigest()[:12]
