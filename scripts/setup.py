@@ -2,9 +2,10 @@
 
     python3 scripts/setup.py [--venv DIR] [--dali NAME] [--with NAMES] [--retry] [--plan]
 
-Standard library only. pip runs again only if the list of packages has changed. In an NVIDIA
-container, or over any Python that has a CUDA framework, the environment adds what is missing and
-keeps the frameworks at their versions.
+Standard library only. pip runs again only if the list of packages has changed; while it
+downloads for the first time, the built-in images are drawn. In an NVIDIA container, or over any
+Python that has a CUDA framework, the environment adds what is missing and keeps the frameworks at
+their versions.
 """
 
 from __future__ import annotations
