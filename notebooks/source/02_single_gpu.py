@@ -273,7 +273,8 @@ counts = [2, 4, 8, 16, 32]
 rates = [rate(count) for count in counts]
 print("images/s by batch:", *(f"{count}: {r:.1f}," for count, r in zip(counts, rates, strict=True)))
 gain = rates[-1] / rates[0]
-print(f"A batch of 32 is {gain:.1f} times as fast per image as a batch of 2.")
+print(f"A batch of 32 is {gain:.1f} times as fast per image as a batch of 2:")
+print("more images share the fixed costs of a step, such as reading the weights.")
 
 # %% [markdown]
 # ## The recipe

@@ -245,8 +245,6 @@ if TF:
 
 # %% [markdown]
 # **Interleave** reads several shards at the same time. On a network file system, it hides latency. What does it gain here?
-#
-# **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than decoded 150 KB images. What does it cost?
 
 # %%
 if TF:
@@ -256,6 +254,11 @@ if TF:
     stages["+ interleave"] = records.map(decode).batch(32)
     measure("+ interleave")  # your prediction as the second argument
 
+# %% [markdown]
+# **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than decoded 150 KB images. What does it cost?
+
+# %%
+if TF:
     records = records.shuffle(200, seed=seed)
     stages["+ shuffle"] = records.map(decode).batch(32)
     measure("+ shuffle")  # your prediction as the second argument
@@ -476,7 +479,7 @@ print(text[text.index("    batches = ") : text.index("        risen = ")])
 #   --train-shards 4 2>&1
 
 # %%
-import importlib.util
+import runpy
 import sys
 
 script = after if mine.read_text() == before.read_text() else mine
@@ -489,13 +492,11 @@ if os.environ["READY"]:
     )  # fmt: skip
     print(tried)
     sys.path.append(".")  # for model.py
-    spec = importlib.util.spec_from_file_location("recipe2", script)
-    recipe2 = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe2)
+    read = runpy.run_path(str(script))["read"]
     signs = sorted(map(str, Path(f"two-signs-{os.environ['SHARDS']}").glob("train-*-of-*")))
     for rank in (0, 1):
-        read = recipe2.read(signs, rank, 2, 8, 0).take(100)
-        print(f"rank {rank} of 2 reads {sum(len(labels) for _, labels in read)} images in a pass")
+        batches = read(signs, rank, 2, 8, 0).take(100)
+        print(f"rank {rank} of 2 reads {sum(len(labels) for _, labels in batches)} images in a pass")
 
 # %% [markdown]
 # The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 2 and 3. Notebook 03 lists the shortcuts that fail under Keras 3.

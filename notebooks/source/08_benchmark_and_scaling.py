@@ -491,12 +491,13 @@ for n in (64, 512):
 # Images per second matter only if the network learns. Do the published speeds explain the published hours?
 
 # %%
+inference = 3832  # images/s of one V100 in FP16, batch 208: published (notebook 07)
 published = {name: item.value for name, item in session.results.items() if "v100" in name}
 print("GPUs  90 epochs at Total IPS  validation  published  top-1   (FP16)")
 for n in (1, 4, 8):
     of = f"published.v100.{n}gpu.fp16"
     hours = 90 * 1_281_167 / published[f"{of}.ips"] / 3600
-    validation = 90 * 50_000 / (3832 * n) / 3600  # at the published inference speed of a GPU
+    validation = 90 * 50_000 / (inference * n) / 3600
     print(f"{n:4} {hours:20.2f} h {validation:11.2f} h {published[f'{of}.hours']:8.1f} h", end="")
     print(f" {published[f'{of}.top1']:7.2f}%")
 
