@@ -496,7 +496,9 @@ if os.environ["READY"]:
     signs = sorted(map(str, Path(f"two-signs-{os.environ['SHARDS']}").glob("train-*-of-*")))
     for rank in (0, 1):
         batches = read(signs, rank, 2, 8, 0).take(100)
-        print(f"rank {rank} of 2 reads {sum(len(labels) for _, labels in batches)} images in a pass")
+        print(
+            f"rank {rank} of 2 reads {sum(len(labels) for _, labels in batches)} images in a pass"
+        )
 
 # %% [markdown]
 # The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 2 and 3. Notebook 03 lists the shortcuts that fail under Keras 3.
