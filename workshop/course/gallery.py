@@ -21,9 +21,9 @@ else:  # pytest and JupyterLab bring it on Python 3.10
 FOLDER, PAGE = "exercises/gallery", "docs/troubleshooting.md"
 HEAD = """# When it goes wrong
 
-Failures that people often report, each [a small broken run](../exercises/gallery) that a test runs,
-before and after the fix. To try one, type its commands in its folder. `watch.py COMMAND` there is
-for any program: it shows where a hanging one stands, and its memory, disk reads and threads.
+Common failures, each with [a small broken script](../exercises/gallery) that a test runs before and
+after the fix. To try one, run its commands in its folder. `watch.py COMMAND` works for any Python
+script: it shows where a script hangs, its threads, its disk reads, and memory that forked workers copy.
 
 | what you see | cause |
 |---|---|
