@@ -1,4 +1,4 @@
-"""Job files of a run: `data/slurm.sh`, `data/mpijob.yaml` and `data/trainjob.yaml`, filled in.
+"""Job files of a run: `jobs/slurm.sh`, `jobs/mpijob.yaml` and `jobs/trainjob.yaml`, filled in.
 
 A run that writes checkpoints resumes when its job starts again.
 """

@@ -86,7 +86,7 @@ HELP = {
         " for DDP)",
         "hosts": "hosts of the workers, HOST:SLOTS,... (default: all on this machine)",
         "comm_timeout": "seconds after which a worker that does not answer fails the run (default:"
-        " Horovod 120, DDP 1800)",
+        " Horovod 120, DDP 1800 with Gloo, 600 with NCCL)",
         "max_restarts": "restart a run that fails up to N times, from the newest checkpoint",
     },
     "machine": {

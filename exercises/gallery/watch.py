@@ -1,6 +1,6 @@
 """Report where a command's ranks wait, its threads, memory and disk reads: watch.py COMMAND ...
 
-If no rank's Python stack has changed for 5 seconds, the command is ended as hanging. Linux only.
+If no rank's Python stack changes for 5 seconds, the command is killed as hung. Linux only.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-# every Python process runs this at its start, and then writes its stack when it gets the signal
+# every Python process runs this when it starts, then writes its stack whenever it gets the signal
 SITE = """
 import faulthandler, os, signal
 stacks = open(os.path.join({folder!r}, str(os.getpid())), "w")
@@ -73,7 +73,7 @@ if job.poll() is None:
                 process.kill()
         psutil.wait_procs([job], timeout=3)
 busy, cores = sorted(threads)[len(threads) * 9 // 10], len(os.sched_getaffinity(0))
-print(f"watch: {busy} threads at a time want one of {cores} cores")
+print(f"watch: {busy} threads compete for {cores} cores")
 blocks = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock  # of 512 bytes
 print(f"watch: {blocks // 2048} MB were read from the disk, not from memory")
 for pid, seen in memory.items():

@@ -1,7 +1,7 @@
 """The talk's network on several GPUs, made parallel in a hurry, and wrong in eight places.
 
-It is there to be read, in exercise ex04.hunt, and not to be run: `densenet` stands for the network
-and the readers of the talk, which are right.
+Exercise ex04.hunt is to find them. The script is not meant to be run: `densenet` stands for the
+talk's network and readers, which are correct.
 """
 
 import horovod.tensorflow as hvd

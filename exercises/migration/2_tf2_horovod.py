@@ -1,4 +1,4 @@
-"""TensorFlow 2 with Horovod: a function and a tape replace graph and session.
+"""TensorFlow 2 with Horovod: a function and a tape replace the graph and the session.
 
 horovodrun -np 2 --gloo python exercises/migration/2_tf2_horovod.py weights.npz
 """

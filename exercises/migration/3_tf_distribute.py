@@ -6,7 +6,7 @@
         TF_USE_LEGACY_KERAS=1 python exercises/migration/3_tf_distribute.py weights.npz &
     done; wait
 
-Keras 3 does not train in this strategy (keras-team/keras#20585); its predecessor, tf-keras, does.
+Keras 3 does not train with this strategy (keras-team/keras#20585); its predecessor, tf-keras, does.
 """
 
 import common

@@ -1,4 +1,4 @@
-"""PyTorch with Horovod: the same five changes in the other framework.
+"""PyTorch with Horovod: the same five changes as in recipe 1.
 
 horovodrun -np 2 --gloo python exercises/migration/4_torch_horovod.py weights.npz
 """

@@ -5,7 +5,7 @@ torchrun --nproc-per-node 2 exercises/migration/5_ddp.py weights.npz
 
 import common
 import torch
-import torch.distributed.nn.functional  # imported later, it keeps the group from ending
+import torch.distributed.nn.functional  # if imported later, the process group does not end
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

@@ -1,15 +1,15 @@
-"""FSDP2: each rank keeps only its part of weights, gradients and momentum.
+"""FSDP2: each rank keeps only its part of the weights, gradients and momentum.
 
     torchrun --nproc-per-node 2 exercises/migration/6_fsdp2.py weights.npz
 
-For a model that does not fit into one GPU's memory. ResNet-50 fits: stay with DDP.
+For models that do not fit into one GPU's memory. ResNet-50 fits: stay with DDP.
 """
 
 import gc
 
 import common
 import torch
-import torch.distributed.nn.functional  # imported later, it keeps the group from ending
+import torch.distributed.nn.functional  # if imported later, the process group does not end
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -1,13 +1,13 @@
-"""Shared by the six scripts: data, the first weights of a small network, and the file at the end.
+"""Shared by the six scripts: data, initial weights, and the output file.
 
-The network: a convolution of 3 x 3 with stride 2, ReLU, the mean over the image, a linear layer.
+The network: a 3 x 3 convolution with stride 2, ReLU, the mean over the image, a linear layer.
 """
 
 import sys
 
 import numpy as np
 
-STEPS, BATCH, LR, MOMENTUM = 50, 16, 0.1, 0.9  # BATCH: of all ranks together
+STEPS, BATCH, LR, MOMENTUM = 50, 16, 0.1, 0.9  # BATCH: the global batch
 
 random = np.random.default_rng(0)
 labels = random.integers(2, size=STEPS * BATCH)

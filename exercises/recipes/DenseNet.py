@@ -1,7 +1,7 @@
-"""`import DenseNet as dn` of the slides, which do not show it: the network of model.py in TensorFlow 1.
+"""The network of model.py in TensorFlow 1; the slides import it as `dn`, but do not show it.
 
-`DenseNet(x, nb_blocks, filters, training).model` is the logits (N, 2). `training` is a tensor, true
-where batch normalisation is to use the batch and to move its running statistics.
+`DenseNet(x, nb_blocks, filters, training).model` is the logits (N, 2). If the boolean tensor
+`training` is true, batch normalisation uses the batch's statistics and updates the running ones.
 """
 
 import tensorflow.compat.v1 as tf
@@ -17,7 +17,7 @@ def convolve(x, filters, kernel, strides=1):
 
 
 def normalise(x, training, momentum=0.99):
-    """Batch normalisation and ReLU."""
+    """Apply batch normalisation and ReLU."""
     shape = [x.shape[-1]]
     with tf.variable_scope(None, default_name="normalisation"):
         gamma = tf.get_variable("gamma", shape, initializer=tf.ones_initializer())

@@ -1,9 +1,9 @@
-"""The slides' recipe 1: their TensorFlow 1 script with Horovod in it.
+"""The slides' recipe 1: their TensorFlow 1 script with Horovod.
 
     horovodrun -np 2 --gloo python exercises/recipes/slides_horovod.py \
         --image_size 64 --batch_size 16 --last_step 60
 
-What is wrong with it is left in it: see README.md.
+Its mistakes are left in: see README.md.
 """
 
 import os

@@ -2,8 +2,8 @@
 
     python exercises/recipes/slides_single.py --image_size 64 --batch_size 16 --last_step 30
 
-The slides show it with recipe 1 in it (slides_horovod.py); this is that script without Horovod. What
-is wrong with it is left in it: see README.md.
+The slides show only the version with recipe 1 (slides_horovod.py); this is that script without
+Horovod. Its mistakes are left in: see README.md.
 """
 
 import os

@@ -4,7 +4,7 @@
     horovodrun -np 2 --gloo python exercises/recipes/slides_tfrecord.py \\
         --image_size 64 --last_step 60
 
-What is wrong with it is left in it: see README.md.
+Its mistakes are left in: see README.md.
 """
 
 import DenseNet as dn
@@ -20,7 +20,7 @@ flags = tf.app.flags
 flags.DEFINE_string("tfrec_fname", "signs.tfrecords", "what slides_write_tfrecord.py wrote")
 flags.DEFINE_integer("image_size", 223, "height and width in pixels, as written")
 flags.DEFINE_integer("last_step", 20000, "steps")
-flags.DEFINE_integer("num_epochs", 10, "times through the file")
+flags.DEFINE_integer("num_epochs", 10, "passes over the file")
 flags.DEFINE_string("checkpoint_dir", "./checkpoints", "where the training is saved")
 FLAGS = flags.FLAGS
 
@@ -30,7 +30,7 @@ class_num = 2
 
 
 def contrib_image_rotate(image, angle):
-    """tf.contrib.image.rotate, which TensorFlow 2 has not: about the middle, bilinear."""
+    """Rotate about the centre, bilinear, as tf.contrib.image.rotate did in TensorFlow 1."""
     x = y = (FLAGS.image_size - 1) / 2
     cos, sin = np.cos(angle), np.sin(angle)
     transform = [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y, 0.0, 0.0]

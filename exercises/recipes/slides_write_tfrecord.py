@@ -1,8 +1,8 @@
-"""The slides' recipe 2, its first half: all images into one TFRecord file, by TensorFlow 1.
+"""The slides' recipe 2, first half: write all images to one TFRecord file with TensorFlow 1.
 
     python exercises/recipes/slides_write_tfrecord.py --image_size 64 --out signs.tfrecords
 
-The slides show the reader alone; this writes what it reads: raw pixels and a label as a float.
+The slides show only the reader; this writes what it reads: raw pixels, and the label as a float.
 """
 
 import os

@@ -19,10 +19,10 @@ add = parser.add_argument
 add("--data", type=Path, default="data/two-signs/tfrecord", help="folder with shards")
 add("--batch-size", type=int, default=16, help="images per process and step (16)")
 add("--epochs", type=int, default=10, help="passes over the images (10)")
-add("--steps", type=int, help="stop after this many steps of one process, shared by the ranks")
+add("--steps", type=int, help="stop after this many steps, divided among the ranks")
 add("--lr", type=float, default=0.001, help="learning rate of RMSProp for one process (0.001)")
-add("--warmup-epochs", type=float, default=1, help="epochs until the rate is full (1)")
-add("--seed", type=int, default=0, help="for the initial weights and the order (0)")
+add("--warmup-epochs", type=float, default=1, help="epochs of learning-rate warm-up (1)")
+add("--seed", type=int, default=0, help="seed of the weights and of the order (0)")
 add("--log-every", type=int, default=10, help="steps between two lines of the log (10)")
 add("--checkpoints", type=Path, help="save here after each epoch, and resume from this folder")
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ex01 · Records
 #
-# In these exercises, you write both record formats byte by byte, and a test that detects a leaking split.
+# In these exercises, you write both record formats byte by byte, and a test that detects a leaky split.
 #
-# **Time:** 42 minutes · **Needs:** notebook 01 · **On a CPU:** seconds
+# **Time:** 42 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -23,14 +23,14 @@ session = workshop.start("ex01", profile)
 #
 # Write `frame(payload)`, which returns the bytes of one record. All numbers are little-endian.
 #
-# | bytes | what |
+# | bytes | content |
 # |---|---|
 # | 4 | the magic number `0xced7230a`, stored as `0a 23 d7 ce` |
 # | 4 | `cflag << 29 \| length`, the length of the part without padding |
 # | length | the part |
 # | 0 to 3 | zeros, up to a multiple of 4 |
 #
-# A record is usually one part with `cflag` 0. But a reader that searches for the next record must never find the magic number inside a record. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last one 3, and all parts between them 2. Each has its own magic number, length and padding. The reader puts the omitted bytes back between the parts.
+# A record is usually one part with `cflag` 0. But a reader that searches for the next record must not mistake part of a payload for its start. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, and all parts in between 2. Each has its own magic number, length and padding. The reader puts the omitted bytes back between the parts.
 
 # %% tags=["answer", "ex01.frame"]
 import struct
@@ -74,7 +74,7 @@ workshop.use(record_framing=frame)
 #
 # Write `tfrecord(data)`, which returns the bytes of one record:
 #
-# | bytes | what |
+# | bytes | content |
 # |---|---|
 # | 8 | the length of the data, uint64, little-endian |
 # | 4 | the masked checksum of those 8 bytes, uint32 |
@@ -142,11 +142,11 @@ workshop.check("ex01.index", index)
 #
 # *write the test · medium · 12 minutes*
 #
-# A data set has several photos of each object. The file name starts with the object: `017_b.jpg` is the second photo of object `017`. A function `split(names)` divides a list of such names into two, `(train, val)`.
+# A data set has several photos of each object. The file name starts with the object: `017_b.jpg` is the second photo of object `017`. A function `split(names)` divides a list of such names into two lists, `(train, val)`.
 #
-# If one photo of an object is used for training and a second one for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
+# If one photo of an object is used for training and another for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
 #
-# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both halves, neither half is empty, and every photo is in exactly one half. The check passes it correct splits, which must pass, and wrong ones, which must fail.
+# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and every photo is in exactly one list. The check calls it with correct splits, which it must accept, and wrong ones, which it must reject.
 
 
 # %% tags=["answer", "ex01.leak"]
@@ -156,14 +156,14 @@ def object_of(name: str) -> str:
 
 
 def test_split(split) -> None:
-    """Raise AssertionError unless split(names) returns two halves that do not leak."""
+    """Raise AssertionError unless split(names) returns two lists that do not leak."""
     ### BEGIN SOLUTION
     names = [f"{number:03d}_{letter}.jpg" for number in range(40) for letter in "abc"]
     train, val = split(names)
-    assert train and val, "a half is empty"
+    assert train and val, "a list is empty"
     assert sorted(train + val) == sorted(names), "photos are missing or duplicated"
     shared = {object_of(name) for name in train} & {object_of(name) for name in val}
-    assert not shared, f"in both halves: {shared}"
+    assert not shared, f"in both lists: {shared}"
     ### END SOLUTION
 
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex02 · One GPU
 #
-# In these exercises you turn ResNet v1 into v1.5, write its learning-rate schedule and its weight-decay groups, and train with them.
+# In these exercises, you turn ResNet v1 into v1.5, write its learning-rate schedule and its weight-decay groups, and train with them.
 #
 # **Time:** 44 minutes · **Needs:** notebook 02 · **On a CPU:** about a minute to run
 
@@ -21,7 +21,7 @@ session = workshop.start("ex02", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, with a shortcut around them. In the first block of a stage the number of channels changes, so its shortcut has a convolution too, the *projection*. The first block of stages 1, 2 and 3 also halves the image size: a convolution there has stride 2.
+# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, with a shortcut around them. In the first block of a stage the number of channels changes, so its shortcut needs a convolution too, the *projection*. The first block of stages 1, 2 and 3 also halves the image size: a convolution there has stride 2.
 #
 # | | first 1×1 | 3×3 | last 1×1 | projection |
 # |---|---|---|---|---|
@@ -49,7 +49,7 @@ workshop.check("ex02.stride", strides)
 #
 # *predict, then measure · medium · 6 minutes*
 #
-# Moving the stride does not change any parameter. How many **percent** more multiplications does v1.5 need per image? Predict it before you count.
+# Moving the stride does not change the number of parameters. How many more multiplications does v1.5 need per image, in **percent**? Predict before you count.
 #
 # A convolution takes `in channels × out channels × kernel² × output pixels` multiplications. At 224 pixels, v1 needs 3,858 million in total. In v1, these blocks halve the image before the 3×3 convolution:
 #
@@ -60,7 +60,7 @@ workshop.check("ex02.stride", strides)
 # | stage 3, block 0 | 1024 | 512 | 7 × 7 |
 
 # %% tags=["answer", "ex02.work"]
-# How many percent more multiplications than v1?
+# Extra multiplications compared with v1, in percent
 ### BEGIN SOLUTION
 extra_percent = 100 * 3 * 3 * (256 * 128 * 28**2) / 3858e6
 ### END SOLUTION
@@ -69,7 +69,7 @@ extra_percent = 100 * 3 * 3 * (256 * 128 * 28**2) / 3858e6
 workshop.check("ex02.work", extra_percent)
 
 # %% [markdown]
-# Now count. The library knows every layer of both networks.
+# Now let the library count:
 
 # %%
 from rn50lib import resnet as network
@@ -82,11 +82,11 @@ print(f"v1   {v1:>13,} multiply-adds\nv1.5 {v15:>13,}, {100 * (v15 - v1) / v1:.2
 #
 # *fill in · medium · 12 minutes*
 #
-# Write `schedule(progress, global_batch, recipe)`, which returns the learning rate after `progress` epochs. `progress` may be a fraction. It follows three rules.
+# Write `schedule(progress, global_batch, recipe)`, which returns the learning rate after `progress` epochs. `progress` may be fractional. The rate follows three rules.
 #
 # - **Linear scaling**: the rate is `recipe.lr` at a global batch of `recipe.lr_batch`, and proportional to the global batch.
 # - **Warm-up**: it rises linearly from 0 and reaches that rate after `recipe.warmup_epochs` (which may be 0).
-# - **Decay**: at each epoch in the tuple `recipe.lr_step_epochs`, it is multiplied by `recipe.lr_factor` once more.
+# - **Decay**: it is multiplied by `recipe.lr_factor` at each epoch in the tuple `recipe.lr_step_epochs`.
 
 
 # %% tags=["answer", "ex02.schedule"]
@@ -115,9 +115,9 @@ run = workshop.use(schedule=schedule)
 #
 # *fill in · easy · 8 minutes*
 #
-# Weight decay pulls weights towards zero. That does not help the scales and shifts of batch norm or the biases: they are few, and a scale of zero switches a channel off. Many recipes exclude them (this course's reference recipe does not).
+# Weight decay pulls weights towards zero. Batch norm's scales and shifts and the biases do not benefit: they are few, and a scale of zero switches a channel off. Many recipes exclude them (this course's reference recipe does not).
 #
-# Write `decay_groups(names)`: it takes the names of all parameters and returns two lists, first the names with weight decay, then those without, each in the original order. In this library, convolutions and the fully-connected layer have a `weight`, the latter also a `bias`; batch norm has `gamma` and `beta`. Some names:
+# Write `decay_groups(names)`: it takes the names of all parameters and returns two lists, first the names with weight decay, then those without, each in the original order. In this library, convolutions have a `weight`, the fully-connected layer has a `weight` and a `bias`, and batch norm has `gamma` and `beta`. For example:
 #
 # ```
 # layer1.0.conv1.weight  layer1.0.bn1.gamma  layer1.0.downsample.weight  layer1.0.downsample_bn.beta  fc.bias
@@ -146,14 +146,14 @@ run = workshop.use(decay_groups=decay_groups)
 #
 # *tune to a target · hard · 10 minutes*
 #
-# Why is there a maximum learning rate, and what is momentum for? The smallest problem that shows both is a valley whose walls are 100 times steeper than its floor. SGD starts at a distance of 1 from the bottom in both directions, and updates each of them:
+# Why is there a maximum learning rate, and what is momentum for? The simplest problem that shows both is a valley whose walls are 100 times steeper than its floor. SGD starts at a distance of 1 from the bottom in both directions, and updates each direction like this:
 #
 # ```
 # velocity = momentum · velocity + curvature · distance
 # distance = distance − lr · velocity
 # ```
 #
-# It is stable while `lr · curvature < 2 (1 + momentum)`. After 60 steps, both distances should be at most 0.001. With the usual momentum of 0.9, no learning rate reaches that target. Move the controls to find a pair that does, and write it down.
+# It is stable while `lr · curvature < 2 (1 + momentum)`. After 60 steps, both distances should be at most 0.001. With the usual momentum of 0.9, no learning rate on the slider reaches that target. Move the controls to find a pair that does, and enter it below.
 
 # %%
 from workshop.lessons import nb02

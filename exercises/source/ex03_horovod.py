@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex03 · Many workers
 #
-# In these exercises you train one model on two workers with your own shard function, and turn a single-GPU script into one for many GPUs.
+# In these exercises, you train one model on two workers with your own shard function, and turn a single-GPU script into one for many GPUs.
 #
 # **Time:** 54 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
 
@@ -23,10 +23,10 @@ session = workshop.start("ex03", profile)
 #
 # *fill in · medium · 10 minutes*
 #
-# All ranks have the same `order`, a NumPy array with the indices of all images in the order of the epoch. Write `shard(order, rank, size, batch)`, which returns the indices that one rank reads, as an array of shape `(steps, batch)`. There are `size` ranks; `batch` is the batch of each.
+# All ranks have the same `order`, a NumPy array with the indices of all images, shuffled for the epoch. Write `shard(order, rank, size, batch)`, which returns the indices that one rank reads, as an array of shape `(steps, batch)`. There are `size` ranks; `batch` is the batch size per rank.
 #
-# - A step of all ranks takes the next `G = size · batch` images of the order: step `s` takes `order[s·G : (s+1)·G]`.
-# - Of those, rank `r` takes the rows `r·batch … (r+1)·batch`.
+# - In each step, the ranks together take the next `G = size · batch` images of the order: step `s` takes `order[s·G : (s+1)·G]`.
+# - Of those `G` images, rank `r` takes numbers `r·batch` to `(r+1)·batch − 1`.
 # - All ranks take `len(order) // G` steps. The remaining images are dropped.
 
 
@@ -54,7 +54,7 @@ run = workshop.use(shard=shard)
 #
 # *fill in · easy · 6 minutes*
 #
-# Each rank has initialised its own weights, or rank 0 has read a checkpoint. Before the first step, all ranks need rank 0's weights. Horovod has `hvd.broadcast_parameters` for this, and DistributedDataParallel does it automatically; here you write it yourself. `broadcast_start(model)` takes a `torch.nn.Module` and returns nothing: afterwards the model of every rank has rank 0's values.
+# Each rank has initialised its own weights, or rank 0 has read a checkpoint. Before the first step, all ranks need rank 0's weights. Horovod has `hvd.broadcast_parameters` for this, and DistributedDataParallel does it automatically; here you write it yourself. `broadcast_start(model)` takes a `torch.nn.Module` and returns nothing; afterwards, every rank's model has rank 0's values.
 #
 # | `import torch.distributed as dist` | |
 # |---|---|
@@ -62,7 +62,7 @@ run = workshop.use(shard=shard)
 # | `dist.broadcast(tensor, src=0)` | overwrites `tensor`, in place, with rank 0's |
 # | `dist.all_reduce(tensor)` | overwrites `tensor`, in place, with the sum over all ranks |
 #
-# The last two are collectives: every rank must call them, in the same order. The check starts groups of 2 and 3 processes and inspects the model of each.
+# The last two are collectives: every rank must call them, in the same order. The check starts groups of 2 and 3 processes and inspects every process's model.
 
 
 # %% tags=["answer", "ex03.start"]
@@ -108,7 +108,7 @@ for rank, found in enumerate(process_ranks.together(broken_sums, "metrics", [two
     print(f"rank {rank}: {found}")
 
 # %% [markdown]
-# Copy it into the next cell as `metric_sums` and fix it. It must also work if a rank has no images; if no rank has any, all three metrics are `None`. All ranks get the same result, and `sums` is not changed.
+# Copy it into the next cell as `metric_sums` and fix it. It must also work if a rank has no images; if no rank has any, all three metrics are `None`. All ranks must return the same result, and `sums` must not change.
 
 
 # %% tags=["answer", "ex03.sums"]
@@ -136,7 +136,7 @@ workshop.check("ex03.sums", metric_sums)
 #
 # In a ring all-reduce, each of `n` workers cuts its gradients into `n` chunks. In every step it sends one chunk to its right neighbour: `n − 1` steps until the sums are complete, and `n − 1` more until every worker has all of them.
 #
-# How much does **one** worker send in total, in multiples of the size of the gradients? Predict it for 2, 8 and 64 workers.
+# How much does **one** worker send in total, in multiples of the size of the gradients? Predict for 2, 8 and 64 workers.
 
 # %% tags=["answer", "ex03.ring"]
 # A dictionary {2: …, 8: …, 64: …}: what one worker sends, in multiples of the gradients' size
@@ -148,14 +148,14 @@ sent = {n: 2 * (n - 1) / n for n in (2, 8, 64)}
 workshop.check("ex03.ring", sent)
 
 # %% [markdown]
-# Notebook 03's simulation counts the same: at its last step, it shows the megabytes that each worker has sent.
+# Notebook 03's simulation gives the same count: at its last step, it shows the megabytes that each worker has sent.
 
 # %% [markdown]
 # ## ex03.recipe · Recipe 1
 #
 # *fill in · hard · 20 minutes*
 #
-# Now apply all of recipe 1 to a script for one GPU. It trains a small network to distinguish two signs: 96 images in batches of 4, one epoch.
+# Now apply all of recipe 1 to a single-GPU script. It trains a small network to distinguish two road signs, for one epoch of 96 images in batches of 4.
 
 
 # %%
@@ -192,13 +192,13 @@ single(data, data.parent)
 # Copy it into the next cell as `train` and make it run with Horovod (`import horovod.torch as hvd`) on any number of ranks:
 #
 # 1. **Start** Horovod.
-# 2. **Share** the images: each rank takes its own part of the order, and fewer steps.
+# 2. **Share** the images: each rank takes its own part of the order and runs fewer steps.
 # 3. **Scale** the learning rate with the number of ranks. (Usually with a warm-up; an epoch of 12 steps is too short for one.)
 # 4. **Average** the gradients.
 # 5. **Broadcast** rank 0's weights, so that all ranks start with the same ones.
 # 6. Write only on **rank 0**.
 #
-# The check does not read your code. It runs the function as a script on two ranks, and once on one rank to compare the rates. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
+# The check does not read your code. It runs the function as a script on two ranks, and once on one rank to compare the learning rates. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
 
 
 # %% tags=["answer", "ex03.recipe"]
@@ -238,4 +238,4 @@ def train(data, out):
 workshop.check("ex03.recipe", train)
 
 # %% [markdown]
-# The talk's script for recipe 1 is in `exercises/recipes`, as shown on the slides.
+# The talk's own script for recipe 1 is `exercises/recipes/slides_horovod.py`.

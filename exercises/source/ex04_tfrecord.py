@@ -1,7 +1,7 @@
 # %% [markdown]
-# # ex04 · Feeding
+# # ex04 · Input pipelines
 #
-# After these exercises you can find the bugs in a parallel script, and replace its feeding loop with a pipeline that reads TFRecord.
+# After these exercises, you can find the bugs in a parallel script and replace its feeding loop with a pipeline that reads TFRecord.
 #
 # **Time:** 58 minutes · **Needs:** notebooks 03 and 04, TensorFlow and Horovod for the last exercises · **On a CPU:** a minute and a half to run
 
@@ -21,7 +21,7 @@ session = workshop.start("ex04", profile)
 #
 # *find the bug · hard · 15 minutes*
 #
-# This is the slides' script with recipe 1 applied in a hurry, and eight lines are wrong. Some of the mistakes are on the slides themselves; others are common in many scripts. On one machine with a few GPUs it would run, and its loss would fall.
+# This is the slides' script in TensorFlow 2, with recipe 1 applied in a hurry. Eight lines are wrong. Some of the mistakes are on the slides themselves; the others are common elsewhere. On one machine with a few GPUs it would run, and its loss would fall.
 #
 # Recipe 1, for comparison: start Horovod and use one GPU for each *local* rank; share the images; scale the learning rate, with a warm-up; average the gradients; broadcast rank 0's weights; print and save only on rank 0; take 1/size of the steps.
 
@@ -31,7 +31,7 @@ from workshop.checks import ex04
 print(ex04.listing())
 
 # %% [markdown]
-# Write down the numbers of the eight lines. The check tells you which of your lines are correct code after all, and roughly where to look for the next.
+# Write down the numbers of the eight lines. The check tells you which of your lines are correct after all, and roughly where to look next.
 
 # %% tags=["answer", "ex04.hunt"]
 # The numbers of the wrong lines, such as {3, 14, 15}
@@ -47,7 +47,7 @@ workshop.check("ex04.hunt", wrong_lines)
 #
 # *fill in · medium · 8 minutes*
 #
-# Here are the seven stages of an input pipeline that reads TFRecord files on many ranks, in alphabetical order. Put them in a correct order that does not read, decode or keep anything in memory unnecessarily.
+# Here are the seven stages of an input pipeline that reads TFRecord files on many ranks, in alphabetical order. Put them in an order that is correct and does not read, decode or buffer more than necessary.
 #
 # | stage | what it does |
 # |---|---|
@@ -57,7 +57,7 @@ workshop.check("ex04.hunt", wrong_lines)
 # | `"map"` | decodes the JPEG of a record, crops it and resizes it |
 # | `"prefetch"` | prepares a few elements in advance |
 # | `"shard"` | passes every size-th element, starting with element number rank |
-# | `"shuffle"` | keeps 1,000 elements and returns one of them at random, with a different seed on each rank |
+# | `"shuffle"` | buffers 1,000 elements and returns them in random order, with a different seed on each rank |
 
 # %% tags=["answer", "ex04.order"]
 # A list of the seven names
@@ -81,14 +81,14 @@ workshop.check("ex04.order", stages)
 #     sess.run(train_op, feed_dict={images_in: images[chosen] / 255, labels_in: labels[chosen]})
 # ```
 #
-# In every step, the GPU waits while Python picks the images. Write `dataset(images, labels, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of batches for one rank instead.
+# In every step, the GPU waits while Python picks the images. Instead, write `dataset(images, labels, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of one rank's batches.
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and labels `(batch,)`. The arrays are uint8 and int32.
 # - Every rank reads different images, in a new random order in every epoch; one pass over the dataset is one epoch.
 # - All ranks take `len(labels) // (size · batch)` full batches.
 # - The next batch is prepared while a step computes.
 #
-# This kernel only reads images, so it hides the GPUs: TensorFlow would otherwise reserve their memory.
+# This notebook only reads images. The next cell hides the GPUs, because TensorFlow would reserve their memory.
 
 # %%
 import os
@@ -122,7 +122,7 @@ workshop.check("ex04.feed", dataset)
 #
 # *fill in · hard · 20 minutes*
 #
-# Now read from files. The records are as on the slides: `height`, `width` and raw pixels `img_raw`, and the `label` as a float, counted from 0. This is how one is written:
+# Now read from files. The records are as on the slides: `height`, `width`, the raw pixels `img_raw`, and the `label`, a float that counts from 0. This is how one is written:
 
 # %%
 import numpy as np
@@ -145,10 +145,10 @@ def record(pixels, label):
 print(tf.train.Example.FromString(record(np.zeros((1, 2, 3), np.uint8), 1.0)))
 
 # %% [markdown]
-# Write `read(shards, rank, size, batch, seed)`: a `tf.data.Dataset` of one rank's batches from the files of the list `shards`.
+# Write `read(shards, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
-# - Each rank reads whole files, every `size`-th one, to the end. An incomplete last batch is dropped.
+# - Each rank reads every `size`-th file to the end. An incomplete last batch is dropped.
 # - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
 # - The next batch is prepared while a step computes.
 #
@@ -185,7 +185,7 @@ def read(shards, rank: int, size: int, batch: int, seed: int):
 workshop.check("ex04.recipe", read)
 
 # %% [markdown]
-# The check called your function on files whose images it knows. Then it ran it on two ranks, followed by this script, and watched the network's input:
+# The check first called your function on files with known images. Then it ran your function with this script on two ranks and recorded the network's input:
 
 # %%
 from workshop.checks import recipes
@@ -193,4 +193,4 @@ from workshop.checks import recipes
 print(recipes.READING)
 
 # %% [markdown]
-# The complete scripts, from the one on the slides to a parallel one that reads TFRecord, are in `exercises/recipes`, both as on the slides and in current TensorFlow and PyTorch.
+# The complete scripts, from a single process to a parallel one that reads TFRecord, are in `exercises/recipes`, both as on the slides and in current TensorFlow.

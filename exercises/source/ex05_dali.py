@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex05 · DALI
 #
-# In these exercises you predict the speed of a DALI pipeline, build your own DALI graph, and count every validation image exactly once.
+# In these exercises, you predict the speed of an input pipeline, build your own DALI graph, and count every validation image exactly once.
 #
 # **Time:** 36 minutes · **Needs:** notebook 05, DALI for one exercise · **On a CPU:** half a minute to run
 
@@ -30,16 +30,16 @@ ensure_data(session.data_root, session.profile)
 # | decoding the JPEG | 3.2 ms |
 # | resizing, mirroring, copying | 0.8 ms |
 #
-# The device trains on 1,442.6 images per second, like the published V100. Predict:
+# The device trains on 1,442.6 images per second, the published speed of a V100. Predict:
 #
 # | | |
 # |---|---|
 # | `"in turn"` | images per second if the loader waits while the device works, and vice versa |
-# | `"overlapped"` | images per second if both work all the time, with a queue between them |
+# | `"overlapped"` | images per second if both work at the same time, with a queue between them |
 # | `"cores"` | how many cores are needed so that the device never waits in the overlapped run |
 # | `"half the decoding"` | images per second, overlapped, with four cores, if decoding takes 1.6 ms |
 #
-# It is easier to work with times than with rates: a loader of `r` images per second takes `1 / r` seconds for each.
+# It is easier to work with times than with rates: a loader that delivers `r` images per second takes `1 / r` seconds per image.
 
 # %% tags=["answer", "ex05.bottleneck"]
 # {"in turn": …, "overlapped": …, "cores": …, "half the decoding": …}
@@ -94,7 +94,7 @@ print(f"Measured: {both:,.0f} images per second.")
 # | `fn.crop_mirror_normalize` | pixels, `mean`, `std`, `mirror`, `dtype`, `output_layout` | `(pixel − mean) / std` |
 #
 # - Every rank reads different images, in a random order: its *shard* is number `rank` of `size`.
-# - A crop has 5 to 100% of the image's area (`1.0` is all of it), and a width of 3/4 to 4/3 of its height. Both are lists `[from, to]`.
+# - A crop covers 5 to 100% of the image's area (`1.0` is all of it), and its width is 3/4 to 4/3 of its height. Pass both ranges as lists `[from, to]`.
 # - The output images are 64 × 64, half of them mirrored, `types.FLOAT` (float32), one plane per colour: `"CHW"`.
 # - The recipe's mean is 0.485, 0.456, 0.406 and its std 0.229, 0.224, 0.225, for red, green and blue from 0 to 1. The decoder's pixels range from 0 to 255.
 #
@@ -144,7 +144,7 @@ ex05_graph.show(graph, session.data_root)
 #
 # Validation must not drop images or count them twice. With `pad_last_batch=True`, DALI's reader does this:
 #
-# - Of `N` images, rank `r` of `size` gets numbers `r·N // size` to `(r+1)·N // size`, excluding the last. So some ranks have one image more than others.
+# - Of `N` images, rank `r` of `size` gets numbers `r·N // size` to `(r+1)·N // size`, excluding the last. So some ranks have one more image than others.
 # - All ranks make the same number of batches, enough for the rank with the most images.
 # - All batches are full. They are padded with copies of the rank's last image, a whole batch of them if necessary.
 #
@@ -155,12 +155,12 @@ ex05_graph.show(graph, session.data_root)
 # | rank 0 | 0 … 7 | 8 … 12, and 12 three more times |
 # | rank 1 | 13 … 20 | 21 … 26, and 26 two more times |
 #
-# Write `valid(images, rank, size, batch)`: for each batch of a rank, the number of rows that count. Here it returns `[8, 5]` for rank 0 and `[8, 6]` for rank 1.
+# Write `valid(images, rank, size, batch)`, which returns the number of rows that count in each batch of a rank. Here it returns `[8, 5]` for rank 0 and `[8, 6]` for rank 1.
 
 
 # %% tags=["answer", "ex05.exact"]
 def valid(images: int, rank: int, size: int, batch: int) -> list[int]:
-    """Return how many rows of each batch count, from the first batch of a rank to its last."""
+    """Return the number of rows that count in each batch of a rank."""
     ### BEGIN SOLUTION
     mine = (rank + 1) * images // size - rank * images // size
     most = -(-images // size)
@@ -173,4 +173,4 @@ def valid(images: int, rank: int, size: int, batch: int) -> list[int]:
 workshop.check("ex05.exact", valid)
 
 # %% [markdown]
-# Dropping incomplete batches would have left out 27 − 16 = 11 images, and counting every row would have counted 5 images too many. An accuracy that is wrong in this way is only *slightly* off, so it is easy to miss.
+# Dropping incomplete batches would have left out 27 − 16 = 11 images, and counting every row would have counted 5 images too many. Either mistake makes the accuracy only *slightly* wrong, so it is easy to miss.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex06 · Mixed precision
 #
-# In these exercises you compute what 16 bits save, train with your own dynamic loss scale, and find a step that is taken twice.
+# In these exercises, you compute how much memory 16 bits save, train with your own dynamic loss scale, and fix a training step that updates the weights twice.
 #
 # **Time:** 40 minutes · **Needs:** notebook 06, PyTorch · **On a CPU:** half a minute to run
 
@@ -21,12 +21,12 @@ session = workshop.start("ex06", profile)
 #
 # *predict, then measure · medium · 8 minutes*
 #
-# ResNet-50 has 25.6 million parameters. For every image of a batch, training keeps 21.5 million activations at 224 pixels until the backward pass has used them.
+# ResNet-50 has 25.6 million parameters. For every 224-pixel image of a batch, training keeps 21.5 million activations until the backward pass has used them.
 #
 # | | float32 | float16, mixed |
 # |---|---|---|
 # | an activation | 4 bytes | 2 bytes |
-# | weight, gradient and momentum of a parameter | 4 bytes each | 4 bytes each: the master weights |
+# | weight, gradient and momentum of a parameter | 4 bytes each | 4 bytes each, as in float32 |
 # | the copy of a weight that the step computes with | none | 2 bytes |
 #
 # How many **MB** (millions of bytes) do weights, gradients, momentum and activations take together, for a batch of 1 and a batch of 96? Guess first: which of the two formats needs less for a single image?
@@ -44,18 +44,18 @@ megabytes = {
 workshop.check("ex06.memory", megabytes)
 
 # %% [markdown]
-# Notebook 06 has measured this: it printed the MB that autograd keeps of an image of 224 pixels. In 16 bits it is a little more than half, because a few things do not shrink, such as the positions that max pooling keeps.
+# Notebook 06 measured this: it printed how many MB autograd keeps for one 224-pixel image. In 16 bits, it is slightly more than half, because a few things do not shrink, such as the indices that max pooling stores.
 #
 # ## ex06.scaler · A dynamic loss scale
 #
 # *fill in · medium · 10 minutes*
 #
-# Write the update rule of the dynamic loss scale. It is called after every step with the scale of the step, the number of consecutive good steps before it, whether all gradients were finite, and the number of good steps needed to grow. It returns the next scale and the new number of good steps.
+# Write the update rule of the dynamic loss scale. It is called after every step with the step's scale, the number of consecutive good steps before it, whether all gradients were finite, and the number of good steps after which the scale grows. It returns the next scale and the new number of good steps.
 #
 # | what happened | the scale | good steps |
 # |---|---|---|
 # | a gradient was infinite or NaN | is halved, but not below 1 | reset to 0 |
-# | a good step, which makes `growth_steps` in a row | is doubled, but not beyond 2^24 | reset to 0 |
+# | a good step, the `growth_steps`-th in a row | is doubled, but not beyond 2^24 | reset to 0 |
 # | any other good step | does not change | one more |
 
 
@@ -100,10 +100,10 @@ if run:
 # | `scaler.scale(loss)` | returns the loss times the scale |
 # | `scaler.unscale_(optimizer)` | divides the gradients by the scale, in place; once per step |
 # | `scaler.step(optimizer)` | unscales, unless you have done it; then calls `optimizer.step()`, but not if a gradient is infinite or NaN |
-# | `scaler.update()` | halves or doubles the scale, depending on what `step` found |
+# | `scaler.update()` | halves the scale after an overflow, doubles it after enough good steps |
 # | `torch.nn.utils.clip_grad_norm_(parameters, 1.0)` | scales the gradients down if their total norm is larger than 1 |
 #
-# PyTorch *adds* new gradients to the existing ones; `optimizer.zero_grad()` clears them. Run the cell and find out from the table what happens. The model has two weights; an "overflow" is a batch whose gradients are infinite.
+# PyTorch *adds* new gradients to the existing ones; `optimizer.zero_grad()` clears them. Run the cell and use its table to find out what happens. The model has two weights; an "overflow" is a batch whose gradients are infinite.
 
 
 # %%
@@ -134,12 +134,12 @@ def train_step(model, images, targets, optimizer, scaler):
     import torch
 
     ### BEGIN SOLUTION
-    optimizer.zero_grad()  # what is left of the last step would be added
+    optimizer.zero_grad()  # otherwise the last step's gradients are added
     scaler.scale(torch.nn.functional.mse_loss(model(images), targets)).backward()
     scaler.unscale_(optimizer)  # first, so that the unscaled gradients are clipped
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-    scaler.step(optimizer)  # the only step, and none on an overflow
-    scaler.update()  # after every step, taken or not
+    scaler.step(optimizer)  # the only update; skipped on an overflow
+    scaler.update()  # after every step, skipped or not
     ### END SOLUTION
 
 
@@ -151,16 +151,16 @@ workshop.check("ex06.step", train_step)
 #
 # *fill in · medium · 8 minutes*
 #
-# A batch of feature maps has four axes: image `n`, channel `c`, row `h`, column `w`. Memory has one. A layout defines which axis changes slowest and which fastest: in `"NCHW"` the columns of a row are adjacent, in `"NHWC"` the channels of a pixel.
+# A batch of feature maps has four axes: image `n`, channel `c`, row `h`, column `w`. Memory has only one. A layout defines which axis changes slowest and which fastest: in `"NCHW"`, the columns of a row are adjacent; in `"NHWC"`, the channels of a pixel.
 #
-# The **stride** of an axis is the distance in memory, in numbers, to its next element. The fastest axis has stride 1; each slower one skips all faster axes. Here is a batch of two images with 3 channels, 4 rows and 5 columns:
+# The **stride** of an axis is the distance in memory to its next element, counted in elements. The fastest axis has stride 1; the stride of any other axis is the product of the sizes of all faster axes. Here is a batch of two images with 3 channels, 4 rows and 5 columns:
 #
 # | | `n` | `c` | `h` | `w` |
 # |---|---|---|---|---|
 # | `"NCHW"` | 3 · 4 · 5 = 60 | 4 · 5 = 20 | 5 | 1 |
 # | `"NHWC"` | ? | ? | ? | ? |
 #
-# Tensor cores need adjacent channels, in multiples of 8 for 16 bits. So the channels in memory are rounded up to a multiple and padded with zeros: with `multiple` 4, 3 channels take the space of 4.
+# Tensor Cores are fastest with adjacent channels, in multiples of 8 for 16 bits. So the number of channels is rounded up to a multiple and padded with zeros: with `multiple` 4, 3 channels take the space of 4.
 #
 # Write `strides(shape, order, multiple)` for both layouts. It returns four numbers, for `n`, `c`, `h` and `w`.
 
@@ -181,7 +181,7 @@ def strides(shape, order: str, multiple: int) -> tuple:
 workshop.check("ex06.layout", strides)
 
 # %% [markdown]
-# PyTorch calls NHWC `channels_last`. The shape does not change; only the strides differ. These are PyTorch's:
+# PyTorch calls NHWC `channels_last`. The shape does not change, only the strides. Compare yours with PyTorch's:
 
 # %%
 import torch

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex07 · Inference
 #
-# After these exercises, you can compute latency percentiles, make a network faster without changing its predictions, and find out when a server's answers depend on the other requests in the batch.
+# After these exercises, you can compute latency percentiles, make a network faster without changing its predictions, and detect that a server's answers depend on the other requests in the batch.
 #
 # **Time:** 32 minutes · **Needs:** notebook 07, and PyTorch for the last two exercises · **On a CPU:** half a minute to run
 
@@ -21,7 +21,7 @@ session = workshop.start("ex07", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# A service promises its p99: the time within which 99 of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is a list of latencies in the order of measurement.
+# A service promises its p99: the time within which 99 out of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is an unsorted list of latencies.
 #
 # - The result is the **smallest measured value** that is at least as large as `per_cent` percent of all values (the *nearest rank*). Do not interpolate.
 # - p100 is the largest value, and p0 the smallest.
@@ -82,7 +82,7 @@ if not engine.unanswered(percentile):
 # | `bn.running_mean`, `bn.running_var` | (channels out,) | the variance, not its root |
 # | `bn.eps` | a number | |
 #
-# Take `in_channels`, `out_channels`, `kernel_size`, `stride` and `padding` of the new convolution from `conv`. The check computes under `torch.no_grad()`, in float64.
+# Take `in_channels`, `out_channels`, `kernel_size`, `stride` and `padding` of the new convolution from `conv`. The check runs under `torch.no_grad()`, in float64.
 
 
 # %% tags=["answer", "ex07.fold"]
@@ -123,14 +123,14 @@ else:
         unfolded = bn(conv(x))
         for name, layer in (("yours", fold(conv, bn)), ("PyTorch's", fuse_conv_bn_eval(conv, bn))):
             print(f"{name}: differences up to {(unfolded - layer(x)).abs().max():.1e}")
-    print(f"of values up to {unfolded.abs().max():.2f}: rounding")
+    print(f"The outputs reach {unfolded.abs().max():.2f}, so this is rounding.")
 
 # %% [markdown]
 # ## ex07.likeliest · It depends on the batch
 #
 # *find the bug · medium · 12 minutes*
 #
-# A server combines the waiting requests into a batch. For each image it returns the `k` most likely classes and their probabilities, the most likely first. Users complain that the same image gets a different answer every time. The cell sends one image, alone and together with two others.
+# A server combines the waiting requests into a batch. For each image, it returns the `k` most likely classes and their probabilities, the most likely first. Users complain that the same image gets a different answer every time. The next cell sends an image alone, then with two others.
 
 
 # %%
@@ -151,7 +151,7 @@ for batch in (image, torch.cat([image, others])):
     print(f"in a batch of {len(batch)}: classes {classes[0].tolist()}, {probabilities[0]}")
 
 # %% [markdown]
-# The correct answer in any batch is classes 1 and 3, with 0.644 and 0.237. Copy the function into the next cell as `likeliest` and fix it. There are three bugs. You have just seen two of them; the third appears when a network is *very* confident, with a logit of 1000.
+# In any batch, the correct answer is classes 1 and 3, with probabilities 0.644 and 0.237. Copy the function into the next cell as `likeliest` and fix its three bugs. You have just seen two of them; the third appears when a network is *very* confident, with a logit of 1000.
 
 
 # %% tags=["answer", "ex07.likeliest"]
@@ -173,4 +173,4 @@ def likeliest(logits, k: int):
 workshop.check("ex07.likeliest", likeliest)
 
 # %% [markdown]
-# A test that sends one image at a time cannot find the first bug. So always test a server with one image and with a batch.
+# A test that always sends one image gets the same answer every time. So test a server with one image and with a batch, and compare.

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # ex08 · Benchmark, scaling, and all of it
+# # ex08 · Benchmarks, scaling, and a capstone
 #
-# After these exercises, you can compute a trustworthy speed, calculate the cost of a gradient exchange and how much of it overlaps with compute, and turn a slow, wrong script into a correct one that is at least three times as fast.
+# After these exercises, you can compute a trustworthy speed, calculate what a gradient exchange costs and how much of it overlaps with compute, and turn a slow, wrong script into a correct one that is at least three times as fast.
 #
 # **Time:** 90 minutes · **Needs:** notebook 08, PyTorch for the last exercise · **On a CPU:** half a minute to run, and one or two minutes for the last check
 
@@ -21,7 +21,7 @@ session = workshop.start("ex08", profile)
 #
 # *find the bug · easy · 8 minutes*
 #
-# A benchmark recorded the images and the seconds of each iteration. The first `warmup` iterations should not count. Run the cell: the function returns 83 images per second, although 200 images took 3 seconds after the warm-up.
+# A benchmark recorded the number of images and the seconds of each iteration. The first `warmup` iterations should not count. Run the cell: the function returns 83 images per second, although 200 images took 3 seconds after the warm-up.
 
 
 # %%
@@ -85,7 +85,7 @@ workshop.check("ex08.ring", milliseconds)
 # The gradients of the last layers are ready long before the backward pass ends. So they are sent in **buckets** while the rest is still being computed. Write `efficiency(compute, ready, takes)`: the compute time divided by the time of the whole step, a number from 0 to 1.
 #
 # - `compute`: seconds of a step without any exchange.
-# - `ready[i]`: when bucket `i` is ready, in seconds after the start of the step, in rising order.
+# - `ready[i]`: when bucket `i` is ready, in seconds after the start of the step, in ascending order.
 # - `takes[i]`: how long its exchange takes, in seconds.
 # - There is **one link**. A bucket is sent as soon as it is ready *and* the previous bucket is done.
 # - The step ends when the compute and all buckets are done.
@@ -124,15 +124,15 @@ ex08.look()
 #
 # | | |
 # |---|---|
-# | answer | `train(data, out)`, both paths; the images are `data/train/CLASS/*.jpg` and `data/val/CLASS/*.jpg` |
+# | answer | `train(data, out)`, where both arguments are paths; the images are `data/train/CLASS/*.jpg` and `data/val/CLASS/*.jpg` |
 # | network input | whole images, resized to 64 × 64, RGB, (x − MEAN) / STD; no augmentation |
-# | label | the index of the class folder's name in alphabetical order, from 0 |
-# | epoch | every training image once, in a new random order each time; 16 images per step, the last step may have fewer |
-# | learning rate | `learning_rate(progress)` at each **step**; progress counts epochs and grows with every step |
+# | label | the class folder's position in alphabetical order, from 0 |
+# | epoch | every training image once, in a new random order each time; 16 images per step; the last step may have fewer |
+# | learning rate | `learning_rate(progress)` at each **step**; `progress` is in epochs and grows with every step |
 # | validation | after each epoch, all images of `data/val` once, in evaluation mode |
 # | `out/report.json` | `val_loss` and `val_top1` (percent), each a list with one number per epoch, over all validation images |
 #
-# The check runs your script and the slow one in turns, each in a separate process that starts from the JPEGs. The speed is the number of images trained on, over the seconds of the whole run. The check ignores what you print: it records the images that go into the network and the logits that come out. No GPU is used, and float32 is enough.
+# The check runs your script and the slow one alternately, each in a separate process that starts from the JPEGs. The speed is the number of images trained on, divided by the seconds of the whole run. The check ignores what you print: it records the images that go into the network and the logits that come out. No GPU is used, and float32 is enough.
 #
 # To start, write `%load capstone/train_slow.py` as the only line in the next cell and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first, because a wrong script may be fast for the wrong reason; the check names them one at a time. Then make it faster.
 
@@ -172,7 +172,7 @@ def load_image(file):
     """Return the pixels of one image."""
     ### BEGIN SOLUTION
     image = Image.open(file)
-    image.draft("RGB", (2 * SIZE, 2 * SIZE))  # JPEG can decode at an eighth, a quarter or a half
+    image.draft("RGB", (2 * SIZE, 2 * SIZE))  # decodes at 1/8, 1/4 or 1/2 of the size
     return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BICUBIC))
     ### END SOLUTION
 
@@ -183,7 +183,7 @@ def load_folder(folder, classes):
     from concurrent.futures import ThreadPoolExecutor
 
     files = sorted(folder.glob("*/*.jpg"))
-    with ThreadPoolExecutor() as pool:  # Pillow decodes without holding Python's lock
+    with ThreadPoolExecutor() as pool:  # Pillow releases the GIL while it decodes
         images = torch.from_numpy(np.stack(list(pool.map(load_image, files))))
     images = images.permute(0, 3, 1, 2).float()
     mean, std = (torch.tensor(three).view(3, 1, 1) for three in (MEAN, STD))
@@ -231,4 +231,4 @@ def train(data, out):
 workshop.check("ex08.capstone", train)
 
 # %% [markdown]
-# Where does the time go now? The slow script spent it on Python loops, on decoding every image again in every epoch, and on 64-bit arithmetic. `ex08.look(train)` shows how fast yours is on its own.
+# Where does the time go now? The slow script spent it on Python loops, on decoding every image again in every epoch, and on 64-bit arithmetic. `ex08.look(train)` runs only yours and prints its speed.

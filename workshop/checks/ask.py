@@ -67,13 +67,13 @@ def solution(name: str, now: bool = False) -> None:
     if seen < 3 and not record.get("passed_at") and not now:
         text = (
             f'You have seen {seen} of 3 hints: workshop.hint("{name}") shows the next one.\n'
-            f'If you would rather have the solution: workshop.solution("{name}", now=True)'
+            f'To see the solution now: workshop.solution("{name}", now=True)'
         )
         output.show(f'<div class="box">{escape(text).replace(chr(10), "<br>")}</div>', text)
         return
     code = solution_source(exercise)
     records.update(name, solution=True)
-    head = f"A solution of {name} (yours may look different and be right):"
+    head = f"A solution to {name} (yours may differ and still be right):"
     html = f'<div class="box">{escape(head)}<pre>{escape(code)}</pre></div>'
     output.show(html, f"{head}\n\n{code}")
 

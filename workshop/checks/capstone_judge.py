@@ -44,8 +44,7 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
     strange = seen.number < 0
     yield (
         strange.any(),
-        f"{strange.sum():,} of {len(strange):,} images in the network have other pixels than the"
-        " files.",
+        f"{strange.sum():,} of {len(strange):,} images fed to the network do not match the files.",
         f"Feed (x − MEAN) / STD of RGB, 0 to 255: the whole image, resized to {SIZE} × {SIZE}.",
     )
 
@@ -57,11 +56,11 @@ def _training(seen: Seen, case: Case) -> Iterator[Row]:
     yield from _epochs(seen, case)
     yield from _rate(seen)
     remedy = "Call net.eval() before each validation and net.train() after it."
-    what = "the network is trained in evaluation mode, so batch norm does not learn."
+    what = "the network is trained in evaluation mode, so batch norm's statistics stay fixed."
     yield seen.evaluating[seen.trained].any(), what, remedy
     what = (
         "the network validates in training mode, so batch norm uses the statistics of the batch"
-        " and learns from validation images."
+        " and updates its running statistics from validation images."
     )
     yield not seen.evaluating[_validating(seen, case)].all(), what, remedy
     if not leaked:  # otherwise it is unclear which passes are the validation
@@ -90,7 +89,7 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
     what = f"in one epoch, {twice} of {case.train} images are repeated and others are missing."
     yield full and twice, what, "Shuffle once per epoch, then take the images in order."
     largest = np.bincount(seen.step[seen.trained]).max()
-    remedy = f"Take {BATCH}: a larger batch is a different task."
+    remedy = f"Use {BATCH}: a larger batch is a different task."
     yield largest > BATCH, f"a step trains on {largest} images.", remedy
     alike = all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:])
     remedy = "Shuffle the training images again for each epoch."
@@ -106,7 +105,7 @@ def _rate(seen: Seen) -> Iterator[Row]:
     what = f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}."
     if np.ptp(rates[: max(1, int(per_epoch))]) == 0:
         what = f"the learning rate is {rates[0]:.3g} in the whole first epoch."
-    remedy = "Look at the argument of learning_rate: it includes the fraction of the epoch."
+    remedy = "Pass learning_rate the epoch plus the fraction of it that is done."
     yield off.any(), what, remedy
 
 

@@ -187,7 +187,7 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
         if old != new:
             wrong(
                 f"`{name}` is changed by your function, but its caller still needs the old values.",
-                "Make a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
+                "Create a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
             )
     if result is None and not may_be_none:
         wrong(NO_RETURN, "End it with `return` and the result.")
@@ -250,7 +250,7 @@ def number(value: Any, what: str = "the answer") -> float:
             raise TypeError
         found = float(value)
     except (TypeError, ValueError):
-        wrong(f"{what} is {kind_of(value, 'a number')}.", "A number is asked for.")
+        wrong(f"{what} is {kind_of(value, 'a number')}.", "Write a number.")
     if not math.isfinite(found):
         wrong(f"{what} is {found}.", NOT_FINITE)
     return found
@@ -260,7 +260,7 @@ def whole(value: Any, what: str = "the answer") -> int:
     """Return a whole number; 4.0 is one. Raises Wrong for anything else."""
     found = number(value, what)
     if not found.is_integer():
-        wrong(f"{what} is {found:g}, and should be a whole number.", "Compute with // and not /.")
+        wrong(f"{what} is {found:g}, and should be a whole number.", "Use // or math.ceil.")
     return int(found)
 
 
@@ -269,10 +269,10 @@ def numbers(value: Any, what: str = "the answer") -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:
-        wrong(f"{what}: the rows differ in length.", "All rows of an array have the same length.")
+        wrong(f"{what}: the rows differ in length.", "Make all rows equally long.")
     if array.dtype.kind not in "biuf":
         wrong(f"{what}: not all values are numbers (NumPy's type is {array.dtype}).",
-              "An array of numbers is asked for.")  # fmt: skip
+              "Return an array of numbers.")  # fmt: skip
     array = array.astype(np.float64)
     if bad := array[~np.isfinite(array)].tolist():
         wrong(f"{what}: {len(bad)} of {array.size} numbers are {bad[0]}.", NOT_FINITE)

@@ -88,10 +88,10 @@ def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
         if place := own_frame(error, answer):
             return Result(name, ERROR, what, f"{place} {hint}")
         said = f"the check cannot use this answer ({what})."
-        return Result(name, WRONG, said, f"Compare its form with the one asked for; {hint}")
+        return Result(name, WRONG, said, f"Compare its type and shape with the task; {hint}")
     names = [item.name for item in table.of_notebook(exercise.notebook)]
     following = names[names.index(name) + 1 :]
-    then = f"Next: {following[0]}." if following else "That was the last one of this notebook."
+    then = f"Next: {following[0]}." if following else "That was the last exercise in this notebook."
     return Result(name, PASSED, said, then, share=1.0)
 
 

@@ -114,7 +114,7 @@ CRC_MISTAKES: tuple[compare.Mistake, ...] = (
      "the checksums are rotated, but the constant is not added.", "Add 0xa282ead8."),
     (lambda data: record_of(data, first=data),
      "the first checksum is not that of the length's 8 bytes.",
-     "Compute it from the packed length, so that a reader does not jump anywhere."),
+     "Compute it from the packed length: it keeps a reader from jumping to a wrong offset."),
     (lambda data: record_of(data, length="<I"), "the length takes 4 bytes.",
      'Write a uint64, which takes 8: struct.pack("<Q", …).'),
 )  # fmt: skip
@@ -187,15 +187,15 @@ def damaged(change: Callable[[list[str], list[str]], Halves]) -> Split:
 
 
 LEAK_MISTAKES: tuple[compare.Mistake, ...] = (  # what a test accepts that misses this split
-    (by_image, "images of one object are in both halves, as after a random split",
-     "Compare the objects of the two halves, and give your objects several images."),
-    (damaged(lambda train, val: (train[:-1], val)), "an image is in neither half",
-     "Assert that the halves together contain every image."),
+    (by_image, "images of one object are in both lists, as after a random split",
+     "Compare the objects of the two lists, and give your objects several images."),
+    (damaged(lambda train, val: (train[:-1], val)), "an image is in neither list",
+     "Assert that the lists together contain every image."),
     (damaged(lambda train, val: (train[:-1] + train[:1], val)),
      "one image is missing and another one appears twice",
-     "Compare the names of both halves with all names: counting is not enough."),
-    (lambda names: (list(names), []), "the validation half is empty",
-     "Assert that each half has images."),
+     "Compare the names in both lists with all names: counting is not enough."),
+    (lambda names: (list(names), []), "the validation list is empty",
+     "Assert that each list has images."),
 )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def leak(answer: Callable[[Split], Any]) -> str:
         except AssertionError as error:
             reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
             wrong(f"your test rejects a correct split{reason}.",
-                  "Assert nothing about order and sizes: a split promises neither.")  # fmt: skip
+                  "Assert nothing about order or sizes: a split promises neither.")  # fmt: skip
     for bad, what, remedy in LEAK_MISTAKES:
         try:
             result = answer(bad)

@@ -45,7 +45,7 @@ CANNOT_ADD = ("the shortcut of a block that halves its image keeps the size: the
               " added.", "Give its projection the stride too.")  # fmt: skip
 STRIDE_MISTAKES: tuple[compare.Mistake, ...] = (
     (instead((2, 1, 1, 2)), "this is v1: the first 1×1 has the stride.",
-     "Give it to the 3×3, as in v1.5."),
+     "Move it to the 3×3, as in v1.5."),
     (instead((2, 2, 1, 2)), "the image is halved twice in a block.",
      "Move the stride to the 3×3: the 1×1 goes back to 1."),
     (instead((1, 2, 1, 1)), *CANNOT_ADD),
@@ -85,8 +85,8 @@ def work(answer: Any) -> str:
 WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (0, "the parameters stay the same, but the work does not.",
      "Count how many pixels the same weights are used at."),
-    (extra_percent() / 100, "this is the share as a fraction.", "Give per cent, 100 times that."),
-    (extra_percent() * 4 / 3, "this counts all the work of the three convolutions.",
+    (extra_percent() / 100, "this is the share as a fraction.", "Multiply by 100 to get percent."),
+    (extra_percent() * 4 / 3, "this is all the work of the three convolutions.",
      "They did a quarter of it before: count only the three quarters that are added."),
 )  # fmt: skip
 
@@ -139,7 +139,7 @@ SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
     (partial(rate, scaled=lambda batch, lr_batch: batch),
      "the rate is multiplied by the whole batch.",
      "Divide by recipe.lr_batch: recipe.lr belongs to that batch."),
-    (partial(rate, stairs=True), "the warm-up climbs once an epoch.",
+    (partial(rate, stairs=True), "the warm-up rises only once per epoch.",
      "Use progress as it is, with its fraction."),
     (partial(rate, after=True), "the rate at epoch 30 itself has not decayed yet.",
      "Use >=: the decay applies from that epoch on."),
@@ -188,7 +188,7 @@ def halves(
 
 KIND = "Look only at the part after the last dot: weights decay; gamma, beta and biases do not."
 DECAY_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda names: halves(names)[::-1], "the two lists are exchanged.",
+    (lambda names: halves(names)[::-1], "the two lists are swapped.",
      "Return the list with weight decay first."),
     (lambda names: (names, []), "everything is decayed.", KIND),
     (lambda names: halves(names, lambda name: "bn" not in name), "the biases of the last layer are"
@@ -234,18 +234,18 @@ def tune(answer: Any) -> str:
     limit = 2 * (1 + momentum)
     compare.refuse(
         (momentum < 0.2 < lr < 1,
-         "a rate above 0.2 and hardly any momentum: are the two exchanged?",
+         "a rate above 0.2 and hardly any momentum: are the two swapped?",
          "Write (learning rate, momentum)."),
         (not 0 <= momentum < 1, f"a momentum of {momentum:g} never gets there.",
-         "Take one from 0 to below 1."),
+         "Choose one from 0 to below 1."),
         (lr * CURVATURES[1] >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
-         f" not below 2 (1 + momentum) = {limit:.3g}.", "Take a smaller learning rate."),
+         f" not below 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
         (far > TARGET and momentum >= 0.8, f"after {STEPS} steps the distance is still {far:.1e}:"
          f" with momentum {momentum:g} the steps overshoot, and oscillate for too long.",
-         "Take less momentum."),
+         "Use less momentum."),
         (far > TARGET and shallow >= steep, f"along the shallow direction {shallow:.1e} of the way"
-         " is left.", "Take a larger learning rate, or more momentum."),
+         " is left.", "Use a larger learning rate, or more momentum."),
         (far > TARGET, f"along the steep direction the distance is still {steep:.1e}.",
-         "The learning rate is close to its limit: take a little less."),
+         "The learning rate is close to its limit: reduce it slightly."),
     )  # fmt: skip
     return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."

@@ -27,7 +27,7 @@ def shard(answer: Shard) -> str:
     kind = compare.numbers(compare.call(answer, *cases[0]), "the result")
     if kind.size and np.asarray(answer(*cases[0])).dtype.kind not in "iu":
         wrong("the numbers of the images are not integers, so they cannot select anything.",
-              "Keep whole numbers: a new array takes dtype=int.")  # fmt: skip
+              "Create new arrays with dtype=int.")  # fmt: skip
     compare.examine(answer, cases, rows, SHARD_MISTAKES, one_case=True)
     return f"{len(GROUPS)} groups of 1 to 8 ranks: no image twice, and equal steps for all."
 
@@ -50,18 +50,18 @@ SHARD_MISTAKES: tuple[compare.Mistake, ...] = (
      "every rank reads the same images.", "Use the rank as the offset within a step."),
     (lambda order, rank, size, batch: cut(order, batch),
      "each rank takes as many steps as one rank alone.",
-     "Divide by size · batch, which is what a step of all ranks takes."),
+     "Divide by size · batch, the number of images in a step of all ranks."),
     (lambda order, rank, size, batch: cut(order[rank::size], batch, len(order) // (size * batch)),
      "every image is read once, but within a step the ranks take the images in turn.",
-     "Give rank r the r-th run of `batch` images in a row, so that N ranks see the batches that one"
-     " rank would have seen."),
+     "Give rank r the r-th block of `batch` consecutive images, so that N ranks see the same global"
+     " batches as one rank."),
     (lambda order, rank, size, batch: cut(order[rank::size], batch),
      "the ranks do not take the same number of steps: one that takes an extra step waits for the"
      " others' gradients forever.", "Drop the images that do not fill a step of all ranks."),
     (lambda order, rank, size, batch: cut(
         order[rank * (len(order) // (size * batch)) * batch :], batch,
         len(order) // (size * batch)),
-     "every image is read once, but a step of all ranks is not a run of the order.",
+     "every image is read once, but a step does not take consecutive images of the order.",
      "Cut the order into steps first, and each step into ranks: 2 × 16 images are then the same"
      " training as 1 × 32."),
     (lambda order, rank, size, batch: cut(
@@ -100,7 +100,7 @@ def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
          "Send all of model.state_dict(): running statistics belong to the model too, and"
          " model.parameters() has none of them."),
         (np.allclose(got[off], before.mean(0)[off]), "all ranks get the average of their weights,"
-         " which is smaller than the initialisation asks for.", "Send rank 0's weights to all."),
+         " with too small a spread.", "Send rank 0's weights to all."),
         (True, f"{name} on rank {rank} of {size} is neither rank 0's nor its own.",
          "Send it, and change nothing else."),
     )  # fmt: skip
@@ -129,14 +129,14 @@ def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
             total = np.sum(case, axis=0)
             compare.predicted(
                 values, means(*total), sums_mistakes(case, total, rank),
-                "Divide the sum over all ranks by the images of all.", rel_tol=1e-5,
+                "Divide the sums by the number of images on all ranks.", rel_tol=1e-5,
             )  # fmt: skip
     try:
         empty = process_ranks.results_of(nothing)
     except compare.Failed as error:
         if "ZeroDivision" not in error.text:
             raise
-        wrong("a validation without images makes it divide by zero.", "Return None for each then.")
+        wrong("a validation without images makes it divide by zero.", "Return None for all three.")
     if any(value is not None for values in empty for value in values.values()):
         wrong("without any image it still gives a number.",
               "Return None: 0% would look like a result, and NaN like a bug.")  # fmt: skip
@@ -155,13 +155,13 @@ def sums_mistakes(case: Sequence[Sequence[float]], total: Any, rank: int) -> lis
     return [
         ({name: np.mean([one[name] for one in each]) for name in each[0]},
          "this is the mean of the ranks' means, as if all ranks had as many images.",
-         "Add up over all ranks first, and divide once, by all images."),
+         "Add up over all ranks first, then divide once, by the number of all images."),
         (means(*case[rank]), "each rank reports its own images only.",
          "Add up over all ranks with dist.all_reduce."),
         ({"loss": total[0] / max(case[rank][3], 1)},
          "the sum of all is divided by one rank's images.", "Sum the numbers of images too."),
         ({"top1": total[1] / total[3]}, "top1 is a fraction.",
-         "Multiply by 100: the report has per cent."),
+         "Multiply by 100: the report is in percent."),
     ]  # fmt: skip
 
 
@@ -170,17 +170,17 @@ def sums_mistakes(case: Sequence[Sequence[float]], total: Any, rank: int) -> lis
 WORKERS = (2, 8, 64)
 RING_MISTAKES: tuple[compare.Mistake, ...] = (
     ({n: (n - 1) / n for n in WORKERS}, "this is half of it: the reduce-scatter.",
-     "Add the second half, in which the finished sums travel around."),
+     "Add the second half, the all-gather."),
     ({n: n - 1 for n in WORKERS},
      "this is what sending all gradients to every other worker takes.",
-     "Count messages of a chunk: in the ring each has 1/n of the gradients."),
+     "In a ring, a message is one chunk: 1/n of the gradients."),
 )  # fmt: skip
 
 
 def ring(answer: Any) -> str:
     """Check what a worker sends, predicted for each of WORKERS."""
     right = {n: sent(n) for n in WORKERS}
-    compare.predicted(answer, right, RING_MISTAKES, "Count one step after another.")
+    compare.predicted(answer, right, RING_MISTAKES, "Count the steps, then the share sent in each.")
     return "2 (n − 1) messages, each with 1/n of the gradients."
 
 

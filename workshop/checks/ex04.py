@@ -30,9 +30,9 @@ RIGHT = {  # lines that look suspicious and are right
     "default_rng([SEED, epoch])": "all ranks need the same order, to take different parts of it",
     "hvd.broadcast": "all ranks call it, and all get rank 0's weights",
     "hvd.allreduce": "the average over all ranks is the gradient of the larger batch",
-    "if hvd.rank() == 0": "one rank that prints is enough",
+    "if hvd.rank() == 0": "it is enough if one rank prints",
     "set_memory_growth": "it keeps TensorFlow from taking all GPU memory at once",
-    "from_logits=True": "it gives stable numbers; look at what the loss gets",
+    "from_logits=True": "it is numerically stable; look at what goes into the loss",
     "optimizer.build": "it makes the optimizer's variables, so that they can be broadcast",
 }
 
@@ -69,7 +69,7 @@ def hunt(answer: Iterable[int]) -> str:
               )  # fmt: skip
     if left := sorted(set(bugs) - named):
         third = ("first", "middle", "last")[min(2, 3 * left[0] // len(script()))]
-        wrong(f"{len(found)} of {len(bugs)} mistakes are found, and none of your lines is right.",
+        wrong(f"{len(found)} of {len(bugs)} mistakes are found, and you listed no correct line.",
               f"Look for a missing one in the {third} third of the script.", share)  # fmt: skip
     return " ".join(f"Line {n}: {what}." for n, what in sorted(bugs.items()))
 
@@ -78,22 +78,22 @@ def hunt(answer: Iterable[int]) -> str:
 
 STAGES = ("list files", "shard", "interleave", "shuffle", "map", "batch", "prefetch")
 PAIRS = (  # the first must come before the second; what happens if it does not, and the remedy
-    ("list files", "shard", "there is nothing to share out before the files are listed.",
+    ("list files", "shard", "there is nothing to shard before the files are listed.",
      "List them first, in the same order on every rank."),
     ("list files", "interleave", "files are opened before they are listed.", "List them first."),
-    ("shard", "interleave", "every rank opens all files and throws most of what it reads away.",
-     "Share out the names of the files, before any of them is opened."),
-    ("shard", "shuffle", "each rank shuffles in its own way before sharding: some images are read"
+    ("shard", "interleave", "every rank opens all files and throws away most of what it reads.",
+     "Shard the file names before any file is opened."),
+    ("shard", "shuffle", "each rank shuffles differently before sharding: some images are read"
      " twice, others never.", "Shard before you shuffle."),
-    ("interleave", "shuffle", "only the names of the files are shuffled, and the records of a file "
+    ("interleave", "shuffle", "only the file names are shuffled, and the records of a file "
      "stay together.", "Shuffle the records, after interleave."),
-    ("interleave", "map", "map would decode the names of files.", "Open the files first."),
-    ("shuffle", "map", "the shuffle buffer holds decoded images: 1,000 of them at 224 pixels are "
-     "150 MB and more, and JPEGs a tenth of that.", "Shuffle the records before they are decoded."),
+    ("interleave", "map", "map would decode file names.", "Open the files first."),
+    ("shuffle", "map", "the shuffle buffer holds decoded images: 1,000 of them at 224 pixels take "
+     "150 MB or more, and JPEGs a tenth of that.", "Shuffle the records before they are decoded."),
     ("map", "batch", "JPEGs of different lengths cannot be put into one array.",
      "Decode and crop each image first."),
-    ("batch", "prefetch", "single images are read ahead, and the batch is assembled while the step"
-     " waits for it.", "Read ahead what the step takes: batches."),
+    ("batch", "prefetch", "single images are prefetched, and the batch is assembled while the step"
+     " waits for it.", "Prefetch what the step takes: batches."),
 )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def order(answer: Iterable[str]) -> str:
          "Use each of the seven stages once, with its name from the list."),
     )  # fmt: skip
     refuse(*((names.index(a) > names.index(b), why, remedy) for a, b, why, remedy in PAIRS))
-    return "shared out before a file is opened, decoded late, read ahead in whole batches."
+    return "sharded before any file is opened, decoded late, prefetched in whole batches."
 
 
 # --- ex04.feed ------------------------------------------------------------------------------------
@@ -137,10 +137,10 @@ def feed(answer: Callable[..., Any]) -> str:
             taken = [len(part) for part in epoch]
             refuse(
                 (len(set(taken)) > 1, f"the ranks take {', '.join(map(str, taken))} steps"
-                 f" ({case}): the first waits forever.",
+                 f" ({case}): the longer one waits forever.",
                  "Take count // (size · batch) batches on every rank."),
                 (taken[0] != steps, f"a rank takes {taken[0]} steps ({case}).",
-                 f"It should take {steps}: share the images out, and drop the rest."),
+                 f"It should take {steps}: shard the images, and drop the rest."),
             )  # fmt: skip
             _none_twice(epoch, case)
         if count == 240:
@@ -160,8 +160,8 @@ def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
     pairs = all(isinstance(batch, tuple) and len(batch) == 2 for batch in batches[:1])
     refuse(
         (len(batches) > len(labels), "the dataset never ends.",
-         "Leave repeat() out: a pass is an epoch."),
-        (not pairs, "an element is not a pair.", "Return (images, labels) in each."),
+         "Remove repeat(): one pass is one epoch."),
+        (not pairs, "an element is not a pair.", "Make each element (images, labels)."),
     )  # fmt: skip
     for pixels, given in batches:
         _right_form(pixels, given, batch)
@@ -172,7 +172,7 @@ def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
     refuse(
         (off.any() and np.ptp(off) == 0, "the labels are off by one.",
          "Pass them on as they are: the records count classes from 0, and so does the loss."),
-        (off.any(), "images and labels are out of step.", "Shuffle the pairs, not each alone."),
+        (off.any(), "images and labels are out of step.", "Shuffle them as pairs."),
     )  # fmt: skip
     return numbers
 
@@ -181,7 +181,7 @@ def _right_form(pixels: np.ndarray, labels: Any, batch: int) -> None:
     labels = np.asarray(labels)
     refuse(
         (pixels.shape == (batch, WIDTH, HEIGHT, 3), f"images of {HEIGHT} rows and {WIDTH} columns"
-         f" come as {pixels.shape[1:]}: height and width are exchanged.",
+         f" come as {pixels.shape[1:]}: height and width are swapped.",
          "Reshape to (height, width, 3): the pixels of a row follow each other."),
         (pixels.shape != (batch, *SHAPE), f"a batch of images is {pixels.shape}.",
          f"It should be {(batch, *SHAPE)}: batch(batch, drop_remainder=True)."),
@@ -205,7 +205,7 @@ def _none_twice(epoch: list[np.ndarray], case: str) -> None:
     numbers = np.concatenate(epoch)
     if len(np.unique(numbers)) < numbers.size:
         wrong(f"an image is read twice in an epoch ({case}).",
-              "Share them out with shard(size, rank), before you shuffle.")  # fmt: skip
+              "Use shard(size, rank) before you shuffle.")  # fmt: skip
 
 
 def _shuffled(epochs: list[list[np.ndarray]]) -> None:
@@ -220,8 +220,8 @@ def _shuffled(epochs: list[list[np.ndarray]]) -> None:
              "Shuffle them, with the seed."),
             (order == second, "both epochs have the same order.",
              "shuffle() draws a new one each time, unless reshuffle_each_iteration is False."),
-            (buffer < len(order) / 2, f"no image comes more than {buffer - 1} places before its"
-             f" turn: shuffle chooses among {buffer} of {len(order)}.",
+            (buffer < len(order) / 2, f"no image moves forward by more than"
+             f" {buffer - 1}: shuffle chooses among {buffer} of {len(order)}.",
              "Make the buffer as large as memory allows: files are sorted by class."),
         )  # fmt: skip
 
@@ -251,7 +251,7 @@ def recipe(answer: Callable[..., Any]) -> str:
             refuse(
                 (any(a & b for a, b in itertools.combinations(read, 2)),
                  "every rank opens every file and throws away the records of the others.",
-                 "Shard the names of the files, before any of them is opened."),
+                 "Shard the file names before any file is opened: shard(size, rank)."),
                 (steps < share, f"a rank returns {steps} batches of {batch}: {count} records on"
                  f" {size} ranks make {share} (from {shards} shards).",
                  "Read every shard of the rank to its end: interleave opens them all."),

@@ -30,7 +30,7 @@ def graph(answer: ex05_graph.Graph) -> str:
             _right_pixels(pixels)
             read.append(ex05_graph.numbers(pixels).tolist())
             if given.tolist() != [labels[number] for number in read[-1]]:
-                wrong("an image has come with the label of a different one.",
+                wrong("an image came with the label of a different one.",
                       "Return the label that the reader returns with the image.")  # fmt: skip
         twice = len(set(read[0]) & set(read[1]))
         refuse(
@@ -41,18 +41,18 @@ def graph(answer: ex05_graph.Graph) -> str:
         )  # fmt: skip
         many, _ = ex05_graph.run(answer, files, labels, 0, 1, len(files), EPOCHS)
         _mirrored_and_cropped(many)
-    return f"{len(files)} images on 1 and 2 ranks: shared out, shuffled, cropped by the recipe."
+    return f"{len(files)} images on 1 and 2 ranks: sharded, shuffled, and cropped as in the recipe."
 
 
 def _right_form(pixels: np.ndarray) -> None:
     refuse(
         (pixels.shape[1:] == (SIDE, SIDE, 3),
          f"an image is {(SIDE, SIDE, 3)}: the colours of a pixel are next to each other.",
-         'A plane per colour is output_layout="CHW".'),
+         'For a plane per colour, pass output_layout="CHW".'),
         (pixels.shape[1:] != (3, SIDE, SIDE), f"an image is {pixels.shape[1:]}.",
          f"It should be (3, {SIDE}, {SIDE})."),
         (pixels.dtype != np.float32, f"the images are {pixels.dtype}.",
-         "Ask for dtype=types.FLOAT, which is float32."),
+         "Pass dtype=types.FLOAT, which is float32."),
     )  # fmt: skip
     compare.numbers(pixels, "the images")
 
@@ -61,17 +61,17 @@ def _right_pixels(pixels: np.ndarray) -> None:
     """Undo the normalisation, correctly and in the usual wrong ways."""
     mean, std, possible = ex05_graph.MEAN, ex05_graph.STD, ex05_graph.possible
     mistakes = (  # the levels if this is what was done
-        (pixels * std + mean, "mean and std are on the scale from 0 to 1, but the pixels reach from"
+        (pixels * std + mean, "mean and std are on the scale from 0 to 1, but the pixels range from"
          " 0 to 255.", "Multiply both by 255."),
         (pixels + 255 * mean, "the images are not divided by std.", "Pass std, times 255."),
         (255 * pixels * std, "the mean is not subtracted.", "Pass mean, times 255."),
-        (pixels, "the images reach from 0 to 255: nothing is normalised.",
+        (pixels, "the images range from 0 to 255: nothing is normalised.",
          "Pass mean and std, both times 255."),
     )  # fmt: skip
     if not possible(ex05_graph.original(pixels)):
         refuse(*((possible(levels), what, remedy) for levels, what, remedy in mistakes))
         wrong(
-            f"the numbers reach from {pixels.min():.3g} to {pixels.max():.3g}.",
+            f"the numbers range from {pixels.min():.3g} to {pixels.max():.3g}.",
             "Normalised images are around 0: (pixel − 255 · mean) / (255 · std).",
         )
 
@@ -83,19 +83,19 @@ def _mirrored_and_cropped(pixels: np.ndarray) -> None:
     smallest, largest = area.min(), area.max()
     refuse(
         (abs(share - 0.5) > 0.1, f"{100 * share:.0f}% of the images are mirrored.",
-         "Take fn.random.coin_flip(), which draws for each image: a number of Python's is drawn"
+         "Pass fn.random.coin_flip(), which draws once per image; a Python number is drawn only"
          " once."),
         (smallest > 0.97,
-         "every image is whole: nothing is cropped, or random_area is in per cent.",
-         "image_random_crop decodes a part; random_area=[0.05, 1.0] are shares."),
-        (abs(smallest - DALI_SMALLEST) < 0.006, f"of {len(area)} crops none has less than 8% of"
-         " its image: that is DALI's own area.", "The recipe's is random_area=[0.05, 1.0]."),
+         "every image is whole: nothing is cropped, or random_area is in percent.",
+         "Use image_random_crop; random_area=[0.05, 1.0] are fractions."),
+        (abs(smallest - DALI_SMALLEST) < 0.006, f"none of {len(area)} crops has less than 8% of"
+         " its image: that is DALI's default.", "The recipe's is random_area=[0.05, 1.0]."),
         (abs(smallest - SMALLEST - 0.005) > 0.015 or largest < 0.9,
-         f"the crops have {100 * smallest:.0f} to {100 * largest:.0f}% of their images.",
+         f"the crops cover {100 * smallest:.0f} to {100 * largest:.0f}% of their images.",
          "It should be 5 to 100%: random_area=[0.05, 1.0]."),
         (aspect.min() < 0.75 * 0.95 or aspect.max() > 1.05 / 0.75 or aspect.std() < 0.02,
          f"width over height of a crop is {aspect.min():.2f} to {aspect.max():.2f}.",
-         "random_aspect_ratio=[3 / 4, 4 / 3] is asked for."),
+         "Pass random_aspect_ratio=[3 / 4, 4 / 3]."),
     )  # fmt: skip
 
 
@@ -109,16 +109,16 @@ RIGHT = {  # from seconds of work on each image
     "half the decoding": min(1000 * CORES / (DECODE_MS / 2 + REST_MS), DEVICE),
 }
 BOTTLENECK_MISTAKES: tuple[compare.Mistake, ...] = (
-    ({"in turn": 1000}, "in turn: 1,000 is the loader alone.", "Add the device's time to its."),
+    ({"in turn": 1000}, "in turn: 1,000 is the loader alone.", "Add the device's time per image."),
     ({"in turn": 1221.3}, "in turn: 1,221 is the mean of the two rates.",
-     "Add up times: rates do not average."),
+     "Add up times: rates cannot be averaged."),
     ({"overlapped": 590.6}, "overlapped: 591 is the rate if loader and device wait for each other.",
      "Take the slower one: with a queue between them both work at once."),
     ({"overlapped": 1442.6}, "overlapped: the device cannot take images that are not there yet.",
      "Take the slower of the two."),
     ({"cores": 5}, "cores: 5 make 1,250 images a second, which is below 1,442.6.", "Round up."),
-    ({"half the decoding": 2000}, "half the decoding: 2,000 would be half of all the work of the"
-     " loader.", "Keep the other 0.8 ms; and look at what the device takes."),
+    ({"half the decoding": 2000}, "half the decoding: 2,000 would halve all of the loader's"
+     " work.", "Keep the other 0.8 ms; and look at what the device takes."),
     ({"half the decoding": 1666.7}, "half the decoding: 1,667 is the rate of the loader.",
      "Look at the device: the bottleneck has moved."),
 )  # fmt: skip
@@ -139,7 +139,7 @@ VALIDATIONS = (  # images, ranks, batch
 def exact(answer: Callable[[int, int, int, int], Sequence[int]]) -> str:
     cases = [(n, rank, size, batch) for n, size, batch in VALIDATIONS for rank in range(size)]
     compare.examine(answer, cases, valid_rows, EXACT_MISTAKES, one_case=True)
-    return f"{len(VALIDATIONS)} validations, shared out as DALI does: every image once."
+    return f"{len(VALIDATIONS)} validations, sharded as DALI does: every image once."
 
 
 def own(images: int, rank: int, size: int) -> int:
@@ -169,14 +169,14 @@ SHARE = "A rank has those from rank · images // size to (rank + 1) · images //
 EXACT_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, mine=n * batch),
      "every row counts.",
-     "Leave out the rows that fill up the last batch: their images were there already."),
+     "Leave out the padding: its images have already been counted."),
     (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, steps=most(n, size) // batch),
      "the images at the end are left out.",
-     "Round up: a batch that is not full is filled up, and its own rows count."),
+     "Round up: an incomplete batch is padded, and its real rows count."),
     (lambda n, rank, size, batch: valid_rows(
         n, rank, size, batch, steps=math.ceil(own(n, rank, size) / batch)),
      "the ranks make different numbers of batches.",
-     "Make as many on all ranks as the one with the most images; missing images count 0."),
+     "All ranks make as many as the one with the most images; a batch of padding counts 0."),
     (lambda n, rank, size, batch: valid_rows(n, rank, size, batch, steps=math.ceil(n / batch)),
      "a rank makes as many batches as one that has all images.",
      "Divide the images among the ranks first."),
@@ -186,5 +186,5 @@ EXACT_MISTAKES: tuple[compare.Mistake, ...] = (
      "images are counted twice.", SHARE),
     (lambda n, rank, size, batch: valid_rows(
         n, rank, size, batch, mine=n // size + (rank < n % size)),
-     "the first ranks get the images that are left over, but DALI shares them out evenly.", SHARE),
+     "the first ranks get the remaining images, but DALI spreads them over all ranks.", SHARE),
 )  # fmt: skip

@@ -25,9 +25,9 @@ def megabytes(half: tuple[int, int] = (14, 2), unit: float = 1.0) -> dict[str, t
 
 
 MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
-    (megabytes((6, 2)), "in float16 everything is halved.",
+    (megabytes((6, 2)), "everything is halved in float16.",
      "Halve only the activations: master weights, gradients and momentum stay in float32."),
-    (megabytes((12, 2)), "in float16 the copy is missing.",
+    (megabytes((12, 2)), "the float16 copy of the weights is missing.",
      "Add 2 bytes for each parameter: the step computes with a copy."),
     ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},
      "96 images take 96 times as much.",
@@ -41,7 +41,7 @@ def memory(answer: Any) -> str:
         answer, megabytes(), MEMORY_MISTAKES,
         "Add up weights, gradients and momentum first: they do not depend on the batch.",
     )  # fmt: skip
-    return "one image takes a little more in float16 than in float32, and 96 take half."
+    return "one image takes a little more in float16 than in float32, and 96 take about half."
 
 
 # --- ex06.scaler ----------------------------------------------------------------------------------
@@ -82,20 +82,20 @@ SCALER_MISTAKES: tuple[compare.Mistake, ...] = (
      "after an overflow the scale stays: the next step will overflow too.", "Halve it."),
     (lambda scale, good, finite, n: (
         updated(scale, good, finite, n) if finite else (max(scale / 2, 1.0), good)),
-     "an overflow does not end the row of good steps.", "Return 0 good steps after it."),
+     "an overflow does not reset the count of good steps.", "Return 0 good steps after it."),
     (lambda scale, good, finite, n: (
         updated(scale, good, finite, n)[0], good + 1 if finite else 0),
      "the count continues after doubling: from then on every step doubles.",
-     "Begin to count at 0 again."),
+     "Reset the count to 0."),
     (lambda scale, good, finite, n: updated(scale, good, finite, n + 1),
      "after growth_steps good steps the scale has not grown: it doubles one step late, or never.",
      "Compare good_steps + 1, and double: this step is a good one too."),
     (lambda scale, good, finite, n: updated(scale, good, finite, 1),
      "every good step doubles the scale.", "Wait for growth_steps of them."),
     (lambda scale, good, finite, n: updated(scale, good, finite, n, low=0.0),
-     "the scale falls below 1.", "Hold it with max(…, 1)."),
+     "the scale falls below 1.", "Limit it with max(…, 1)."),
     (lambda scale, good, finite, n: updated(scale, good, finite, n, high=2 * TOP),
-     "the scale grows beyond 2^24.", "Hold it with min(…, 2**24)."),
+     "the scale grows beyond 2^24.", "Limit it with min(…, 2**24)."),
 )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def step(answer: Step) -> str:
              "after an overflow the scale has not changed.", "Call scaler.update() at the end."),
             (case.times == 2 and scale != 2 * case.scale, "after two good steps, which are enough"
              f" to double it, the scale {case.scale:g} is {scale:g}.",
-             "scaler.update() once in each step, and nothing else changes the scale."),
+             "Call scaler.update() once per step, and change the scale nowhere else."),
         )  # fmt: skip
     return "small and large gradients, an overflow, and two steps: every step is taken once."
 
@@ -220,11 +220,11 @@ def step_mistakes(case: Case) -> list[compare.Mistake]:
         (SCALE * g, f"a step is {SCALE:g} times too long: the scale is never undone.",
          "Call scaler.unscale_(optimizer), which divides the gradients by it."),
         (clipped(g / SCALE),
-         f"a step is {SCALE:g} times too short: the scale is undone, but the loss had none.",
+         f"a step is {SCALE:g} times too short: the scale is undone, but the loss was not scaled.",
          "Call scaler.scale(loss).backward()."),
         (g, "large gradients are not clipped.",
          "Call clip_grad_norm_(model.parameters(), 1.0) between unscale_ and step."),
-        (0 * g, "the weights do not move.", "Empty the gradients before the backward pass or at the"
+        (0 * g, "the weights do not move.", "Clear the gradients before the backward pass or at the"
          " very end, and call scaler.step."),
     )  # fmt: skip
     return [(START - LR * way, diagnosis, remedy) for way, diagnosis, remedy in ways]
@@ -273,15 +273,15 @@ def placed(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
 
 LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda shape, order, m: tuple(placed(shape, order, m)["NCHW".index(a)] for a in order),
-     "the strides are in the order of the memory.",
+     "the strides are in memory order.",
      "Return them for n, c, h, w in both orders, as PyTorch does."),
     (lambda shape, order, m: placed(shape, {"NCHW": "NHWC", "NHWC": "NCHW"}[order], m),
-     "the two orders are exchanged.",
-     "Give stride 1 to the last letter: its neighbours are next to each other."),
+     "the two layouts are swapped.",
+     "The last letter has stride 1: its elements are adjacent."),
     (lambda shape, order, m: placed(shape, order, 1), "the channels are not padded.",
      "Round c up first: a stride over all channels includes the padded ones."),
-    (lambda *case: tuple(4 * stride for stride in placed(*case)), "these are bytes of float32.",
-     "Count numbers, as PyTorch does; NumPy counts bytes."),
+    (lambda *case: tuple(4 * stride for stride in placed(*case)), "these are byte strides.",
+     "Count elements, as PyTorch does; NumPy counts bytes."),
 )  # fmt: skip
 
 

@@ -52,12 +52,12 @@ def _rank(values: list[float], per_cent: float) -> int:
 
 PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda v, p: v[_rank(v, p)], "the values are not sorted.",
-     "Sort them first: the requests are in the order of arrival."),
+     "Sort them first."),
     (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one rank too high.",
      "Subtract 1: the value before it is enough."),
     (lambda v, p: sorted(v)[max(0, int(len(v) * p / 100) - 1)],
      "the rank is rounded down, so too few values are at or below the result.", "Round it up."),
-    (lambda v, p: float(np.percentile(v, p)), "the result was never measured.",
+    (lambda v, p: float(np.percentile(v, p)), "the result is not a measured value.",
      "Do not interpolate: return one of the values."),
 )  # fmt: skip
 
@@ -97,7 +97,7 @@ def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: An
     refuse(
         *((compare.snapshot(used[name]) != before[name],
            f"your function changes `{name}`, but its caller still needs the old values.",
-           "Make a new torch.nn.Conv2d, and copy the numbers into it.") for name in used),
+           "Create a new torch.nn.Conv2d, and copy the weights into it.") for name in used),
         (not isinstance(layer, type(conv)), f"the result is a {type(layer).__name__}.",
          "Return a torch.nn.Conv2d."),
     )  # fmt: skip
@@ -217,6 +217,6 @@ LIKELIEST_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda x, k: chosen(x.softmax(0).topk(k).indices, x.softmax(0)), *OVER_IMAGES),
     (lambda x, k: chosen(x.softmax(0).argsort(1)[:, -k:], x.softmax(0)), *OVER_IMAGES),
     (lambda x, k: chosen(x.topk(k).indices, x), "these are logits.",
-     "Make probabilities of them with softmax."),
+     "Convert them to probabilities with softmax."),
     (among_k, "the k probabilities add up to 1.", "Sum over all classes, not over k."),
 )  # fmt: skip

@@ -33,11 +33,11 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
         try:
             left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
         except (ZeroDivisionError, ValueError, IndexError):
-            wrong(f"it fails with {len(case[0])} iterations, {case[2]} of them warm-up.",
+            wrong(f"it fails with {len(case[0])} iteration(s) and warmup={case[2]}.",
                   "If nothing is left, return None.")  # fmt: skip
         if left is not None:
             wrong(f"with nothing left after the warm-up it returns {left!r}.",
-                  "Not measured is None: 0 would look like a result.")  # fmt: skip
+                  "Return None: 0 would look like a measurement.")  # fmt: skip
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
 
 
@@ -94,8 +94,8 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (
 def ring(answer: Any) -> str:
     """Check the milliseconds of an all-reduce, predicted for each of WORKERS."""
     right = in_ms(ring_seconds)
-    compare.predicted(answer, right, RING_MISTAKES, "Count one message after another.")
-    return f"{', '.join(f'{value:.2f}' for value in right.values())} ms, message by message."
+    compare.predicted(answer, right, RING_MISTAKES, "Count the messages, then the time of each.")
+    return f"{', '.join(f'{value:.2f}' for value in right.values())} ms."
 
 
 # --- ex08.overlap ---------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
     compare.examine(
         answer, EXCHANGES, lambda *case: case[0] / step_seconds(*case), OVERLAP_MISTAKES
     )
-    return f"{len(EXCHANGES)} steps: hidden, exposed, queueing, in one piece, no exchange."
+    return f"{len(EXCHANGES)} steps: hidden, exposed, queued, one bucket, no exchange."
 
 
 def step_seconds(compute: float, ready: Sequence[float], takes: Sequence[float]) -> float:

@@ -59,8 +59,8 @@ def results_of(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             raise compare.Failed(*entry["failed"])
     if STUCK in found:
         wrong(
-            "some ranks called the group and others did not, so that all wait forever.",
-            "Make each call of torch.distributed on every rank, without an `if` around it.",
+            "some ranks made a collective call and others did not, so all wait forever.",
+            "Make every torch.distributed call on all ranks, without an `if` around it.",
         )
     return list(found)
 
@@ -82,7 +82,7 @@ def alike(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[s
     answer(model)
     if any(kept[name] is not parameter for name, parameter in model.named_parameters()):
         wrong(
-            "the model has got new parameters, and an optimizer still holds the old ones.",
+            "the model has new parameters, but an optimizer would still hold the old ones.",
             "Write rank 0's values into the existing tensors: dist.broadcast does that.",
         )
     return {name: tensor.tolist() for name, tensor in model.state_dict().items()}

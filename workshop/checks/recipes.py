@@ -53,13 +53,13 @@ MISSING = {  # a change: what is wrong without it, and what to do
     "share": ("the ranks do not share the images",
               "Change 2: each rank takes its own part: order[hvd.rank() :: hvd.size()]."),
     "rate": ("the learning rate is not scaled",
-             "Change 3: as many times the rate as there are ranks, lr * hvd.size()."),
+             "Change 3: multiply the rate by the number of ranks, lr * hvd.size()."),
     "average": ("the gradients are not averaged",
                 "Change 4: hvd.DistributedOptimizer(optimizer, net.named_parameters()) averages"
-                " them in step(); it is the one to call."),
-    "alike": ("the ranks do not start alike", "Change 5: hvd.broadcast_parameters(net.state_dict(),"
+                " them in its step(); call that one."),
+    "alike": ("initial weights may differ", "Change 5: hvd.broadcast_parameters(net.state_dict(),"
               " root_rank=0), before the first step."),
-    "writes": ("not only rank 0 writes", "Change 6: `if hvd.rank() == 0:` before what is written."),
+    "writes": ("not only rank 0 writes", "Change 6: write only inside `if hvd.rank() == 0:`."),
 }  # fmt: skip
 
 
@@ -96,8 +96,8 @@ def horovod(answer: Callable[..., Any]) -> str:
     if steps != right:
         as_one = ", as many as one alone" * (steps == IMAGES // BATCH)
         wrong(
-            f"each rank takes {steps} steps{as_one}, where {right} are an epoch of {RANKS} ranks.",
-            f"{IMAGES} images, {BATCH} on each rank in a step.",
+            f"each rank takes {steps} steps{as_one}; an epoch on {RANKS} ranks has {right}.",
+            f"Divide {IMAGES} images by {RANKS} ranks with {BATCH} images per step each.",
         )
     return f"{steps} steps on {RANKS} ranks. " + " ".join(
         f"{text[:1].upper()}{text[1:]}." for change, (_, text) in rows.items() if change != "writes"
@@ -155,7 +155,7 @@ def tfrecord(read: Callable[..., Any]) -> str:
     # "not seen": without a Dataset.shard only pixels are compared, which the script does not change
     if status == "missing" or seen.steps != right:
         wrong(f"on two ranks: {seen.steps} of {right} steps, {evidence}.",
-              "Shard the names of the files first, by size and rank.")  # fmt: skip
+              "Shard the file names first, with shard(size, rank).")  # fmt: skip
     return f"{right} steps on {RANKS} ranks: {evidence}."
 
 

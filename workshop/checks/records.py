@@ -45,7 +45,7 @@ def update(name: str, **values: Any) -> None:
     try:
         write_json(answers_home() / f"{notebook}.json", found)
     except UserError as problem:
-        print(f"Your progress is not kept ({problem}): set RN50_RUNS to a writable folder.")
+        print(f"Your progress is not saved ({problem}): set RN50_RUNS to a writable folder.")
 
 
 def store(result: Result) -> None:

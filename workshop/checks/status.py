@@ -57,7 +57,7 @@ def progress(everything: bool = False) -> None:
         if everything or one.state != "–"
     ]
     left = [one.item for one in found if not one.passed]
-    after = "All of them: well done."
+    after = "You have passed all exercises."
     if left:
         after = (
             f"Next: {left[0].name} in exercises/, {left[0].minutes} minutes: you {left[0].goal}."

@@ -113,7 +113,7 @@ def build_notebooks(args: argparse.Namespace) -> int:
     else:
         for master in masters:
             write_file(build.target(master), build.build(root, master))
-        if gallery.load(root):  # a learner's copy has none
+        if gallery.load(root):
             write_file(root / gallery.PAGE, gallery.page(root))
         print(f"{len(masters)} notebooks written")
     return 0

@@ -14,9 +14,9 @@ from rn50lib.files import make_folder, write_file
 from workshop.course import build, solutions
 
 FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", "pyproject.toml",
-         "requirements-cpu.txt", "requirements-gpu.txt", ".gitignore")  # fmt: skip
+         "requirements-cpu.txt", "requirements-gpu.txt", "mkdocs.yml", ".gitignore")  # fmt: skip
 FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
-           "benchmarks")  # fmt: skip
+           "benchmarks", "configs")  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("solutions", "__pycache__", ".*", "*.ipynb", "*.so")
 
 CONTRIBUTING = """# The learners' copy

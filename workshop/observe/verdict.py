@@ -15,11 +15,11 @@ import numpy as np
 SEEN, MISSING, NOT_SEEN = "seen", "missing", "not seen"
 MARKS = {SEEN: "✓", MISSING: "✗", NOT_SEEN: "○"}
 TITLES = {
-    "start": "start, a device each",
+    "start": "one device per rank",
     "share": "share the samples",
     "rate": "scale the learning rate",
     "average": "average the gradients",
-    "alike": "start alike",
+    "alike": "same initial weights",
     "writes": "rank 0 writes",
 }
 CLOSE = 0.03  # relative: a factor this near to N is N; float16 on the way costs 0.001
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(repr=False)
 class Result:
-    """The verdict on a script, of which the first `steps` updates were watched."""
+    """The verdict on a script, of which the first `steps` updates were recorded."""
 
     script: str
     launcher: str
@@ -55,7 +55,7 @@ class Result:
         return [row.change for row in self.rows if row.status == MISSING]
 
     def __repr__(self) -> str:
-        how = f"{self.ranks} ranks ({self.launcher}), {self.steps} updates watched"
+        how = f"{self.ranks} ranks ({self.launcher}), {self.steps} updates recorded"
         return "\n".join([f"{self.script} on {how}"] + [
             f"{MARKS[row.status]} {TITLES[row.change]:23}  {row.status:8}  {row.evidence}"
             for row in self.rows

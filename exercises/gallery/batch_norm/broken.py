@@ -9,7 +9,7 @@ labels = torch.cat([torch.rand(1000) < share, torch.rand(200) < 0.5])  # trainin
 images = 2.0 * labels[:, None] - 1 + 0.5 * torch.randn(1200, 1)
 model = torch.nn.BatchNorm1d(1, affine=False)  # a whole network: class 1 if the output is above 0
 for batch in images[:1000].split(2):
-    model(batch)  # in place of a training step
+    model(batch)  # instead of a training step
 torch.save(model.state_dict(), f"rank{rank}.pt")
 model.eval()
 right = (model(images[1000:])[:, 0] > 0) == labels[1000:]

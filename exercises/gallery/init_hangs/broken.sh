@@ -1,4 +1,4 @@
-# Two hosts (as root: namespaces). Gloo takes the interface of the host name: here, loopback.
+# Two hosts (network namespaces: needs root). Gloo uses the host name's interface: here, loopback.
 [ "$HEAD" ] || HEAD=1 exec unshare --net bash broken.sh "$1"
 unshare --net sleep 300 &
 worker="nsenter --net --target $!"

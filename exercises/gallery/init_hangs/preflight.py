@@ -1,4 +1,4 @@
-"""An all-reduce with a deadline: start it in place of the training script."""
+"""An all-reduce with a deadline: run it instead of the training script."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ host, port, rank = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", 
 backend, device = ("nccl", "cuda") if torch.cuda.is_available() else ("gloo", "cpu")
 words = subprocess.getoutput(f"ip route get {host}").split()
 interface = words[words.index("dev") + 1] if "dev" in words else "no interface"
-problem = "no all-reduce in 8 s: does rank 0 run, and is its port open? If so, set"
+problem = "no all-reduce in 8 s: is rank 0 running, and is its port open? If so, set"
 problem += f" {backend.upper()}_SOCKET_IFNAME={interface}"
 problem = "no all-reduce: see the other ranks" if rank == "0" else problem
 

@@ -1,4 +1,4 @@
-"""Write 264 photographs as a phone takes them, and the same with a shorter side of 256 pixels."""
+"""Write 264 photos of 2400 x 1800 pixels, and copies with a shorter side of 256 pixels."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ class Images(Dataset):
         return len(self.files)
 
     def __getitem__(self, index):
-        return len(self.files[index])  # in place of decoding the file
+        return len(self.files[index])  # instead of decoding the file
 
 
 for _ in DataLoader(Images(), batch_size=1000, num_workers=2):

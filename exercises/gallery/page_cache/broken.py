@@ -14,7 +14,7 @@ for part in ("first try", "epoch 1, start", "epoch 1, end", "epoch 2, start", "e
     for photo in order[32:] if "end" in part else order[:32]:
         os.pread(file, SIZE, photo * SIZE)
         cached = [other for other in cached if other != photo] + [photo]
-        if len(cached) * SIZE > MEMORY:  # in place of the kernel: drop what was read longest ago
+        if len(cached) * SIZE > MEMORY:  # as the kernel does: drop the least recently read
             os.posix_fadvise(file, cached.pop(0) * SIZE, SIZE, os.POSIX_FADV_DONTNEED)
     blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before  # of 512 bytes
     print(f"{part}: {blocks // 2048} MB from the disk")

@@ -14,7 +14,7 @@ def validate():
 
 
 for epoch in range(2):
-    model(inputs).sum().backward()  # in place of an epoch of training
+    model(inputs).sum().backward()  # instead of an epoch of training
     if rank == 0:
         print(f"epoch {epoch}: {validate()} correct", flush=True)
     dist.barrier()

@@ -15,7 +15,7 @@ def load(split):
             for file in glob(f"data/{split}/{name}/*")]  # fmt: skip
 
 
-learned = dict(load("train"))  # in place of a training
+learned = dict(load("train"))  # instead of training
 for split in ("train", "val"):
     right = [learned[pixel] == label for pixel, label in load(split)]
     print(f"{split}: accuracy {100 * sum(right) / len(right):.1f}%")

@@ -78,7 +78,7 @@ def test_unwritable_folder_does_not_affect_the_result(home, capsys):
     home.write_text("a file, where the folder should be")
     ask.check("ex02.work", 6)
     printed = capsys.readouterr().out
-    assert "✓ ex02.work passed" in printed and "Your progress is not kept" in printed
+    assert "✓ ex02.work passed" in printed and "Your progress is not saved" in printed
 
 
 @pytest.mark.slow

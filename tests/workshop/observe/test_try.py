@@ -129,7 +129,7 @@ def test_correct_script_has_every_change_and_leaves_no_files(tmp_path: Path) -> 
     assert "averaged, in 5 of 5 updates" in rows["average"]["evidence"]
     assert "rank 0 wrote model.pt" in rows["writes"]["evidence"]
     assert "40 samples on each rank, none of them on another" in rows["share"]["evidence"]
-    for line in ("✓ start alike", "✓ share the samples"):
+    for line in ("✓ same initial weights", "✓ share the samples"):
         assert line in done.stdout
     assert (tmp_path / "model.pt").read_text() == "trained for a week"
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, "model.pt", told.name])
