@@ -170,21 +170,19 @@ def print_report(report: Report, every: bool = False) -> None:
             print(f"  {problem.line()}")
         if len(found) > len(shown):
             print(f"  … and {len(found) - len(shown):,} more (--all shows them)")
-    levels = report.problems.count_levels()
+    levels = report.problems.count_levels().items()
+    found = ", ".join(f"{count:,} {level}{'s' * (count != 1)}" for level, count in levels)
     images = sum(map(len, report.parts))
     rate = images / report.seconds if report.seconds else 0
-    print(
-        f"\n{images:,} images read in {report.seconds:.1f} s ({rate:,.0f} images/s): "
-        f"{levels['error']:,} errors, {levels['warning']:,} warnings, {levels['note']:,} notes"
-    )
+    print(f"\n{images:,} images read in {report.seconds:.1f} s ({rate:,.0f} images/s): {found}")
     unknown = [f"{p.path} ({p.form})" for p in report.parts if p.contents == "decoded"]
     if not report.good:
-        print("Training cannot trust this data: fix the errors first.")
+        print("Do not train on this data until the errors are fixed.")
     elif not unknown:
-        print("Training can trust this data.")
+        print("You can train on this data.")
     else:
         print(
-            "Training can use this data: every image decodes. A byte that changed since it was "
+            "You can train on this data: every image decodes. A byte that changed since it was "
             f"written would not be found in {', '.join(unknown)}: there are no checksums."
         )
 

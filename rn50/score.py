@@ -34,5 +34,5 @@ def main(argv: list[str]) -> int:
         if report_file:
             write_json(report_file, report)
         metrics = report["metrics"]
-        print(f"val.top1 {metrics['val.top1'][-1]} val.top5 {metrics['val.top5'][-1]}")
+        print(f"val.top1 {metrics['val.top1'][-1]:.6g} val.top5 {metrics['val.top5'][-1]:.6g}")
     return status

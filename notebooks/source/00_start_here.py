@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this notebook, you train your first network and test it on images. You also learn why training needs so much computing power and how the notebooks work.
+# In this notebook, you train your first network and test it on images. You also learn why training needs so much computing power and how the notebooks work. You should know Python and the basics of deep learning: what a convolution, a loss and a gradient step are.
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
@@ -28,7 +28,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 #
 # The command below trains a network on images of twelve road signs. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*).
 #
-# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run? (In the output, lines that begin with `--` are settings, each with its reason; `ips` is images per second, `lr` the learning rate.)
+# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run? (In the output, lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate.)
 
 # %% language="bash" magic_args="-e"
 # rm -f first*  # from an earlier run
@@ -36,7 +36,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 #   --model-prefix first --report first.json 2>&1
 
 # %% [markdown]
-# Now show it eight validation images, which it was not trained on.
+# Now show the network eight validation images, which it was not trained on.
 
 # %%
 from pathlib import Path
@@ -72,7 +72,7 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose top-ranked class is right. It also records the machine, the software versions, and the reason for every setting.
+# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose top-ranked class is right. Compare it with the 8.3% of random guessing and with your prediction. With only eight images, the share above can be far from it. The report also records the machine, the software versions, and the reason for every setting.
 
 # %%
 import json
@@ -110,7 +110,7 @@ ax.axis("off")
 workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
 
 # %% [markdown]
-# Every pass through the loop adds data, and the networks are retrained on all of it. How long does that take? **Predict:** hours, days or weeks? To get a feel for it, estimate one training run on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. NVIDIA published the rates and hours below for one V100, a data-centre GPU from 2017 with 16 GB of memory, in 32-bit (FP32) and 16-bit (FP16) precision. NVIDIA's training program is called `runner`: the hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
+# Every pass through the loop adds data, and the networks are retrained on all of it. How long does that take? **Predict:** hours, days or weeks? To get a feel for it, estimate how long one training run takes on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. NVIDIA published the rates and hours below for one V100, a data-centre GPU from 2017 with 16 GB of memory, in 32-bit (FP32) and 16-bit (FP16) precision. NVIDIA's training program is called `runner`: the published hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -125,7 +125,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# The estimate is slightly low: it leaves out validation, checkpoints and start-up. With FP16 and the larger batch it allows, 82 hours become 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (the talk's slide: "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up with them.
+# So the answer is days: more than three in FP32, about one in FP16. The estimate is slightly low, because it leaves out validation, checkpoints and start-up. FP16 and the larger batch it allows cut 82 hours to 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (in the words of the talk's slide, "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #
@@ -145,7 +145,7 @@ workshop.progress()
 #
 # ## Your turn
 #
-# A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on the images kept, at `rate` images per second? Replace `...` with your formula.
+# A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on the images kept, at `rate` images per second? Replace `...` with `return` and your formula.
 
 
 # %%
@@ -161,7 +161,7 @@ factor = (yours or 0) * 1442.6 * 24 * 60 * 60 / (365 * kept * 90)
 hints = {24: "these are hours", 86400: "these are seconds", 1 / 90: "the 90 epochs are missing"}
 hints |= {1000: "only one image in 1,000 is kept", 1 / 3600: "2 hours are 7,200 seconds"}
 if yours is None:
-    print("Not attempted yet: write the function in the cell above and run both cells.")
+    print("Nothing returned yet: in the cell above, `return` your formula, and run both cells.")
 elif abs(factor - 1) < 0.01 and abs(training_days(730, 721.3) / yours - 4) > 0.04:
     print("Right for these two numbers only: use `days` and `rate` in your formula.")
 elif abs(factor - 1) < 0.01:

@@ -100,7 +100,7 @@ workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. 
 print(finding)
 
 # %% [markdown]
-# These images are generated, but they are as varied as real photos: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
+# These images are generated, so they vary less than real photos, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
 #
 # ## From folder to label
 #
@@ -139,7 +139,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # echo true classes of val: $(cat $kit/data/ILSVRC2012_validation_ground_truth.txt)
 
 # %% [markdown]
-# The last line gives a number for each validation image. **Predict:** if you take that number minus 1 as the label, how many labels are right?
+# The last line gives a number for each validation image. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; the labels follow the sorted order. **Predict:** if you take that number minus 1 as the label, how many labels are right?
 #
 # `data_prep.imagenet` unpacks the archives into class folders. The same command works on the real ones.
 
@@ -162,7 +162,7 @@ print(f"{right} of {number} labels are right if you subtract 1 from the number i
 #
 # ## Odd files
 #
-# Among a million files, some are not what their names say. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each, and a greyscale image. **Predict:** which of them will Pillow decode?
+# In a million files, some are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each, and a greyscale image. **Predict:** which of them will Pillow decode?
 
 # %%
 original = firsts[0].read_bytes()
@@ -209,7 +209,7 @@ for file in sorted(odd.iterdir()):
 # 3. the content: 24 bytes of **header** with the label, then the JPEG, which starts with `ff d8`;
 # 4. zeros that pad it to a multiple of 4 bytes.
 #
-# Find these parts in the output above, then read them in Python.
+# Find these parts in the output above, then read them in Python. (The section "One wrong bit" explains `val.crc`.)
 
 # %%
 import struct
@@ -257,7 +257,7 @@ print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occu
 # %% [markdown]
 # If the files differ, compare `pack(0, 0.0, b"")` with the layout above: 8 + 24 bytes. One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
 #
-# A reader or writer without this rule passes most small tests but *probably* fails on ImageNet: random bytes of that size hold 8.6 such numbers on average. You implement the rule in exercise `ex01.frame`.
+# A reader or writer without this rule passes most small tests but almost certainly fails on ImageNet, if JPEG bytes are close to random: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -313,7 +313,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three ways that take turns: one file per image in random order, records in random order, and records from front to back. Each is measured **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it from its cache.
+# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three ways: one file per image in random order, records in random order, and records from front to back. The three take turns. Each is measured **warm**, with the data in memory, and **cold**, after you ask the operating system to drop it from its cache.
 #
 # **Predict:** by what factor does the last way beat the first, warm and cold?
 
@@ -386,6 +386,8 @@ workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}
 print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
 
 # %% [markdown]
+# The two panels have different scales. The middle bar separates two gains: from the first bar to the middle one, you open one file instead of one per image; from the middle one to the last, you read in order, so the system can read ahead. Warm, the first gain usually dominates; cold, the second.
+#
 # This measures one reader that does not decode, on a local disk that may have its own cache. A cold cache has lost the files' contents but not their directory entries, so opening stays cheap. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
 
 # %%
@@ -402,7 +404,7 @@ print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger 
 #
 # ## Resize or re-encode?
 #
-# Without `--pass-through`, `im2rec` decodes each image and encodes it again, optionally resizing it first. A smaller file is read and decoded faster, but the lost detail is gone for good. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
+# Without `--pass-through`, `im2rec` decodes each image and encodes it again, optionally resizing it first. A smaller file is read and decoded faster, but the detail cannot be recovered. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
 
 # %% language="bash" magic_args="-e"
 # for choice in "--pass-through" "--quality 95" "--quality 75" "--resize 256 --quality 95"; do
@@ -432,7 +434,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet pixels change, and about half of the files lose colour resolution: Pillow halves it in each direction. Resizing removes detail from the random crops. The recipe cuts out as little as 5% of the area and enlarges it to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as their folder's name says (`train-val-recordio-passthrough`). (They never passed that 5% to DALI, so its default, 8%, applied.) The effect on accuracy is not measured here: each choice would need its own training run.
+# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet pixels change, and about half of the files lose colour resolution: Pillow halves it in each direction. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as the folder name shows (`train-val-recordio-passthrough`). (Their script never passed the 5% to DALI, so DALI's default of 8% applied.) The effect on accuracy is not measured here: each choice would need its own training run.
 #
 # ## One wrong bit
 #
@@ -450,6 +452,7 @@ for _ in range(session.flips):
         continue
     decoded.append((abs(pixels - exact).mean() if pixels.shape == exact.shape else 255, pixels))
 decoded.sort(key=lambda pair: -pair[0])
+visible = sum(error > 1 for error, _ in decoded)
 fig, axes = plt.subplots(1, 4, figsize=(10, 2.3), layout="constrained")
 shown = [(0, exact.astype(np.uint8)), *decoded[:3]]
 for ax, (error, pixels) in zip(axes, shown, strict=False):
@@ -459,13 +462,13 @@ for ax, (error, pixels) in zip(axes, shown, strict=False):
 fig.suptitle("One image, and the three worst results of flipping one bit")
 finding = (
     f"{len(decoded)} of {session.flips} damaged copies ({len(decoded) / session.flips:.0%})"
-    " decode without an error"
+    f" decode without an error; {visible} of these have a mean error above 1 of 255"
 )
 workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
 print(finding)
 
 # %% [markdown]
-# A decoder misses most of this damage, and RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it. It exits with status 1 if it finds damage.
+# A decoder misses most of this damage. Many flips hardly change the image. Others corrupt it from the flipped bit on, because JPEG's codes vary in length and each block's mean is stored as a difference from the previous one. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it. It exits with status 1 if it finds damage.
 
 # %%
 shutil.copytree("records", "damaged")
@@ -485,7 +488,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# Without checksums, this damage passes, with a decoder warning at most, and `verify` reports what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
+# Without checksums, this damage passes, with a decoder warning at most, and `verify` adds a note (49 instead of 48 here) about what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
 # Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
@@ -521,6 +524,6 @@ session.note(
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
-# **Try it:** pack at quality 30 and look again, or flip two bits instead of one.
+# **Try it:** pack at quality 30, too (change both cells), and compare size and error, or flip two bits instead of one.
 #
 # The images are ready. In the next notebook, a model trains on them.

@@ -111,7 +111,7 @@ print(f"training reported {trained}, score computed {scored}; equal: {trained ==
 #
 # ## Images that are not in the data set
 #
-# The validation images come from the same generator and the same seed as the training images, so good answers on them say little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. **Predict:** which class will the network choose for the road, and with what probability?
+# The validation images come from the same generator and the same seed as the training images, so good answers on them say little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. (Without a GPU, the training was so short that some signs get wrong answers, too.) **Predict:** which class will the network choose for the road, and with what probability?
 
 # %%
 from workshop.lessons import nb07
@@ -146,7 +146,7 @@ print(f"{told[-2]}; {told[-1]}; its 12 probabilities add up to {sure['noise'].su
 #
 # ## How far to trust a probability
 #
-# Does "90%" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers. **Predict:** will the network claim too much, or too little?
+# Does "90%" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers. **Predict:** are the probabilities too high, or too low?
 
 # %%
 chosen = torch.softmax(logits, dim=1).max(dim=1)
@@ -173,7 +173,7 @@ workshop.figure(fig, alt=f"Two bars for each range of probability. {finding}")
 print(finding)
 
 # %% [markdown]
-# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, it is overconfident. A threshold such as "act above 90%" is valid for one checkpoint only, so count again for the next.
+# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, it is overconfident. A threshold such as "act above 90%" is valid for one checkpoint only, so repeat the count for the next one. If a network is overconfident throughout, *temperature scaling* helps: divide the logits by a constant, fitted on validation images. The chosen classes stay the same.
 #
 # ## A benchmark with six mistakes
 #
@@ -195,7 +195,7 @@ print(f"A batch of 4 takes {first:.1f} ms!")
 # 2. Without `inference_mode`, autograd **keeps all activations** for a backward pass that never comes.
 # 3. The time includes **decoding**. That can be right, but then the report must say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
-# 5. On a GPU, the clock **does not wait**: the call returns as soon as the work is queued.
+# 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
 #
 # Here is the corrected version:
@@ -343,11 +343,11 @@ plain = ms["inference_mode"]
 gain = {name: float(np.median(plain / values)) for name, values in ms.items()}
 finding = "; ".join(f"{name} {value:.2f}" for name, value in gain.items())
 workshop.figure(fig, alt=f"Time per batch by version. Speed relative to inference_mode: {finding}.")
-print(f"Speed relative to inference_mode, median of {rounds} rounds: {finding}")
+print(f"Speed relative to inference_mode, median of {rounds} rounds' ratios: {finding}")
 print(f"The memory traffic suggests up to {separate / fused:.1f} for Predictor.")
 
 # %% [markdown]
-# Folding saves only memory traffic and kernel launches; the arithmetic of the convolutions remains. 16-bit arithmetic is fast only if the hardware supports it. A CPU that has to emulate bfloat16 is usually slower with it.
+# Expect `Predictor` to gain less than the traffic suggests: folding and fusing save only memory traffic and kernel launches, while the arithmetic of the convolutions remains. (The printed speeds are medians of the ratios within each round. If a version's times vary widely, they differ from the ratio of the bars.) 16-bit arithmetic is fast only if the hardware supports it. A CPU that has to emulate bfloat16 is usually slower with it.
 #
 # Training in float16 needed a loss scale and master weights. Inference has no gradients, so one question is left: do the answers change?
 
@@ -375,7 +375,7 @@ print(f"range {low:.2f} to {high:.2f}: scale {scale:.4f}, zero point {zero_point
 print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as uint8; error {100 * rounding:.1f}%")
 
 # %% [markdown]
-# `rn50 export --int8` calibrates all layers on up to 256 validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files on other validation images.
+# `rn50 export --int8` calibrates all layers on up to 256 validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files on other validation images. (They are not the ones above, so float32's score differs slightly.)
 
 # %% language="bash" magic_args="-e"
 # rn50 export model $EPOCHS -o int8.onnx --int8 2>&1
@@ -399,9 +399,8 @@ for count in (1, session.form_batch):
     print(f"({ratio.min():.2f} to {ratio.max():.2f})")
 
 # %% [markdown]
-# A few answers may change, so always score a quantised network. On GPUs, TensorRT does the same job; it was not tried here.
-
-# %% [markdown]
+# A few answers may change, so always score a quantised network. With 600 images, a difference of a few images, in either direction, is noise. On GPUs, TensorRT does the same job; it was not tried here.
+#
 # ## One request
 #
 # A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
@@ -475,7 +474,8 @@ titles = ("This machine, float32", "One V100 16 GB, real images, published")
 for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
     for (name, values), style in zip(rates.items(), ("o-", "s--"), strict=True):
         ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
-    ax.set(title=title, xlabel="batch", ylabel="Total IPS, images/s", xscale="log", ylim=(0, None))
+    ax.set(title=title, xlabel="batch", ylabel="Total IPS, images/s", xscale="log")
+    ax.set_ylim(0, 1.1 * max(max(values.values()) for values in rates.values()))
     ax.set_xticks((1, 4, 16, 64, 208), (1, 4, 16, 64, 208))
     ax.minorticks_off()
     ax.legend()
@@ -505,11 +505,11 @@ print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):
 # - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost.
 # - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
 #
-# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
+# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. (Synthetic below real is noise: without a GPU, each point is only a few iterations.) On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
 #
 # ## Your numbers
 #
-# Your measurements next to recorded ones (on one thread):
+# Your measurements next to recorded ones. Those used one thread, so your ratios may differ:
 
 # %% tags=["results"]
 over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))
@@ -542,6 +542,6 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # - Promise a p99, not a mean.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# To try: change `epochs` and run all cells again. Is a less trained network under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# **Try it:** change `epochs` and run all cells again. Is a less trained network under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.

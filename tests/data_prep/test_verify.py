@@ -243,7 +243,7 @@ def test_undetectable_damage_is_reported_as_such(root, alone, capsys):
         assert verify.main([*map(str, paths), "--quiet", "--jobs", "1"]) == 0
         return capsys.readouterr().out.strip().splitlines()[-1]
 
-    assert last_line(alone) == "Training can trust this data."
+    assert last_line(alone) == "You can train on this data."
     alone.with_suffix(".crc").unlink()
     line = last_line(alone)
     assert f"would not be found in {alone} (recordio)" in line and "trust" not in line
@@ -397,7 +397,7 @@ def run(*arguments):
 def test_text_json_and_exit_status(root):
     done = run(root)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Training can use this data" in done.stdout
+    assert "You can train on this data: " in done.stdout
     bad = root / "train/pear/bad ä.jpg"
     bad.write_bytes(b"text")
     done = run(files_only(root), "--json")
@@ -410,7 +410,7 @@ def test_text_json_and_exit_status(root):
     done = run(root)
     assert done.returncode == 1
     assert "error: 1 × files that are not JPEG or PNG: convert them" in done.stdout
-    assert "Training cannot trust this data" in done.stdout
+    assert "Do not train on this data" in done.stdout
 
 
 @pytest.mark.parametrize(

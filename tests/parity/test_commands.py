@@ -274,7 +274,7 @@ def test_score_reads_the_model_of_a_run(
     assert list(score) == [*REPORT, "env"] and list(score["metrics"]) == METRICS[5:]
     trained_top1 = strict_json(tmp_path / report)["metrics"]["val.top1"][-1]
     assert score["metrics"]["val.top1"] == [trained_top1]
-    assert f"val.top1 {trained_top1}" in done.stdout
+    assert f"val.top1 {trained_top1:.6g}" in done.stdout
 
 
 @pytest.mark.needs("torch")
