@@ -171,10 +171,10 @@ def print_report(report: Report, every: bool = False) -> None:
         if len(found) > len(shown):
             print(f"  … and {len(found) - len(shown):,} more (--all shows them)")
     levels = report.problems.count_levels().items()
-    found = ", ".join(f"{count:,} {level}{'s' * (count != 1)}" for level, count in levels)
+    totals = ", ".join(f"{count:,} {level}{'s' * (count != 1)}" for level, count in levels)
     images = sum(map(len, report.parts))
     rate = images / report.seconds if report.seconds else 0
-    print(f"\n{images:,} images read in {report.seconds:.1f} s ({rate:,.0f} images/s): {found}")
+    print(f"\n{images:,} images read in {report.seconds:.1f} s ({rate:,.0f} images/s): {totals}")
     unknown = [f"{p.path} ({p.form})" for p in report.parts if p.contents == "decoded"]
     if not report.good:
         print("Do not train on this data until the errors are fixed.")

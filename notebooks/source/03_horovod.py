@@ -30,7 +30,7 @@ if horovod:
     )
 else:
     launcher = f"torchrun --standalone --nproc-per-node {workers}"
-    print("Horovod is not built for PyTorch here, so DDP, PyTorch's own version, takes its place.")
+    print("Horovod is not built for PyTorch here, so PyTorch's DDP takes its place.")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root),
@@ -80,7 +80,7 @@ for name, norm in {
 # %% [markdown]
 # Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually acceptable; sharing them (`SyncBatchNorm`) costs two messages per layer.
 #
-# So the workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients, or 102 MB, whether the batch has 16 images or 256.
+# The workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *sends*: 25.6 million gradients (1,000 classes), or 102 MB, whether the batch has 16 images or 256.
 #
 # ## The ring
 #
@@ -99,9 +99,9 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # ## Recipe 1: "press the sport button"
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), gives a recipe that leaves the model alone and changes only how it is trained.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), gives its first recipe this name: it leaves the model alone and changes only how it is trained.
 #
-# **Step one: use the NVIDIA container.** Horovod, NCCL and MPI must be compiled to work together, and in the container they are:
+# **Step one: use the NVIDIA container.** Horovod, MPI and NCCL (NVIDIA's library for GPU communication) must be compiled together, and in the container they are:
 #
 # ```
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
@@ -109,7 +109,7 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # This image has TensorFlow, for notebook 04, but no PyTorch. NCCL and data loaders need more shared memory than Docker's 64 MB, hence `--ipc=host`. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
 #
-# **Step two: five changes.** **Predict:** what happens if a launcher starts the *unchanged* script several times?
+# **Step two: five changes.** **Predict:** what happens if a launcher (`horovodrun` or `torchrun`) starts the *unchanged* script several times?
 
 # %% language="bash" magic_args="-e"
 # set -o pipefail
@@ -117,7 +117,7 @@ print(inspect.getsource(nb03.all_reduce))
 #   sed 's/<stdout>:/ /' || (cat errors.txt; exit 1)  # [1] is rank 1
 
 # %% [markdown]
-# All processes report (nearly) the same loss: each runs the whole training alone. (On a machine with several GPUs, all the processes used the first one.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
+# All processes report (nearly) the same loss: each runs the whole training alone. (With several GPUs, all processes used the first.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank numbers the processes on one machine; pass it to `torch.cuda.set_device`. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
 # 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `sampler.set_epoch` gives each epoch a new order. The random crops should differ between ranks too, so use the rank as the seed.
@@ -125,7 +125,7 @@ print(inspect.getsource(nb03.all_reduce))
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 # 5. **Broadcast** rank 0's weights (`hvd.broadcast_parameters`). Averaged gradients make the same *change* on every rank, so the weights stay equal only if they start equal.
 #
-# In addition, only rank 0 reports and saves, and images/s counts the images of all ranks.
+# Only rank 0 reports and saves, and images/s counts the images of all ranks.
 #
 # **Your turn.** Make these changes in your `runs/train.py`. (Without Horovod, use DDP, explained below.) Try it before you open the solution:
 
@@ -133,9 +133,9 @@ print(inspect.getsource(nb03.all_reduce))
 workshop.ladder.changes(rung, "1_single")
 
 # %% [markdown]
-# The solution's lines around `optimizer.synchronize()` are there only for the clock. The exchange begins *during* `backward()`, and `step()` waits for the rest; the clock shows this wait, including any for slower workers.
+# The solution's lines around `optimizer.synchronize()` are there only for the clock. The exchange begins *during* `backward()`; the clock shows only the wait for the rest, including any for slower workers.
 #
-# **Predict** the speed-up over one worker: replace the number, then run the cell. While it runs, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or DDP), the finished script runs.
+# **Predict** the speed-up over one worker: replace the number, then run the cell. Meanwhile, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or DDP), the finished script runs.
 
 # %%
 workshop.ladder.predict(rung, 1.6)  # your number
@@ -145,7 +145,7 @@ found = workshop.ladder.climb(
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell observes a short run and gives the evidence for each change. ○ means that the run could not tell.
+# On a CPU the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell observes a short run and shows the evidence for each change. ○ means that the run could not tell.
 
 # %%
 flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]  # later flags win: a short run
@@ -157,7 +157,7 @@ workshop.try_script(found["script"], "--data", session.data_root, *flags, ranks=
 #
 # ### Leave out each change
 #
-# The next script omits the share, the scaled rate, the broadcast and the average in turn. It needs only PyTorch's `torch.distributed`; its loops show what Horovod's functions do. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# The next script omits the share, the scaled rate, the broadcast and the average in turn. Its loops over `torch.distributed` show what Horovod's functions do. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile without.py
@@ -219,11 +219,11 @@ dist.destroy_process_group()
 # - Without the **broadcast**, the ranks' weights differ, so the averaged gradient is not the gradient of any rank's model.
 # - Without the **average**, the ranks start alike and become different models.
 #
-# No run reported an error, and the last losses do not show which change is missing.
+# No run reported an error, and the loss, which need not fall in four steps, does not show the missing change.
 #
 # ### The DDP version
 #
-# PyTorch's own version is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5. **Predict:** faster or slower than Horovod? (One run of each cannot rank them.)
+# PyTorch's counterpart is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5. **Predict:** faster or slower than Horovod? (One run of each cannot rank them.)
 
 # %% language="bash" magic_args="-e"
 # cd "$LADDER" && diff -U 1 1_single.py 2_ddp.py || true  # diff ends with 1 if the files differ
@@ -232,7 +232,7 @@ dist.destroy_process_group()
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was switched off in June 2026, and NVIDIA's last container with Horovod was TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and NVIDIA's last container with Horovod was TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
 #
 # ### In TensorFlow
 #
@@ -240,7 +240,7 @@ dist.destroy_process_group()
 #
 # - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
 # - Horovod's Keras integration was written for Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
-# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). Here, only `tf-keras` helps.
+# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). Use `tf-keras` here too.
 #
 # ### The talk's `mpirun` line
 #
@@ -262,17 +262,17 @@ dist.destroy_process_group()
 # | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
 # | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
 #
-# `rn50 run` builds such a line; `--dry-run` only prints it.
+# `rn50 run` builds such a line (without `openib`, which Open MPI 5 removed); `--dry-run` only prints it.
 
 # %% language="bash" magic_args="-e"
-# rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | sed 's/ -x / \\\n  -x /g'
+# rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | fold -sw 100
 
 # %% [markdown]
 # ## What the exchange costs
 #
-# Each message has a fixed cost and a cost per megabyte (notebook 08 measures both). Because of the fixed cost, Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) and sends many at once.
+# Each message has a fixed cost and a cost per megabyte (notebook 08 measures both), so Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) and sends many at once.
 #
-# The amount of communication does not depend on the batch, so a larger batch does more work for at most the same lost time; its longer backward pass also hides more of the exchange. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. With your numbers:
+# The amount of communication does not depend on the batch, so a larger batch does more work for at most the same lost time; its longer backward pass also hides more of the exchange. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. (On shared cores, workers also slow each other's computation, so your speed-up is lower.) With your numbers:
 
 # %%
 lost = found.get("communication_ms", 20.0)
@@ -289,9 +289,11 @@ expected = 100 * 2 * batch * per_image / (2 * batch * per_image + lost)
 # Does the formula hold for twice the batch? Measure it:
 
 # %% language="bash" magic_args="-e"
+# set -o pipefail
 # rm -f twice.json
 # test $LADDER_RUNG = 2_ddp || $LAUNCH "$LADDER/2_horovod.py" --data "$DATA" $FLAGS \
-#   --batch-size $TWICE --report twice.json 2> errors.txt || (cat errors.txt; exit 1)
+#   --batch-size $TWICE --report twice.json 2> errors.txt | sed 's/<stdout>:/ /' ||
+#   (cat errors.txt; exit 1)
 
 # %%
 import json
@@ -302,14 +304,18 @@ if Path("twice.json").exists():
     measured = 100 * twice["compute_ms"] / both
     print(f"batch {2 * batch}: {measured:.0f}% measured, {expected:.0f}% by the formula;", end=" ")
     print(f"{twice['communication_ms']:.0f} ms exposed")
-    if abs(measured - expected) > 5:
-        print("They differ: the clock counts the wait for a slower worker as communication, and")
-        print("on shared cores this wait varies from run to run.")
+    compute, exposed = twice["compute_ms"] / found["compute_ms"], twice["communication_ms"] / lost
+    print(f"Computation took {compute:.2f} times as long (the formula assumes 2), and", end=" ")
+    print(f"exposed communication {exposed:.2f} times (the formula assumes 1).")
+    if compute < 1.8:
+        print("Each step also reads and updates all weights, whatever the batch.")
+    if exposed > 1.2:
+        print("The clock counts the wait for a slower worker as communication.")
 
 # %% [markdown]
 # ### The published figures
 #
-# NVIDIA's *ResNet-50 v1.5 for MXNet* reports weak scaling: the same batch per GPU on 1, 4 and 8 GPUs of a DGX-1. The rates are *Total IPS*: images per second, data and computation together. The FP16 command was `benchmark.py -n 1,4,8 -b 208 --dtype float16 -i 100 -e 12 -w 4 --num-examples 25600`; for FP32 it had `-b 96` and `--num-examples 12800`. **Predict:** which precision scales better?
+# NVIDIA's *ResNet-50 v1.5 for MXNet* reports weak scaling: the same batch per GPU on 1, 4 and 8 GPUs of a DGX-1. The rates are *Total IPS*: images per second, data and computation together. The batch was 208 in FP16 and 96 in FP32 (notebook 08 has the commands). **Predict:** which precision scales better?
 
 # %%
 for precision in ("fp32", "fp16"):
@@ -319,7 +325,7 @@ for precision in ("fp32", "fp16"):
     print(f"{precision.upper()}: {shares}; 8 GPUs lose {step[8] - step[1]:.0f} of {step[8]:.0f} ms")
 
 # %% [markdown]
-# FP16 computes faster, so about the same lost time becomes a larger share. The figures alone do not show where the time is lost, and they were not measured with Horovod: in that release, one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
+# FP16 computes faster, so about the same lost time becomes a larger share. The figures do not show where the time is lost, and were not measured with Horovod: in that release, one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
 #
 # ## Interconnects
 #
@@ -336,7 +342,7 @@ workshop.figure(
 # command -v nvidia-smi > /dev/null && nvidia-smi topo -m || echo "no NVIDIA driver here"
 
 # %% [markdown]
-# On a machine with GPUs, the matrix names the link between each pair: `NV2` means two NVLinks, `PIX` and `PXB` PCIe switches, `PHB` and `NODE` a path through one CPU, and `SYS` through two. A ring is as fast as its slowest link. On a cluster, run once with `NCCL_DEBUG=INFO` and look for `via`: you want `P2P` inside a machine and `NET/IB`, not `NET/Socket`, between machines with InfiniBand.
+# With GPUs, the matrix names the link between each pair: `NV2` means two NVLinks, `PIX` and `PXB` PCIe switches, `PHB` and `NODE` a path through one CPU, and `SYS` through two. A ring is as fast as its slowest link. On a cluster, run once with `NCCL_DEBUG=INFO` and look for `via`: you want `P2P` inside a machine and `NET/IB`, not `NET/Socket`, between machines with InfiniBand.
 #
 # ## A larger batch
 #
@@ -351,7 +357,7 @@ workshop.figure(
 # set -o pipefail
 # rm -f ./*.json
 # run small     -b 16  --lr 1.6 --warmup-epochs 0
-# run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # steps of the same length, but an eighth as many
+# run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
 # run no_warmup -b 128 --lr 1.6 --warmup-epochs 0   # eight times the rate, from the first step
 # run warmup    -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
 
@@ -378,7 +384,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# Averaged over ten recorded seeds, the unscaled run ends at guessing (2.48), the scaled one without warm-up slightly below. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Averaged over ten recorded seeds, the unscaled run ends at the loss of guessing (2.48), the scaled one without warm-up slightly below. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Is it as accurate?
 #
@@ -395,7 +401,9 @@ workshop.ladder.figure()
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {workers} workers")
 if "communication_ms" in found:  # DDP's is hidden in the backward pass
     session.note("communication_ms", lost, "ms", "exposed communication per step")
-    session.note("scaling_efficiency", efficiency, "%", "computation as a share of both")
+    session.note(
+        "scaling_efficiency", efficiency, "%", "computation / (computation + communication)"
+    )
 
 # %% [markdown]
 # ## Key takeaways

@@ -103,20 +103,19 @@ for step, count, warm_up in (
     (wait_like_a_v100, session.batches, queue),
 ):
     ratios = []
-    for _ in range(rounds):  # in turns
+    for _ in range(rounds):  # the two take turns
         real = images_per_second(pillow, step, count, warm_up)
         perfect = images_per_second(itertools.repeat(next(pillow)), step, count, 1)
         ratios.append(perfect / real)
     headroom[step] = float(np.median(ratios))
-    print(f"{step.__name__:17} with the loader {real:8,.1f} images/s, with a cached batch {perfect:8,.1f}", end=" ")  # fmt: skip
-    print(
-        f"(last turn); headroom {headroom[step]:.2f} times ({min(ratios):.2f} to {max(ratios):.2f})"
-    )
+    print(f"{step.__name__}, last turn: {real:,.1f} images/s with the loader,", end=" ")
+    print(f"{perfect:,.1f} with a cached batch")
+    print(f"  headroom {headroom[step]:.2f} times ({min(ratios):.2f} to {max(ratios):.2f})")
 
 # %% [markdown]
 # If the headroom is near 1 (give or take noise), leave the loader alone. On a CPU, arithmetic dominates: headroom there is mostly noise, or workers competing for cores. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
 #
-# The H100's light blue bars in the first figure are an example. *One device* and *DALI* compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6. Its 12 Pillow processes delivered 90 images/s each, and the GPU waited for them.
+# The H100's light blue bars in the first figure are an example. *One device* and *DALI* compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6: more than a third of its time went into input, that is, waiting for 12 Pillow processes and copying float32 pixels to the GPU.
 #
 # What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is computation, so a faster disk would not help.
 #
@@ -199,7 +198,23 @@ if DALI:
 #
 # ### Python runs once
 #
-# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So you can repeat notebook 04's mistake here: a random number drawn by Python would be the same for every image throughout training, and no error would be raised. Draw random numbers in the graph, with `fn.random`.
+# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So you can repeat notebook 04's mistake here. The next cell draws a number for each of four images, with Python and in the graph. **Predict** what two batches print:
+
+# %%
+if DALI:
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None, seed=seed)
+    def draws():
+        return types.Constant(random.random()), fn.random.uniform(range=[0.0, 1.0])
+
+    pipe = draws()
+    pipe.build()
+    for _ in range(2):
+        python, graph = (np.round(values.as_array().ravel(), 2) for values in pipe.run())
+        print(f"drawn by Python: {python}, in the graph: {graph}")
+
+# %% [markdown]
+# The number drawn by Python is the same for every image throughout training, and no error is raised. Draw random numbers in the graph, with `fn.random`.
 #
 # ### What each operator costs
 #
@@ -241,9 +256,8 @@ if DALI:
         print(f"{name:24} {value:.3f} ms per image")
     share = 100 * (ms["decode"] - ms["read"]) / ms["decode, crop, resize"]
     saved = 100 - 100 * ms["decode the crop, resize"] / ms["decode, crop, resize"]
-    print(
-        f"Decoding is {share:.0f}% of the graph; decoding only the crop changes the time by {-saved:+.0f}%."
-    )
+    print(f"Decoding is {share:.0f}% of the graph's time.", end=" ")
+    print(f"Decoding only the crop changes the time by {-saved:+.0f}%.")
 
 # %% [markdown]
 # A crop keeps about half the pixels but saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
@@ -331,7 +345,8 @@ for row, (name, values) in enumerate(rates.items()):
     axes.barh(row, np.median(values), color="#0072b2")
     axes.plot(values, [row] * rounds, "o", color="white", mec="black", ms=5)
     ratio = np.divide(values, rates["DataLoader + Pillow"])
-    print(f"{name:20} {np.median(values):8,.0f} images/s, {np.median(ratio):.2f} times Pillow (from {ratio.min():.2f} to {ratio.max():.2f})")  # fmt: skip
+    print(f"{name:20} {np.median(values):8,.0f} images/s,", end=" ")
+    print(f"{np.median(ratio):.2f} times Pillow ({ratio.min():.2f} to {ratio.max():.2f})")
 axes.axvline(v100, color="#d55e00", ls="--", label=f"a V100 in FP16 needs {v100:,.0f}")
 axes.set_yticks(range(len(rates)), list(rates))
 axes.set(
@@ -341,15 +356,20 @@ axes.set(
 fig.legend(loc="outside lower right")
 medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.items())
 workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed line is a V100.")
-over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"]))) if DALI else None  # fmt: skip
+over_pillow = None
+if DALI:
+    over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"])))
 
 # %% [markdown]
-# On a CPU, all three unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. To remove the bottleneck, change the hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator uses that engine from 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
+# On a CPU, all three unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed even one V100. To remove the bottleneck, change the hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator has used that engine since 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
 #
 # Published runs on eight V100s with TensorFlow show the effect of the input pipeline:
 
 # %%
-published = {key: session.results[f"published.v100.8gpu.input.{key}.ips"].value for key in ("tfdata", "dali", "synthetic")}  # fmt: skip
+published = {
+    key: session.results[f"published.v100.8gpu.input.{key}.ips"].value
+    for key in ("tfdata", "dali", "synthetic")
+}
 for name, ips in published.items():
     print(f"{name:10} {ips:9,.2f} images/s, {100 * ips / published['synthetic']:.1f}% of synthetic")
 print("source:", session.results["published.v100.8gpu.input.dali.ips"].provenance)
@@ -385,7 +405,8 @@ if DALI:
             images = fn.crop(images, crop_h=side, crop_w=side, rounding="truncate")
         return fn.resize(images, size=(small, small), antialias=antialias)
 
-    for name, *choice in (("DALI", True, True), ("antialias=False", True, False), ("squashed", False, True)):  # fmt: skip
+    choices = {"DALI": (True, True), "antialias=False": (True, False), "squashed": (False, True)}
+    for name, choice in choices.items():
         pipe = validation(*choice)
         pipe.build()
         resized[name] = list(pipe.run()[0].as_array())
@@ -459,8 +480,8 @@ if DALI:
 # Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` (with `LastBatchPolicy`, from `nvidia.dali.plugin.pytorch`). Each batch is a list with a dictionary (`data`, `label`) per pipeline; `label` is int32 of shape (batch, 1): apply `.squeeze(1).long()`.
 #
 # - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
-# - Give the reader `name="reader"` and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
-# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`. End with `crop_mirror_normalize` as above, since the model expects float CHW; count the folders in `train` for `num_classes`.
+# - Give the reader this rank's shard (`shard_id`, `num_shards`) and `name="reader"`, and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
+# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
 #
 # Try it before you open the solution:
 
@@ -468,7 +489,7 @@ if DALI:
 workshop.ladder.changes("3_dali", "2_horovod")
 
 # %% [markdown]
-# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run could not tell.
+# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run could not tell: it does not train on one rank for comparison, and saves nothing.
 
 # %%
 if DALI and workshop.has("horovod"):
@@ -491,10 +512,12 @@ for rung in ("2_horovod", "3_dali"):
         image_size=session.image_size, batch_size=session.batch_size,
         steps=session.steps, workers=max(1, cores // ranks),
     )  # fmt: skip
-    milliseconds.append([found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")])  # fmt: skip
+    parts = ("input", "compute", "communication")
+    milliseconds.append([found.get(f"{part}_ms", 0) for part in parts])
 before, after = milliseconds
 if sum(after):
-    print(f"Horovod's headroom: {sum(before) / sum(before[1:]):.2f} times, DALI's speed-up: {sum(before) / sum(after):.2f} times")  # fmt: skip
+    print(f"Horovod's headroom: {sum(before) / sum(before[1:]):.2f} times,", end=" ")
+    print(f"DALI's speed-up: {sum(before) / sum(after):.2f} times")
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -517,7 +540,7 @@ if DALI:
 # %% [markdown]
 # ## Key takeaways
 #
-# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part.
+# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect it and DALI's speed-up to be near 1.
 #
 # - Cache one batch before you change a loader. You cannot gain more than the headroom: a larger speed-up did not come from the input.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.

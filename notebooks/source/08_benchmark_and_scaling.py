@@ -161,7 +161,7 @@ if rank == 0:
     print(json.dumps(found))
 
 # %% language="bash" magic_args="-e"
-# export OMP_NUM_THREADS=$CORES
+# export OMP_NUM_THREADS=$CORES  # one worker's share of the cores; step() above used them all
 # python bench.py --batches $SMALL $BIG --size $SIZE --steps $STEPS > alone.json
 
 # %%
@@ -204,20 +204,19 @@ print(f"median                      {np.median(rates):8.1f}")
 # %% [markdown]
 # ### 3. The best of n
 #
-# "We report the best of five runs." The more runs, the higher the best rate. Draw at random from your own warm steps:
+# "We report the best of five runs." The more runs and the noisier the machine, the higher the best rate. Draw at random from your own warm steps:
 
 # %%
 rng = np.random.default_rng(0)
-for n in (5, 30):
+for n in (2, 5):
     best = rng.choice(rates[half:], size=(10_000, n)).max(axis=1).mean()
-    print(
-        f"the best of {n:2} steps is on average {100 * (best / rates[half:].mean() - 1):4.1f}% above the mean"
-    )
+    gain = 100 * (best / rates[half:].mean() - 1)
+    print(f"the best of {n} steps is on average {gain:4.1f}% above the mean")
 
 # %% [markdown]
-# ### 4. Batch 208 against batch 96
+# ### 4. Batch 208 versus batch 96
 #
-# NVIDIA's table says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does FP16 alone gain?" (*equal batch*). Say which one you publish.
+# NVIDIA's table (below) says that FP16 is 3.6 times as fast as FP32 on a V100. It compares 208 images per step with 96. That answers "what do I gain in practice?" (*best batch*), but not "what does FP16 alone gain?" (*equal batch*). Say which one you publish.
 #
 # To compare two things on a busy machine, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the per-turn ratios. Here, the smaller batch stands in for the largest one that would fit in memory in FP32.
 
@@ -245,18 +244,20 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 # %% [markdown]
 # On a CPU, a ratio below 1 usually means emulated bfloat16, or other programs on the same cores. Print that last line, plus batch, precision and hardware, with every rate.
 #
-# ### A tool that avoids such mistakes
+# ### A tool that avoids these four
 #
-# `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` epochs to leave out. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch.
+# `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch.
 #
 # The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** has a **cell** for each worker count and batch; the first sweep's last batch deliberately exceeds the data set. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
 
 # %% language="bash" magic_args="-e"
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
 # common="$common $NETWORK --threads $CORES --data-nthreads $CORES"
-# rn50 benchmark $common -n $SWEEP -b $SMALL,$BIG,100000 --data-root "$DATA" -o real.json 2>&1 ||
-#   echo "exit status $?"
-# rn50 benchmark $common -n 1 -b $SMALL,$BIG --loader synthetic --num-classes 12 -o synthetic.json 2>&1
+# rn50 benchmark $common -n $SWEEP -b $SMALL,$BIG,100000 --data-root "$DATA" -o real.json \
+#   > real.txt 2>&1 || echo "exit status $?"
+# grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
+# rn50 benchmark $common -n 1 -b $SMALL,$BIG --loader synthetic --num-classes 12 \
+#   -o synthetic.json > synthetic.txt 2>&1 || (cat synthetic.txt; exit 1)
 
 # %%
 sweeps = {kind: json.loads(Path(f"{kind}.json").read_text()) for kind in ("real", "synthetic")}
@@ -278,9 +279,7 @@ workshop.table(
     rows, columns, f"Total IPS, images/s: {sweeps['real']['model']}, {session.size} px, float32"
 )
 gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
-print(
-    f"one worker, batch {big}: real images change the rate by {-gap:+.0f}%, compared with synthetic ones"
-)
+print(f"one worker, batch {big}: real instead of synthetic images change the rate by {-gap:+.0f}%")
 
 # %% [markdown]
 # If real images are much slower, you measured your input pipeline, and a faster GPU would change little.
@@ -340,7 +339,7 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
 # %% [markdown]
 # With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times within the 100 timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
 #
-# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This loader is different: it spends most of a restart starting worker processes. It shows the effect, not its size on a DGX-1.)
+# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This loader spends most of a restart starting worker processes, so it shows the effect, not its size on a DGX-1.)
 
 # %%
 from PIL import Image
@@ -403,6 +402,9 @@ weak, strong = (
 print(f"1 worker, batch {big}, {os.environ['CORES']} thread(s): {one:.1f} img/s")
 print(f"weak, {workers} workers with {big} each: {weak:.1f} img/s, {weak / one:.2f} times")
 print(f"strong, {workers} workers share {big}: {strong:.1f} img/s, {strong / one:.2f} times")
+if sweep := real.get((workers, big)):
+    print(f"the sweep above: {sweep / real[1, big]:.2f} times; it also reads images, and", end=" ")
+    print("rn50 uses Horovod if it can; bench.py uses DDP")
 if workers > gpus > 0:
     print(f"{workers} workers share {gpus} GPU here, so they cannot be much faster than one")
 
@@ -411,10 +413,10 @@ if workers > gpus > 0:
 #
 # To predict the speed of GPUs that you do not have, you need a model. There are two classics:
 #
-# - **Amdahl's law**: a share *s* of the work cannot be split. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
+# - **Amdahl's law**: a share *s* of the work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Alpha-beta**: a message takes a latency *α* plus its size divided by the bandwidth *B*. In a ring all-reduce, each worker sends 2 (*n* − 1) messages of 1/*n* of the *S* bytes of gradients, so a step takes *compute* + 2 (*n* − 1) (*α* + *S* / (*n B*)).
 #
-# Fit *α* and *B* to the all-reduces that you timed alone, add the predicted time to the step of one worker, and compare with the measured step.
+# Fit *α* and *B* to the all-reduces that `bench.py` timed, add the predicted time to the step of one worker, and compare with the measured step.
 
 # %%
 size, seconds = np.array(report["all_reduce"]).T
@@ -428,16 +430,16 @@ exchange = messages * (alpha + per_byte * gradients / workers)
 predicted = workers * big / (big / one + exchange)
 own_error = 100 * (predicted / weak - 1)
 print(f"alpha {1e6 * alpha:.0f} µs, bandwidth {1e-9 / per_byte:.2f} GB/s;", end=" ")
-print(f"{gradients / 1e6:.0f} MB take {1000 * exchange:.0f} ms of a step of", end=" ")
+print(f"{gradients / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms of a step of", end=" ")
 print(f"{1000 * workers * big / weak:.0f} ms")
 print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%")
 
 # %% [markdown]
 # The model leaves out two things. DDP overlaps the exchange with the backward pass, so the predicted speed may be too low. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too high; on a CPU or one shared GPU, this second effect usually dominates.
 #
-# ### Compare with published rows
+# ### Compare with published results
 #
-# Now predict published rows. The first line solves Amdahl's law for *s* with the DGX-1 row for 4 GPUs. The table compares five models:
+# Now predict published results. The first line solves Amdahl's law for *s* with the DGX-1 row for 4 GPUs. The table compares five models:
 #
 # - **perfect**: *n* GPUs are *n* times as fast.
 # - **wires only**: alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (It assumes 2 bytes per gradient for mixed precision, 4 otherwise.)
@@ -575,13 +577,13 @@ session.note("own_error", own_error, "%", "error of the alpha-beta model on this
 best_batch = np.median(rate[reduced, big] / rate[torch.float32, small])
 own = f"{best_batch:.2f}", f"{100 * weak / one / workers:.0f}", f"{abs(own_error):.0f}"
 labels = (f"{str(reduced)[6:]} over float32, best batch, times", f"weak scaling to {workers}, %",
-          "error of the model of a step, %")  # fmt: skip
+          "error of the step model, %")  # fmt: skip
 there = (
     f"{dgx[1] / session.results['published.v100.1gpu.fp32.ips'].value:.2f} (V100, FP16)",
     f"{100 * dgx[8] / 8 / dgx[1]:.0f} (8 V100, FP16)",
     f"{errors.mean(axis=0).min():.0f} (best model)",
 )
-workshop.table(zip(labels, own, there, strict=True), ["", "yours", "published or best"])
+workshop.table(zip(labels, own, there, strict=True), ["", "yours", "for comparison"])
 
 # %% [markdown]
 # ## Key takeaways
@@ -592,9 +594,9 @@ workshop.table(zip(labels, own, there, strict=True), ["", "yours", "published or
 # - A fitted model came within a few per cent on average. It cannot tell you why time is lost.
 # - The goal is time to accuracy, not images per second.
 #
-# To try: set your GPU's speed and batch, rerun the first two code cells, then "How long would training take?".
+# **Try it:** set your GPU's speed and batch, rerun the first two code cells, then "How long would training take?".
 #
-# The exercises that you have passed so far:
+# Exercises passed so far:
 
 # %%
 workshop.summary()

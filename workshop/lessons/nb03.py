@@ -75,7 +75,7 @@ def draw_ring(workers: int, step: int) -> tuple[Figure, str]:
         axes.grid(False)
         half = "reduce-scatter" if step < workers else "all-gather"
         axes.set_title(f"After step {step} of {last}, {half}" if step else "Before", loc="left")
-        axes.set_xlabel("whose gradients are in it; framed: just arrived from the worker before")
+        axes.set_xlabel("whose gradients are in it; framed: just arrived from the previous worker")
     sent, complete = step * GRADIENTS_MB / workers, int(now.all(axis=2).sum(axis=1).min())
     return figure, (
         f"After {step} of {last} steps each worker has sent {sent:.4g} MB,"

@@ -125,7 +125,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     passes = [first_pass(batches) for batches in fed]
     smallest = min(map(len, passes))
     common = sum(n > 1 for n in Counter(sample for seen in passes for sample in seen).values())
-    text = f"{smallest} samples on each rank, {common or 'none'} of them on another too"
+    text = f"{smallest} samples on each rank, {common or 'none'} of them on more than one"
     if not smallest:
         return NOT_SEEN, "what went into the model could not be recorded"
     if all(batches == fed[0] for batches in fed):
@@ -161,11 +161,13 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     size, rates = len(ranks), [rank.all("rate") for rank in ranks]
     if not np.allclose(rates, rates[0], rtol=1e-4):
         return MISSING, f"the learning rate differs between the ranks: {rates}"
-    single = [rate for rank in alone for rate in rank.all("rate")] or [0.0]
-    top, one = max(rates[0]), max(single)
+    single, top = [rate for rank in alone for rate in rank.all("rate")], max(rates[0])
+    if not single:
+        return NOT_SEEN, f"{top:.4g} on {size} ranks; there is no run on one to compare"
+    one = max(single)
     text = f"{top:.4g} on {size} ranks, {one:.4g} on one"
     if not one or top > rates[0][0] or one > single[0]:
-        return NOT_SEEN, f"{text}: it did not train on one, or the rate is still rising"
+        return NOT_SEEN, f"{text}: the rate is still rising"
     if top > (1 + CLOSE) * one:
         return SEEN, f"{text}: {top / one:.3g} times as much"
     together = sum(len(rank.updates[0]["inputs"]) for rank in ranks)
@@ -223,7 +225,7 @@ def alike(ranks: list[Rank], reseed: Callable[[], Events]) -> tuple[str, str]:
         return SEEN, "the weights differed at the first update, and became equal later"
     again = equal(by_rank(reseed()))
     if any(again):
-        return SEEN, "the weights were equal at the first update, also with different seeds"
+        return SEEN, "the weights were equal at the first update, even with different seeds"
     if not again:
         return NOT_SEEN, "the weights were equal; with different seeds, the script did not run"
     text = "the weights were equal because of equal seeds: with different seeds, they differed"

@@ -166,7 +166,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("order[hvd.rank() :: hvd.size()]", "order", "the same 96 samples in the same order"),
         ("net.named_parameters())", "net.named_parameters(), op=hvd.Sum)", "summed"),
         ("    hvd.init()  # change 1\n", "", "Horovod has not been initialized"),
-        ("manual_seed(0)", "manual_seed(hvd.rank())", "of them on another too"),
+        ("manual_seed(0)", "manual_seed(hvd.rank())", "of them on more than one"),
         ("0.02 * hvd.size()", "0.02", "not scaled, while each update took 2 times as many"),
         ("hvd.DistributedOptimizer(optimizer, net.named_parameters())", "optimizer",
          "each rank updated with its own gradients"),

@@ -147,7 +147,7 @@ def test_exercises_that_start_ranks_in_full(name):
     result = engine.judge(name, changed(name))
     assert result.passed, result.lines
     if name == "ex03.recipe":
-        for evidence in ("48 samples on each rank, none of them on another", "Averaged", "2 times"):
+        for evidence in ("48 samples on each rank, none of them on more", "Averaged", "2 times"):
             assert evidence in result.said
     for answer, diagnosis in rows_of(name)[QUICK[name] :]:
         assert_wrong(name, answer, diagnosis)

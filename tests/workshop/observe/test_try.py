@@ -128,7 +128,7 @@ def test_correct_script_has_every_change_and_leaves_no_files(tmp_path: Path) -> 
     assert "0.02 on 2 ranks, 0.01 on one" in rows["rate"]["evidence"]
     assert "averaged, in 5 of 5 updates" in rows["average"]["evidence"]
     assert "rank 0 wrote model.pt" in rows["writes"]["evidence"]
-    assert "40 samples on each rank, none of them on another" in rows["share"]["evidence"]
+    assert "40 samples on each rank, none of them on more than one" in rows["share"]["evidence"]
     for line in ("✓ same initial weights", "✓ share the samples"):
         assert line in done.stdout
     assert (tmp_path / "model.pt").read_text() == "trained for a week"
