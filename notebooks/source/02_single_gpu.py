@@ -72,7 +72,7 @@ pixels, label = photos[0]
 print(f"{len(photos):,} images; the first shows {photos.classes[label]}, {tuple(pixels.shape)}")
 
 # %% [markdown]
-# The network is ResNet-50 v1.5. It is the only part that comes from the course's library, because it would not fit on one screen. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input. So a block learns only a correction, and gradients have a short path back through the additions. Without these shortcuts, very deep networks train worse than shallower ones.
+# The network is ResNet-50 v1.5. It comes from the course's library, because it would not fit on one screen. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input. So a block learns only a correction, and gradients have a short path back through the additions. Without these shortcuts, very deep networks train worse than shallower ones.
 
 # %%
 from rn50lib import resnet
@@ -109,7 +109,7 @@ losses = train(small, loader, session.loop_steps)
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# Equal probabilities for 12 classes give a loss of ln 12 = 2.48. How well does this one do on images it was not trained on?
+# Equal probabilities for 12 classes give a loss of ln 12 = 2.48. How well does the trained network do on new images?
 #
 # The next cell measures that twice, the second time without `model.eval()`. In training mode, batch norm uses the statistics of the current batch, and the validation files are sorted by class. **Predict:** what will that do to the accuracy?
 
@@ -144,7 +144,7 @@ axes.legend()
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
-# The network learns to answer with the current class, and the loss jumps when the next class begins. A network that always gives the same answer is correct 1 time in 12, or 8.3%.
+# The network learns to answer with the current class, so the loss jumps when the next class begins, most clearly at first. A network that always gives the same answer is correct 1 time in 12, or 8.3%.
 #
 # ## The whole script
 #
@@ -160,7 +160,7 @@ print(text[text.index("    def now():") :])
 #
 # ### Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. The cell also measures CPU utilisation. (The loss is for one small batch after a few steps: 2 to 20 is normal.)
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. (The loss is for one small batch after a few steps: 2 to 20 is normal.)
 
 # %%
 import psutil
@@ -175,18 +175,19 @@ rung = workshop.ladder.climb(
 busy = psutil.cpu_percent()
 step_ms = rung["input_ms"] + rung["compute_ms"]
 waiting = 100 * rung["input_ms"] / step_ms
-print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0f}% of the time")
+print(f"{waiting:.0f}% of a step is waiting for input")
+print(f"CPU utilisation, start-up of the script included: {busy:.0f}%")
 
 # %% [markdown]
-# Two worker processes decode images *while* the model computes, so `input_ms` holds only the exposed part, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
+# Two worker processes decode images *while* the model computes, so `input_ms` counts only what this overlap does not hide, and the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
 
 # %% language="bash" magic_args="-e"
 # python "$TRAIN" --data "$DATA" $FLAGS --workers 0
 
 # %% [markdown]
-# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both also share the cores, so even hidden decoding costs something.
+# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both share the cores, so hidden decoding slows the computation, and `--workers 0` may be just as fast.
 #
-# **Your turn.** Open `runs/train.py` in the file browser. Let the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 size, never below the `draft` size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
+# **Your turn.** Open `runs/train.py` in the file browser. Make the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 size, never below the `draft` size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
 #
 # ```python
 # image = Image.open(self.files[i])
@@ -201,7 +202,7 @@ print(f"{waiting:.0f}% of a step is waiting for input; the CPU was busy {busy:.0
 # Data sets grow in both the number and the size of their images. Training time is images × epochs ÷ images per second, and the work per image grows with its area.
 
 # %%
-imagenet, training = 1_281_167, 90  # images, epochs
+imagenet, training = 1_281_167, 90  # images (115.4 KB each on average), epochs
 speeds = {
     "this script, here, scaled to 224 px": rung["images_per_s"] * (session.image_size / 224) ** 2,
     "one V100, FP32": session.results["published.v100.1gpu.fp32.ips"].value,
@@ -213,13 +214,13 @@ print(
 )
 for name, ips in speeds.items():
     hours = imagenet * training / ips / 3600
-    print(f"{name}: {ips:,.1f} images/s, {hours:,.0f} h; 10 x as many images, twice as wide and high: "
-          f"{10 * 4 * hours / 24:,.0f} days")  # fmt: skip
+    print(f"{name}: {ips:,.1f} images/s, {hours:,.0f} h")
+    print(f"    10 x as many images, twice as wide and high: {10 * 4 * hours / 24:,.0f} days")
 
 # %% [markdown]
-# NVIDIA published 82.0 h and 22.9 h for the two V100 lines, validation included. At 10 × 4 × 22.9 hours, a new model would take 38 days.
+# The estimate is close: NVIDIA published 82.0 h and 22.9 h for the two V100 lines, validation included.
 #
-# ### Memory limits the batch
+# ## Memory limits the batch
 #
 # Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, which must stay in memory until it runs. A PyTorch hook lets you count their bytes.
 
@@ -271,15 +272,19 @@ def rate(count):
 
 counts = [2, 4, 8, 16, 32]
 rates = [rate(count) for count in counts]
-print("images/s by batch:", *(f"{count}: {r:.1f}," for count, r in zip(counts, rates, strict=True)))
+found = ", ".join(f"{count}: {r:.1f}" for count, r in zip(counts, rates, strict=True))
+print("images/s by batch:", found)
 gain = rates[-1] / rates[0]
 print(f"A batch of 32 is {gain:.1f} times as fast per image as a batch of 2:")
 print("more images share the fixed costs of a step, such as reading the weights.")
+print(f"The fastest batch here is {counts[int(np.argmax(rates))]}.")
 
 # %% [markdown]
+# Once the device is fully busy, a larger batch gains nothing.
+#
 # ## The recipe
 #
-# Two people who train "ResNet-50" and get different accuracies have often used different recipes. In this course, the whole recipe is defined in one place:
+# Two people who train "ResNet-50" and get different accuracies have often used different recipes. Here, the whole recipe is in one place:
 
 # %%
 workshop.show("rn50lib.recipe:REFERENCE")
@@ -289,7 +294,7 @@ workshop.show("rn50lib.recipe:REFERENCE")
 #
 # The argument assumes that the weights change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 three times.
 #
-# The next cell chains two PyTorch schedulers for this, first correctly, and then with a mistake that is easy to make.
+# The next cell chains two PyTorch schedulers for this, first correctly, then with an easy-to-make mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -330,7 +335,7 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the dotted line silently decays five epochs late. The library's function has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
+# (On a log axis, the linear warm-up looks curved.) In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The library's function has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
 #
 # ## v1 and v1.5
 #
@@ -359,7 +364,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters, but it adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5% better in top-1 and about 5% slower. Checking the accuracy needs ImageNet, 90 epochs and several runs of each, but you can check the time. The machine's speed varies, so the networks take turns.
+# Moving the stride adds no parameters, but it adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5% better in top-1 and about 5% slower. Checking the accuracy takes several runs of 90 epochs on ImageNet, but you can check the time. The machine's speed varies, so the networks take turns.
 
 # %%
 versions = ("v1", "v1.5")
@@ -389,13 +394,13 @@ if min(ratios) < 1 < max(ratios):
 #
 # | your script | the library | because |
 # |---|---|---|
-# | one learning rate | warm-up and decay, a function of progress | large batches need the first, accuracy the second |
+# | one learning rate | warm-up and decay, a function of progress | large batches need warm-up; decay improves accuracy |
 # | the loss of the last step only | sums that stay on the device, read every 20 steps by default | you want to see the loss during the run, and each read makes Python wait for the GPU |
 # | a printed line | a report with every setting and its reason | others need to compare their runs |
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`. Any training setting you omit comes from the recipe, here `roadsigns`, with its own `lr`. On a CPU this run is shorter than the recipe, and its schedule shrinks with it.
+# The library's command is `rn50 run`. Any training setting you omit comes from the recipe, here `roadsigns`, with its own `lr`. On a CPU this run is shorter than the recipe, and its schedule shrinks with it. The log shows progress at most every 10 seconds.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -403,7 +408,7 @@ if min(ratios) < 1 < max(ratios):
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report has the published program's keys, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` holds every setting and its reason: `lr` is the rate for a batch of 256, which the log scales to this run's peak.
+# The run's report uses the same keys as NVIDIA's program, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` records every setting and its reason: `lr` is the rate for a batch of 256, which the log scales to this run's peak.
 
 # %%
 import json
@@ -474,7 +479,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 # %% [markdown]
 # If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, and on SIGTERM, to a new file, then renames it: a crash never leaves half a checkpoint.
 #
-# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both, with the `tiny` network, because the promise is about bits, not accuracy. SIGKILL, which no program can catch, ends the second. Look in the log for the epoch from which the killed run resumes.
+# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both with the `tiny` network. The second is ended by SIGKILL, which no program can catch. Look in the log for the epoch from which the killed run resumes.
 
 # %%
 import subprocess
@@ -507,11 +512,11 @@ same = sum(np.array_equal(calm[name], killed[name]) for name in calm)
 print(f"{same} of {len(calm)} arrays are equal, bit for bit")
 
 # %% [markdown]
-# This holds for the same number of threads, because the terms of each sum are then added in the same order. On a GPU some operations add in whatever order their threads finish, so rounding makes the runs drift apart. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. The crops that your script draws do not meet this requirement.
+# This holds for the same number of threads, because the terms of each sum are then added in the same order. On a GPU some operations add in whatever order their threads finish, so rounding makes the runs drift apart. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. Your script's random crops do not meet this requirement.
 #
 # ## The ladder
 #
-# This figure, the ladder, returns in every notebook that changes the script. Each version of the script is a **rung**; so far there is one. The bars are speeds, and their colours show the shares of a step. Published V100 and recorded H100 speeds are on the right.
+# This figure, the ladder, reappears in every notebook that changes the script. Each version of the script is a **rung**; yours is the first. The bars are speeds, and their colours show the shares of a step. Published V100 and recorded H100 speeds are on the right.
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -523,11 +528,11 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # %% [markdown]
 # ## Key takeaways
 #
-# - A training script takes about a hundred lines. Most of the code in a training library is there to make long runs reliable.
-# - Silent mistakes give plausible numbers, so check the accuracy on unseen images in `eval()` mode.
+# - A training script takes about a hundred lines. Much of a training library exists to make long runs reliable.
+# - Silent mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
 # - If input and computation overlap, only the slower one counts. Measure first.
 # - Activations fill the memory, and they grow with the batch and the image area.
-# - The learning rate scales with the global batch, starts with a warm-up, and is a pure function of progress.
+# - The learning rate scales with the global batch and starts with a warm-up. Compute it from progress alone.
 # - If everything is restored, a killed and resumed CPU run gives the same result as an uninterrupted one.
 #
 # **Try it:** set `batch = 128` in the first code cell, and predict the learning rate and the speed of the library's run.

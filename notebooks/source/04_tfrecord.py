@@ -110,9 +110,9 @@ for storage, delay in {
     print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round. (The delays in the list are typical values, not measurements; the rates follow from them.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
+# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round. (The listed delays are typical values, not measurements.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
 #
-# These two problems have two remedies. **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. The talk calls the pair recipe 2, "optimize fuel flow".
+# **Store** the images so that a few large reads suffice, which is what TFRecord is for. Then **decode** on all cores while the device computes, which is what tf.data is for. The talk calls the pair recipe 2, "optimize fuel flow".
 #
 # ## Write shards
 #
@@ -162,7 +162,7 @@ print(f"data:   stored {data_crc:08x}, computed {masked_crc(data):08x}")
 print(f"data begins with {data[:48]}")
 
 # %% [markdown]
-# You can see some feature names in the data. Let TensorFlow parse the message, then flip one bit of the file and let TensorFlow read it again. **Predict:** does it notice?
+# You can see some feature names. Let TensorFlow parse the message, then flip one bit of the file and let TensorFlow read it again. **Predict:** does it notice?
 
 # %%
 if TF:
@@ -180,13 +180,13 @@ if TF:
         print("\nDataLossError:", error.message.split("}} ")[-1].split(" [Op:")[0])
 
 # %% [markdown]
-# The checksum catches any single flipped bit. It cannot catch a misunderstanding about the content: in this schema the labels **count from 1**; in the talk's they are floating-point numbers that count from 0. A program that expects the wrong first label is off by one for every image, often without an error.
+# The checksum catches any single flipped bit. It cannot catch a misunderstanding about the content: in this schema the labels **start at 1**; in the talk's they are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
 # ## From a loop to a pipeline, one stage at a time
 #
 # tf.data takes a description of the work and runs it in its own threads, without Python. You will add one stage at a time. Before you run each cell, give `measure` your **prediction** of the speed-up over the previous stage, such as `measure("tf.data", 1.5)`.
 #
-# Any machine can imitate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. While the stages run, watch CPU utilisation with `htop` in a terminal.
+# Any machine can simulate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. While the stages run, watch CPU utilisation with `htop` in a terminal.
 
 # %%
 stages, predicted = {"Python loop": PythonLoop()}, {}
@@ -214,7 +214,7 @@ def measure(name, guess=None):
 
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data adds a prefetch stage at the end; the options disable that, so that you can add it yourself.) Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python?
 
 # %%
 if TF:
@@ -238,6 +238,7 @@ if TF:
         return tf.cast(image, tf.uint8)
 
     by_hand = tf.data.Options()
+    by_hand.experimental_optimization.map_and_batch_fusion = False
     by_hand.experimental_optimization.inject_prefetch = False
     records = tf.data.TFRecordDataset(shards).with_options(by_hand)
     stages["tf.data"] = records.map(decode).batch(32)
@@ -314,7 +315,9 @@ for row, values in enumerate(timed.values()):
     ax.plot([min(values), max(values)], [row, row], color="black")
 guesses = {name: predicted[name] * speed[before]
            for before, name in zip(names, names[1:], strict=False) if name in predicted}  # fmt: skip
-ax.plot(guesses.values(), guesses.keys(), "D", color="#d55e00", label="your prediction")
+if guesses:
+    ax.plot(guesses.values(), guesses.keys(), "D", color="#d55e00", label="your prediction")
+ax.axvline(device, color="black", ls="--", label="the device alone")
 ax.invert_yaxis()
 gain = speed[names[-1]] / speed["Python loop"]
 ax.set(title=f"All stages: {gain:.2f} times the Python loop", xlabel="images/s, 224 px")
@@ -329,9 +332,9 @@ if steps:
     print(f"The largest gain comes with {best!r}: {steps[best]:.2f} times.")
 
 # %% [markdown]
-# At each bar, ask: **is the input still the bottleneck?** A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
+# At each bar, ask: **is the input still the bottleneck?** Left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. The next cell computes each device's busy share from your rates, measured with one simulated V100 in FP16, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes how busy each device would be. Your rates were measured with one simulated V100, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -346,7 +349,7 @@ for name, ips in {"a CPU": 20.0, **speeds}.items():
 #
 # ## Shard, then shuffle
 #
-# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. Here are four attempts, and all of them run without an error. **Predict** which are right.
+# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. All four attempts below run without an error. **Predict** which are right.
 
 # %%
 if TF:
@@ -415,7 +418,7 @@ if TF:
 # sed -n 's/^\[\([0-9]*\)\].*tensorflow:loss/rank \1: loss/p' log
 
 # %% [markdown]
-# It runs without an error, although every rank reads all the images. Two more of its silent mistakes are worth a closer look.
+# It runs without an error, although every rank reads all the images. Two more silent mistakes deserve a closer look.
 #
 # **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row of the figure will show.
 
@@ -442,7 +445,7 @@ if TF:
 # %% [markdown]
 # In the first row all images have the same angle, and they would keep it throughout training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's cracks (German: `risse`) stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips from left to right only. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's cracks stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips only left to right, which preserves its two labels. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
@@ -470,7 +473,7 @@ print(text[text.index("    batches = ") : text.index("        risen = ")])
 # 3. Call `read` once, before the loop; `.take(steps_per_epoch).repeat()` makes it endless.
 # 4. Remove `names` and `--seen`.
 #
-# The next cell writes shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, compare the two files in `exercises/recipes`: `diff train_horovod.py train_tfrecord.py` shows the solution, about 30 new lines.
+# The next cell writes shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, `diff train_horovod.py train_tfrecord.py` in `exercises/recipes` shows the solution, about 30 new lines.
 
 # %% language="bash" magic_args="-e"
 # mkdir -p two-signs/train
@@ -501,11 +504,11 @@ if os.environ["READY"]:
         )
 
 # %% [markdown]
-# The loop uses `GradientTape` and an all-reduce of the gradients, so it works with Keras 2 and 3. Notebook 03 lists the shortcuts that fail under Keras 3.
+# Your pipeline decides only *share the samples*; *rank 0 writes* is not seen because no `--checkpoints` was set. The script averages the gradients itself, so it works with Keras 2 and 3; notebook 03 lists the shortcuts that fail.
 #
 # ## Where is the time going now?
 #
-# On eight V100s, how much does the input pipeline matter? Three runs of ResNet-50 in TensorFlow 1.15, with mixed precision and XLA, show it (published figures, but we could not find their original page again). *Synthetic* images need no reading or decoding, so their speed is the ceiling.
+# On eight V100s, how much does the input pipeline matter? Three runs of ResNet-50 in TensorFlow 1.15, with mixed precision and XLA, show it (published figures; the original page could not be found again). *Synthetic* images need no reading or decoding, so their speed is the ceiling.
 
 # %% tags=["results"]
 inputs = {"tf.data": "tfdata", "DALI": "dali", "synthetic": "synthetic"}

@@ -37,7 +37,7 @@ workshop.ladder.figure()
 #
 # The right panel's first two bars show the published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
-# Volta brought Tensor Cores for `float16`, Ampere for `bfloat16`. On CPUs, `bfloat16` is more common than `float16`. Check your machine's flags:
+# Volta introduced Tensor Cores for `float16`, and Ampere added `bfloat16`. On x86 CPUs, instructions for `bfloat16` are more common than for `float16`. Check your machine's flags:
 
 # %% language="bash" magic_args="-e"
 # grep -o -w -E 'avx512_bf16|amx_bf16|amx_fp16|bf16' /proc/cpuinfo | sort | uniq -c || true
@@ -57,7 +57,11 @@ if emulated:
 # A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits give range, and mantissa bits give resolution. Here is 0.1 in three formats:
 
 # %%
-formats = {torch.float32: (torch.int32, 8), torch.bfloat16: (torch.int16, 8), torch.float16: (torch.int16, 5)}  # fmt: skip
+formats = {
+    torch.float32: (torch.int32, 8),  # an integer of the same size, and the exponent bits
+    torch.bfloat16: (torch.int16, 8),
+    torch.float16: (torch.int16, 5),
+}
 for dtype, (integer, exponent) in formats.items():
     info, value = torch.finfo(dtype), torch.tensor(0.1, dtype=dtype)
     bits = f"{value.view(integer).item():0{info.bits}b}"  # 0.1 is positive
@@ -68,9 +72,9 @@ for dtype, (integer, exponent) in formats.items():
     print(f"smallest {info.smallest_normal * info.eps:.2g}")
 
 # %% [markdown]
-# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` without its last 16 bits: it has the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only 0.00000006 to 65,504.
+# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` rounded to its first 16 bits: it has the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only 0.00000006 to 65,504.
 #
-# **Predict** before you run: what becomes of 70,000, of 0.00000001 and of 1.001 in each format?
+# **Predict** before you run: what happens to 70,000, 0.00000001 and 1.001 in each format?
 
 # %%
 for value in (70_000.0, 1e-8, 1.001):
@@ -110,7 +114,7 @@ for x, y in batches:
 print(f"{len(batches)} steps, loss {loss.item():.2f}")
 
 # %% [markdown]
-# A hook on every convolution now collects the gradients that flow back through the network. **Predict:** what share will be zero in `float16`?
+# A hook on every convolution now collects the gradients that flow back through the network. **Predict:** what share of the nonzero ones will become zero in `float16`?
 
 # %%
 flowing = []
@@ -120,7 +124,8 @@ def collect(layer, inputs, output):
     output.register_hook(lambda gradient: flowing.append(gradient.flatten().cpu()))
 
 
-hooks = [layer.register_forward_hook(collect) for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]  # fmt: skip
+convolutions = [layer for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
+hooks = [layer.register_forward_hook(collect) for layer in convolutions]
 cross_entropy(model(images[:208]), labels[:208]).backward()
 for hook in hooks:
     hook.remove()
@@ -140,7 +145,8 @@ axes.axvspan(
     -25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer mantissa bits in float16"
 )
 axes.axvline(16, color="black", ls="--", label="infinite in float16")
-axes.set(title="Gradients that flow back", xlabel="size, power of two", ylabel="count", xlim=(-60, 20))  # fmt: skip
+axes.set(title="Gradients that flow back", xlabel="magnitude, power of two")
+axes.set(ylabel="count", xlim=(-60, 20))
 axes.legend(loc="upper left")
 finding = f"{vanish:.1f}% vanish in float16, {vanish_bfloat16:.2f}% in bfloat16."
 workshop.figure(
@@ -178,7 +184,7 @@ def next_scale(scale, good, finite, wait=2000):
 
 # %%
 def train_scaled(scale, adapt=True, test=True):
-    """Train in float16; return loss and scale per step, and the number of skipped steps. Your rule waits for 5 good steps."""
+    """Train in float16; return the losses, the scales and the number of skipped steps."""
     model, optimizer = fresh()
     losses, scales, good, skipped = [], [], 0, 0
     for x, y in batches:
@@ -195,7 +201,7 @@ def train_scaled(scale, adapt=True, test=True):
         losses.append(loss.item())
         scales.append(scale)
         if adapt:
-            scale, good = next_scale(scale, good, finite, wait=5)
+            scale, good = next_scale(scale, good, finite, wait=5)  # 2,000 is too long here
     return losses, scales, skipped
 
 
@@ -211,9 +217,7 @@ looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
 for (name, (losses, scales, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
     left.plot(losses, style, color=color, label=name)
     right.step(range(len(scales)), np.log2(scales), style, color=color, where="post")
-    print(
-        f"{name:24} mean loss of the last 5 steps: {np.mean(losses[-5:]):.2f}; steps skipped: {skipped}"
-    )
+    print(f"{name:24} mean loss of the last 5 steps {np.mean(losses[-5:]):.2f}, {skipped} skipped")
 left.set(title="Training in float16", xlabel="step", ylabel="cross-entropy loss")
 right.set(title="Loss scale", xlabel="step", ylabel="power of two")
 left.legend(fontsize="small")
@@ -224,9 +228,9 @@ workshop.figure(
 # %% [markdown]
 # Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights, and its loss is NaN from then on, which you at least notice.
+# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights. Its loss is NaN from then on, so its line is missing from the left plot. At least you notice that.
 #
-# The run without a scale may look no worse than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss makes them smaller. The next cell shrinks those of the network that you trained in `float32`. **Predict:** at what factor does `float16` lose most of the gradient, without a scale, and with one of 2^12?
+# The run without a scale may look better than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`. **Predict:** at what factor does `float16` lose most of the gradient, without a scale, and with one of 2^12?
 
 # %%
 x, y = batches[0]
@@ -249,6 +253,8 @@ for shrink in (0, 12, 16):
         )
 
 # %% [markdown]
+# Without a scale, the error grows as the gradients shrink, until most of the gradient is lost. With a scale of 2^12 it stays at the few per cent that rounding in `float16` causes anyway.
+#
 # ## Master weights
 #
 # There is a second way to lose information. An update adds a small number to a large one, and has no effect if it is less than half the spacing of representable numbers. Add a ten-thousandth to 1, a thousand times:
@@ -273,7 +279,7 @@ for rate in (1e-2, 1e-3, 1e-4):
             changed = (stored.float() - rate * velocity).to(dtype)
             kept += ((changed == stored) & (velocity != 0)).sum().item()
             total += (velocity != 0).sum().item()
-        print(f"rate {rate:g}, {str(dtype):15}: {100 * kept / total:5.1f}% do not move")
+        print(f"rate {rate:<6g} {str(dtype):15} {100 * kept / total:5.1f}% do not change")
 
 # %% [markdown]
 # So keep the weights in `float32`: these are the **master weights**. Each step copies them to 16 bits, computes with the copy, and updates the master weights.
@@ -304,9 +310,9 @@ for dtype in formats:
     print(f"{str(dtype):15} loss {loss:.2f}, {time.perf_counter() - begin:.1f} s")
 
 # %% [markdown]
-# The losses differ, but another seed would change them too. The seconds mean little for such a small network, and most CPUs emulate `float16`.
+# The losses differ, but another seed would change them too. The times mean little for such a small network, and most CPUs emulate `float16`.
 #
-# A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one, which updates the weights in one kernel:
+# A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one, which updates all weights in a few kernels:
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -402,15 +408,17 @@ for axes, (name, (limits, bytes_per_s)) in zip(panels, roofs.items(), strict=Tru
     for (dtype, peak), colour in zip(limits.items(), ("#0072b2", "#d55e00"), strict=True):
         x = np.logspace(-1.2, 3, 200)
         axes.loglog(x, np.minimum(peak, bytes_per_s * x) / 1e9, color=colour, label=dtype)
-        for kind, mark in zip(("convolution", "batch norm", "ReLU", "addition"), "osDv", strict=True):  # fmt: skip
+        marks = {"convolution": "o", "batch norm": "s", "ReLU": "D", "addition": "v"}
+        for kind, mark in marks.items():
             work = nb06.count(resnet.resnet(50), 224, 96, dtype)[kind]
             height = min(peak, bytes_per_s * work.intensity) / 1e9
-            axes.plot(work.intensity, height, mark, color=colour, label=kind if dtype == "float32" else None)  # fmt: skip
+            label = kind if dtype == "float32" else None
+            axes.plot(work.intensity, height, mark, color=colour, label=label)
     axes.set(title=name, xlabel="FLOP per byte", ylabel="GFLOP/s at most")
-panels[1].legend(fontsize="small")
+    axes.legend(fontsize="small")  # the 16-bit format differs between the panels
 workshop.figure(
     fig,
-    alt="Rooflines of this machine and of a V100: on the V100 only convolutions reach the flat part",
+    alt="Rooflines of this machine and a V100: on the V100 only convolutions reach the flat part",
 )
 
 # %% [markdown]
@@ -497,7 +505,7 @@ session.expect(
 )
 
 # %% [markdown]
-# On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation (`bfloat16` converted to `float32` and back). The recorded value in the row "speed of a training step in bfloat16 over float32" needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# This ratio and the ladder's can disagree: the rungs ran one after the other, and they include input and communication. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation (`bfloat16` converted to `float32` and back). The recorded value in the row "speed of a training step in bfloat16 over float32" needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -506,16 +514,19 @@ session.expect(
 # %%
 for n in (1, 4, 8):
     for precision in ("fp16", "fp32"):
-        top1, hours = (session.results[f"published.v100.{n}gpu.{precision}.{key}"].value for key in ("top1", "hours"))  # fmt: skip
+        key = f"published.v100.{n}gpu.{precision}"
+        top1, hours = (session.results[f"{key}.{what}"].value for what in ("top1", "hours"))
         print(f"{n} V100, {precision}: {top1:.3f}% top-1 on ImageNet after {hours:4.1f} h")
 for dtype in ("float32", "bfloat16"):
     ten = session.results[f"roadsigns.resnet50.{dtype}.top1"]
     print(f"road signs, {dtype}: mean {ten.value}%, a range of {2 * ten.spread:.1f} points")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, seeds of one precision differ by more than the means do. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the gap between the means is smaller than the range of either precision, so ten seeds do not settle whether `bfloat16` costs accuracy. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
 #
-# ## Key takeaways
+# ## The ladder
+#
+# Compare your prediction, the diamond, with the new bar:
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -524,6 +535,8 @@ session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 ove
 session.note("speedup", speedup, "times", "speed of a training step in 16 bits over float32")
 
 # %% [markdown]
+# ## Key takeaways
+#
 # - Exponent bits give range, and mantissa bits give resolution. `float16` lacks range, and `bfloat16` lacks resolution.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
@@ -531,4 +544,6 @@ session.note("speedup", speedup, "times", "speed of a training step in 16 bits o
 # - Arithmetic becomes much faster, but memory traffic is only halved. The mix of layers decides the total.
 # - A faster step may have to wait for its input. After each rung, ask again where the time goes; `rn50 diagnose` measures it.
 #
-# So far the course has been about training. The next notebook uses a trained network: how fast is one answer, and how fast are many?
+# **Try it:** replace `torch.float16` in `train_scaled` with `torch.bfloat16`, and predict how the four runs will differ.
+#
+# So far the course has been about training. The next notebook uses a trained network: how long does one answer take, and how many can it give per second?
