@@ -3,7 +3,7 @@
 #
 # This notebook gives you a training script for ResNet-50 v1.5 that you understand line by line. You also learn where its time goes and what a production run adds.
 #
-# **Time:** 40 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+# **Time:** 55 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu

@@ -3,7 +3,7 @@
 #
 # After this notebook you can measure whether the input limits a training run, store images as TFRecord shards, and build a tf.data pipeline stage by stage, for one rank or for many.
 #
-# **Time:** 50 minutes · **Needs:** notebook 03, TensorFlow, and Horovod for the last parts · **On a CPU:** about 4 minutes to run
+# **Time:** 65 minutes · **Needs:** notebook 03, TensorFlow, and Horovod for the last parts · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -466,12 +466,12 @@ print(text[text.index("def find_images(") : text.index("def checksum(")])
 print(text[text.index("    batches = ") : text.index("        risen = ")])
 
 # %% [markdown]
-# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in order. `size` is the number of ranks. The talk's schema has `height` and `width` (int64), `img_raw` (RGB bytes for `tf.io.decode_raw`: reshape them and divide by 255) and `label` (float32, from 0: cast it to int32). Then adapt `main`:
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in order. `size` is the number of ranks. The talk's schema has `height` and `width` (int64), `img_raw` (RGB bytes for `tf.io.decode_raw`: reshape them to height × width × 3 and divide by 255) and `label` (float32, from 0: cast it to int32). Then adapt `main`:
 #
 # 1. Replace `find_images`: the shards are `sorted(map(str, flags.data.glob("train-*-of-*")))`.
 # 2. All ranks must take the same number of steps, so `share` is the smallest record count of any rank. `index/NAME.idx` has a line for each record of a shard.
 # 3. Call `read` once, before the loop; `.take(steps_per_epoch).repeat()` makes it endless.
-# 4. Remove `names` and `--seen`.
+# 4. Remove `names`, `--seen` and what is now unused: `load`, `--classes`, `--size`.
 #
 # The next cell writes shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, `diff train_horovod.py train_tfrecord.py` in `exercises/recipes` shows the solution, about 30 new lines.
 

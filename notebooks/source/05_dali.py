@@ -3,7 +3,7 @@
 #
 # After this notebook you can prove that a training run waits for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
 #
-# **Time:** 40 minutes · **Needs:** DALI, Horovod, and the script from notebook 03, which you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, Horovod, and the script from notebook 03, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -481,7 +481,7 @@ if DALI:
 #
 # - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
 # - Give the reader this rank's shard (`shard_id`, `num_shards`) and `name="reader"`, and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
-# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`) and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
+# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`; its buffer, `initial_fill`, holds 1,024 files by default), use the rank as the pipeline's `seed`, and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
 #
 # Try it before you open the solution:
 
@@ -489,7 +489,7 @@ if DALI:
 workshop.ladder.changes("3_dali", "2_horovod")
 
 # %% [markdown]
-# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run could not tell: it does not train on one rank for comparison, and saves nothing.
+# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run could not tell: it does not train on one rank for comparison, and saves nothing. No row shows a missing `random_shuffle`: print some labels, which would then all be the same.
 
 # %%
 if DALI and workshop.has("horovod"):

@@ -3,7 +3,7 @@
 #
 # After this notebook you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, and predict from arithmetic and memory traffic how much faster a network becomes.
 #
-# **Time:** 35 minutes · **Needs:** DALI, Horovod, and the script from notebook 05, which you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 50 minutes · **Needs:** DALI, Horovod, and the script from notebook 05, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -505,7 +505,7 @@ session.expect(
 )
 
 # %% [markdown]
-# This ratio and the ladder's can disagree: the rungs ran one after the other, and they include input and communication. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation (`bfloat16` converted to `float32` and back). The recorded value in the row "speed of a training step in bfloat16 over float32" needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# This ratio and the ladder's can disagree: the rungs ran one after the other, include input and communication, and on a CPU have fewer threads per process. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation (`bfloat16` converted to `float32` and back). The recorded value in the row "speed of a training step in bfloat16 over float32" needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
