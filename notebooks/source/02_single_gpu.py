@@ -185,7 +185,7 @@ print(f"CPU utilisation, start-up of the script included: {busy:.0f}%")
 # python "$TRAIN" --data "$DATA" $FLAGS --workers 0
 
 # %% [markdown]
-# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both share the cores, so hidden decoding slows the computation, and `--workers 0` may be just as fast.
+# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both share the cores, so hidden decoding slows the computation, and `--workers 0` may even be faster.
 #
 # **Your turn.** Open `runs/train.py` in the file browser. Make the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 size, never below the `draft` size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
 #
