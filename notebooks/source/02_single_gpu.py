@@ -532,7 +532,7 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # - Silent mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
 # - If input and computation overlap, only the slower one counts. Measure first.
 # - Activations fill the memory, and they grow with the batch and the image area.
-# - The learning rate scales with the global batch and starts with a warm-up. Compute it from progress alone.
+# - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - If everything is restored, a killed and resumed CPU run gives the same result as an uninterrupted one.
 #
 # **Try it:** set `batch = 128` in the first code cell, and predict the learning rate and the speed of the library's run.

@@ -101,7 +101,7 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), gives its first recipe this name: it leaves the model alone and changes only how it is trained.
 #
-# **Step one: use the NVIDIA container.** Horovod, MPI and NCCL (NVIDIA's library for GPU communication) must be compiled together, and in the container they are:
+# **Step one: use the NVIDIA container.** Horovod is compiled against MPI and NCCL (NVIDIA's library for GPU communication); in the container, this has been done:
 #
 # ```
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
@@ -272,7 +272,7 @@ dist.destroy_process_group()
 #
 # Each message has a fixed cost and a cost per megabyte (notebook 08 measures both), so Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) and sends many at once.
 #
-# The amount of communication does not depend on the batch, so a larger batch does more work for at most the same lost time; its longer backward pass also hides more of the exchange. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. (On shared cores, workers also slow each other's computation, so your speed-up is lower.) With your numbers:
+# The amount of communication does not depend on the batch, so a larger batch does more work per exchange, and its longer backward pass can hide more of it. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. (On shared cores, workers also slow each other's computation, so your speed-up is lower.) With your numbers:
 
 # %%
 lost = found.get("communication_ms", 20.0)

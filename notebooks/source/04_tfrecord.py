@@ -332,7 +332,7 @@ if steps:
     print(f"The largest gain comes with {best!r}: {steps[best]:.2f} times.")
 
 # %% [markdown]
-# At each bar, ask: **is the input still the bottleneck?** Left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. Reading from several shards gains little while one thread decodes everything. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
+# At each bar, ask: **is the input still the bottleneck?** Left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
 # So the gain from the same pipeline depends on the device. The next cell computes how busy each device would be. Your rates were measured with one simulated V100, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
@@ -372,8 +372,8 @@ if TF:
 
 # %% [markdown]
 # - **No shard** is the talk's recipe 2: each rank reads the whole file. Its ten passes over the data become up to eighty on eight ranks.
-# - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap.
-# - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` is worse: it returns decoded images, so with a `shard` after it every rank *decodes* everything.
+# - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
+# - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` followed by `shard` is worse: every rank *decodes* everything.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, at least one file per rank, before anything is read.
 #
 # The order to remember: **files → shard → interleave → shuffle → map → batch → prefetch.**

@@ -291,7 +291,7 @@ if DALI:
 # %% [markdown]
 # ## A fair comparison
 #
-# Three loaders now read the same files, take random crops of 8 to 100% of the area (TensorFlow and DALI vary the crop's aspect ratio too), and resize with antialiasing: Pillow in processes (above), TensorFlow's `tf.data`, and DALI.
+# Three loaders now read the same files, take random crops of 8 to 100% of the area (TensorFlow and DALI vary the crop's aspect ratio too, and TensorFlow's crops are smaller on average), and resize with antialiasing: Pillow in processes (above), TensorFlow's `tf.data`, and DALI.
 
 # %%
 loaders = {"DataLoader + Pillow": pillow}
@@ -361,7 +361,7 @@ if DALI:
     over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"])))
 
 # %% [markdown]
-# On a CPU, all three unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed even one V100. To remove the bottleneck, change the hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator has used that engine since 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
+# On a CPU, all three unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed even one V100. To remove the bottleneck, decode on other hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator has used that engine since 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
 #
 # Published runs on eight V100s with TensorFlow show the effect of the input pipeline:
 
@@ -540,7 +540,7 @@ if DALI:
 # %% [markdown]
 # ## Key takeaways
 #
-# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect it and DALI's speed-up to be near 1.
+# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. One short run of each may even show it slower: machine speed varies, and decoding competes with the computation for the cores.
 #
 # - Cache one batch before you change a loader. You cannot gain more than the headroom: a larger speed-up did not come from the input.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
