@@ -257,7 +257,7 @@ print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occu
 # %% [markdown]
 # If the files differ, compare `pack(0, 0.0, b"")` with the layout above: 8 + 24 bytes. One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
 #
-# A reader or writer without this rule passes most small tests but almost certainly fails on ImageNet, if JPEG bytes are close to random: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
+# A reader without this rule passes most small tests but almost certainly fails on ImageNet, if JPEG bytes are close to random: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -499,7 +499,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. It also reports that the list still names the two files that were left out. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. It also reports that the list has two entries too many. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
 #
 # TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #

@@ -505,7 +505,7 @@ session.expect(
 )
 
 # %% [markdown]
-# This ratio and the ladder's can disagree: the rungs ran one after the other, include input and communication, and on a CPU have fewer threads per process. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation (`bfloat16` converted to `float32` and back). The recorded value in the row "speed of a training step in bfloat16 over float32" needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# This ratio and the ladder's can disagree: the rungs ran one after the other, include input and communication, and on a CPU have fewer threads per process. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation (`bfloat16` converted to `float32` and back). (The rungs' losses, after so few steps, mean nothing.) The recorded speed-up needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -522,7 +522,7 @@ for dtype in ("float32", "bfloat16"):
     print(f"road signs, {dtype}: mean {ten.value}%, a range of {2 * ten.spread:.1f} points")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the gap between the means is smaller than the range of either precision, so ten seeds do not settle whether `bfloat16` costs accuracy. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the means differ by about 1.4 standard errors (standard deviations 1.5 and 0.8), so ten seeds do not settle whether `bfloat16` costs accuracy. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
 #
 # ## The ladder
 #

@@ -111,7 +111,7 @@ print(f"training reported {trained}, score computed {scored}; equal: {trained ==
 #
 # ## Images that are not in the data set
 #
-# The validation images come from the same generator and the same seed as the training images, so good answers on them say little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. (Without a GPU, the training was so short that some signs get wrong answers, too.) **Predict:** which class will the network choose for the road, and with what probability?
+# The validation images come from the same generator and the same seed as the training images, so good answers on them say little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. (Without a GPU, the training was so short that even signs often get wrong answers.) **Predict:** which class will the network choose for the road, and with what probability?
 
 # %%
 from workshop.lessons import nb07
@@ -361,18 +361,39 @@ print(f"{same:.1f}% of {len(images)} answers stay the same")
 # %% [markdown]
 # ## Eight bits
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range must be measured on some images; this, too, is called **calibration**. Quantise the output of the first layer by hand. **Predict:** how large is the rounding error, relative to the values?
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range must be measured on some images; this, too, is called **calibration**. **Your turn:** write `quantise`, for a range that includes 0; the folded cell after it has a finished version. **Predict:** how large is the rounding error, relative to the values?
+
 
 # %%
+def quantise(x):
+    """Return q (torch.uint8), the scale s and the zero point z of a tensor."""
+    return None  # your code
+
+
+# %% tags=["folded"]
+def finished(x):
+    low, high = min(0.0, x.min().item()), max(0.0, x.max().item())
+    scale = (high - low) / 255
+    zero_point = round(-low / scale)
+    return (x / scale).round().add(zero_point).clamp(0, 255).to(torch.uint8), scale, zero_point
+
+
+def rounding_error(x, q, scale, zero_point):
+    return ((scale * (q.float() - zero_point) - x).norm() / x.norm()).item()
+
+
 with torch.inference_mode():
     x = folded.conv1(images[:64])
-low, high = min(0.0, x.min().item()), x.max().item()
-scale = (high - low) / 255
-zero_point = round(-low / scale)
-q = (x / scale).round().add(zero_point).clamp(0, 255).to(torch.uint8)
-rounding = ((scale * (q.float() - zero_point) - x).norm() / x.norm()).item()
-print(f"range {low:.2f} to {high:.2f}: scale {scale:.4f}, zero point {zero_point}")
-print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as uint8; error {100 * rounding:.1f}%")
+if quantise(x) is None:
+    print("`quantise` returns None, so the finished version is used.")
+    quantise = finished
+q, scale, zero_point = quantise(x)
+error = rounding_error(x, q, scale, zero_point)
+print(f"range {x.min():.2f} to {x.max():.2f}: scale {scale:.4f}, zero point {zero_point}")
+print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as {q.dtype}; error {100 * error:.1f}%")
+if error > 1.1 * rounding_error(x, *finished(x)):
+    print(f"The finished version's error is {100 * rounding_error(x, *finished(x)):.1f}%.")
+    print("Does your range include 0? Is q rounded, and clamped before it becomes uint8?")
 
 # %% [markdown]
 # `rn50 export --int8` calibrates all layers on up to 256 validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files on other validation images. (They are not the ones above, so float32's score differs slightly.)
@@ -509,7 +530,7 @@ print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):
 #
 # ## Your numbers
 #
-# Your measurements next to recorded ones. Those used one thread, so your ratios may differ:
+# Your measurements and recorded ones (one thread, another CPU). Even which version wins may differ:
 
 # %% tags=["results"]
 over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))

@@ -279,10 +279,10 @@ workshop.table(
     rows, columns, f"Total IPS, images/s: {sweeps['real']['model']}, {session.size} px, float32"
 )
 gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
-print(f"one worker, batch {big}: real instead of synthetic images change the rate by {-gap:+.0f}%")
+print(f"one worker, batch {big}: switching to real images changes the rate by {-gap:+.0f}%")
 
 # %% [markdown]
-# If real images are much slower, you measured your input pipeline, and a faster GPU would change little.
+# If real images are much slower, you measured your input pipeline. On a CPU, two workers may be slower than one.
 #
 # The published training table, from a DGX-1 with V100s in NVIDIA's MXNet container 18.12:
 #
@@ -560,9 +560,9 @@ for rung, found in rungs.items():
 ladder.figure()
 
 # %% [markdown]
-# Black diamonds are your predictions. How many were within 20%? The largest part of the last bar is where your time goes *now*, so the next change should target it. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
+# Black diamonds are your predictions. How many were within 20%? On a CPU, the last rung may gain nothing. Your next change should target the largest part of its bar. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
 #
-# Never compare a CPU's bars with the published ones: its workers share cores and memory.
+# A CPU's bars say nothing about the published ones.
 #
 # ## Your numbers
 
