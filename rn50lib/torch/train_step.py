@@ -53,8 +53,8 @@ class TorchStep:
         self.trained = self.sync.model  # the model, or what wraps it to see its gradients
         self.scaler = LossScaler(config.loss_scale, self.device) if config.loss_scale else None
         self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
-        self.mean = torch.tensor(MEAN, device=self.device).view(1, 3, 1, 1)
-        self.inverse_std = 1 / torch.tensor(STD, device=self.device).view(1, 3, 1, 1)
+        self.mean = torch.tensor(MEAN, device=self.device)
+        self.inverse_std = 1 / torch.tensor(STD, device=self.device)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
         self.predictor: Callable[[Tensor], Tensor] | None = None  # a copy of the present weights
@@ -65,12 +65,16 @@ class TorchStep:
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return normalised float32 images (NCHW in channels_last memory) and int64 labels."""
-        if self.prefetcher is not None:
-            images_NHWC, labels = self.prefetcher(batch)
-        else:
-            images_NHWC, labels = torch.as_tensor(batch.images), torch.as_tensor(batch.labels)
-        images_NCHW = images_NHWC.permute(0, 3, 1, 2)  # a view: NHWC memory is channels_last
-        return images_NCHW.float().sub_(self.mean).mul_(self.inverse_std), labels.long()
+        arrays = self.prefetcher(batch) if self.prefetcher else (batch.images, batch.labels)
+        images_NHWC, labels = map(torch.as_tensor, arrays)
+        return self.normalise(images_NHWC), labels.long()
+
+    def normalise(self, images_NHWC: Tensor) -> Tensor:
+        """Return normalised float32 images: NCHW in channels_last memory."""
+        rows, width = images_NHWC.flatten(2).float(), images_NHWC.shape[2]
+        # long rows: on a CPU 5 times as fast as a broadcast over 3 channels
+        rows.sub_(self.mean.repeat(width)).mul_(self.inverse_std.repeat(width))
+        return rows.view(images_NHWC.shape).permute(0, 3, 1, 2)
 
     def forward(self, images_NCHW: Tensor, model: torch.nn.Module | None = None) -> Tensor:
         """Return the logits, computed in the run's precision."""
@@ -86,10 +90,7 @@ class TorchStep:
             self.queue.limit()
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
-        """Run a whole step on the device.
-
-        With gradient accumulation only the last batch of a group synchronises and updates.
-        """
+        """Run a step on the device. Of accumulated batches, only the last exchanges and updates."""
         self.model.train()
         self.batches += 1
         last = self.batches % self.grad_accum_steps == 0
@@ -190,8 +191,7 @@ class TorchStep:
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
-        pixels = torch.as_tensor(images).to(self.device).permute(0, 3, 1, 2)
-        logits = self.predicted(pixels.float().sub_(self.mean).mul_(self.inverse_std))
+        logits = self.predicted(self.normalise(torch.as_tensor(images).to(self.device)))
         return logits.softmax(dim=1).cpu().numpy()
 
     def versions(self) -> dict[str, str]:
