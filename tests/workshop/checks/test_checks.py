@@ -26,7 +26,7 @@ from tests.workshop.checks.answers import (
     cell_of,
     changed,
 )
-from workshop.checks import compare, engine, ex02, ex03, ex04, table
+from workshop.checks import compare, engine, ex02, ex03, ex04, process_ranks, table
 from workshop.course import build, solutions
 
 NAMES = [item.name for item in table.EXERCISES]
@@ -138,6 +138,16 @@ def test_exercises_that_need_a_framework(name, need):
     if quick is None:
         for texts in [(), *RIGHT.get(name, [])]:
             assert_passes(name, changed(name, *texts))
+
+
+def send_nothing(model):
+    pass
+
+
+@pytest.mark.needs("torch")
+def test_rank_that_is_done_at_once_does_not_break_the_start_of_others():
+    found = process_ranks.together(send_nothing, "alike", [{"size": 3}] * 20)
+    assert all("fc.bias" in rank for ranks in found for rank in ranks), found
 
 
 @pytest.mark.acceptance
