@@ -108,7 +108,7 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
 
 
 def run_rank(
-    work: str, name: str, folder: Path, case: dict[str, Any], group: str, rank: int
+    work: str, answer: Callable[..., Any], folder: Path, case: dict[str, Any], group: str, rank: int
 ) -> None:
     """Run one rank of one case, from its start to its result in a file."""
     import torch
@@ -116,7 +116,6 @@ def run_rank(
 
     torch.set_num_threads(1)
     end_with_parent()
-    answer = getattr(alone.load(folder / "answer.py"), name)
     found: dict[str, Any]
     try:
         dist.init_process_group(
@@ -143,10 +142,11 @@ def main(work: str, name: str, folder: Path, cases: list[dict[str, Any]]) -> Non
     import torch  # noqa: F401 before the ranks are forked, once for all
 
     end_with_parent()
+    answer = getattr(alone.load(folder / "answer.py"), name)
     fork = get_context("fork")
     results: list[list[dict[str, Any]]] = []
     for number, case in enumerate(cases):
-        given, ranks = (work, name, folder, case, f"group{number}"), range(case["size"])
+        given, ranks = (work, answer, folder, case, f"group{number}"), range(case["size"])
         processes = [fork.Process(target=run_rank, args=(*given, rank)) for rank in ranks]
         for process in processes:
             process.start()
