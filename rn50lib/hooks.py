@@ -5,14 +5,14 @@ A replacement runs in the real loop, on every rank and in every loader worker.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib.errors import UserError
+from rn50lib.errors import TERMINATED, UserError
 
 REPLACEABLE = {  # the defaults, whose parameters a replacement has
     "schedule": "rn50lib.recipe:learning_rate",
@@ -33,8 +33,8 @@ def get(name: str) -> Callable[..., Any]:
 
 def default(name: str) -> Callable[..., Any]:
     """Return the function that is used without an override."""
-    module, _, function = REPLACEABLE[name].partition(":")
-    return getattr(importlib.import_module(module), function)
+    function: Callable[..., Any] = pkgutil.resolve_name(REPLACEABLE[name])
+    return function
 
 
 def install(overrides: tuple[str, ...]) -> None:
@@ -71,6 +71,8 @@ def function_in(file: Path, name: str, flag: str) -> Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        if getattr(error, "code", None) == TERMINATED:  # SIGTERM came meanwhile
+            raise
         raise UserError(f"{flag}: {file} does not import: {error!r}") from error
     function = getattr(module, name, None)
     if not callable(function):

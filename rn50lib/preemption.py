@@ -69,7 +69,7 @@ class Preemption:
 
 
 def die_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when its parent dies (Linux)."""
+    """Have the kernel send this process SIGTERM when `rn50 run` dies, or exit if it is gone."""
     parent = os.environ.get(PARENT)
     if not parent or sys.platform != "linux":
         return
