@@ -84,7 +84,7 @@ for name, norm in {
 #
 # ## The ring
 #
-# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Move the step slider to follow chunk 0. Note the megabytes at the last step, then set the workers to 8 and compare.
+# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, no link is busier than another: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare the megabytes at the last step with those of 8 workers.
 
 # %%
 import inspect
@@ -107,7 +107,7 @@ print(inspect.getsource(nb03.all_reduce))
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 # ```
 #
-# This image has TensorFlow, for notebook 04, but no PyTorch. NCCL and data loaders need more shared memory than Docker's 64 MB, hence `--ipc=host`. For this notebook, `make setup` builds Horovod for PyTorch; [docs/containers.md](../docs/containers.md) describes the project's own image.
+# It has TensorFlow, for notebook 04, but no PyTorch; for this notebook, `make setup` builds Horovod. NCCL and data loaders need more shared memory than Docker's 64 MB, hence `--ipc=host`. [docs/containers.md](../docs/containers.md) describes the project's own image.
 #
 # **Step two: five changes.** **Predict:** what happens if a launcher (`horovodrun` or `torchrun`) starts the *unchanged* script several times?
 
@@ -117,9 +117,9 @@ print(inspect.getsource(nb03.all_reduce))
 #   sed 's/<stdout>:/ /' || (cat errors.txt; exit 1)  # [1] is rank 1
 
 # %% [markdown]
-# All processes report (nearly) the same loss: each runs the whole training alone. (With several GPUs, all processes used the first.) There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
+# All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU if there are several. There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
 #
-# 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank numbers the processes on one machine; pass it to `torch.cuda.set_device`. If all processes took the first GPU, NCCL would refuse ("Duplicate GPU detected").
+# 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank numbers the processes on one machine; pass it to `torch.cuda.set_device`. Without that, NCCL refuses ("Duplicate GPU detected").
 # 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `sampler.set_epoch` gives each epoch a new order. Random crops should differ too: pass the rank to `torch.manual_seed`, which seeds the readers.
 # 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
@@ -216,14 +216,14 @@ dist.destroy_process_group()
 # %% [markdown]
 # - Without the **share**, all ranks see the same images, so seven out of eight GPUs do nothing useful.
 # - Without the **scaled rate**, the weights move about half as far (with two workers).
-# - Without the **broadcast**, the ranks' weights differ, so the averaged gradient is not the gradient of any rank's model.
+# - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks start alike and become different models.
 #
-# No run reported an error, and the loss, which need not fall in four steps, does not show the missing change.
+# No run reported an error, and the loss of so few steps does not show the missing change.
 #
 # ### The DDP version
 #
-# PyTorch's counterpart is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5. **Predict:** faster or slower than Horovod? (One run of each cannot rank them.)
+# PyTorch's counterpart is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5. **Predict:** faster or slower than Horovod?
 
 # %% language="bash" magic_args="-e"
 # cd "$LADDER" && diff -U 1 1_single.py 2_ddp.py || true  # diff ends with 1 if the files differ
@@ -232,47 +232,82 @@ dist.destroy_process_group()
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and NVIDIA's last container with Horovod was TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
-#
-# ### In TensorFlow
-#
-# TensorFlow has three traps:
-#
-# - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
-# - Horovod's Keras integration was written for Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
-# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). Use `tf-keras` here too.
-#
-# ### The talk's `mpirun` line
-#
-# On a cluster, MPI starts the processes. The talk's line, flag by flag:
-#
-# ```
-# mpirun -np 8 --allow-run-as-root -H localhost:8 -bind-to none -map-by slot \
-#     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
-# ```
-#
-# | flag | meaning |
-# |---|---|
-# | `-np 8` | 8 processes, one per GPU |
-# | `--allow-run-as-root` | in a container you are root, which `mpirun` otherwise refuses |
-# | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two hosts |
-# | `-bind-to none` | do not bind processes to cores: each needs several to load data |
-# | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
-# | `-x NAME`, `-x NAME=VALUE` | export an environment variable; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
-# | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
-# | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
-#
-# `rn50 run` builds such a line (without `openib`, which Open MPI 5 removed); `--dry-run` only prints it.
+# DDP sends gradients in **buckets** of about 25 MB, each as soon as its last gradient is ready. A communication hook shows when (on CPU processes, whose clock is simple). **Predict:** which layers' gradients leave first?
+
+# %%
+# %%writefile overlap.py
+import json
+import time
+
+import torch
+import torch.distributed.nn.functional  # imported later, it keeps the group from ending
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(ResNet(resnet.resnet(50, num_classes=12)))
+images, sent = torch.randn(16, 3, 64, 64), []
+
+
+def exchange(group, bucket):
+    """Average a bucket's gradients; note its size and when it was ready and had arrived."""
+    ready, gradients = time.perf_counter(), bucket.buffer()
+
+    def arrived(future):
+        sent.append((ready, time.perf_counter(), gradients.nbytes / 1e6))
+        return future.value()[0] / dist.get_world_size()
+
+    return dist.all_reduce(gradients, async_op=True).get_future().then(arrived)
+
+
+model.register_comm_hook(None, exchange)
+for _ in range(3):  # DDP forms its final buckets after the first step
+    loss = model(images).square().mean()
+    sent.clear()
+    start = time.perf_counter()
+    loss.backward()
+if dist.get_rank() == 0:
+    print(json.dumps([(1e3 * (a - start), 1e3 * (b - start), mb) for a, b, mb in sorted(sent)]))
+del model
+dist.destroy_process_group()
 
 # %% language="bash" magic_args="-e"
-# rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | fold -sw 100
+# torchrun --standalone --nproc-per-node $WORKERS overlap.py > overlap.json 2> errors.txt ||
+#   (cat errors.txt; exit 1)
+
+# %%
+import json
+
+import matplotlib.pyplot as plt
+
+buckets = json.loads(Path("overlap.json").read_text())
+computed, end = buckets[-1][0], max(arrived for _, arrived, _ in buckets)
+fig, axes = plt.subplots(figsize=(9, 2.6), layout="constrained")
+axes.barh("backward", computed)
+for number, (ready, arrived, megabytes) in enumerate(buckets, 1):
+    axes.barh(f"bucket {number}", arrived - ready, left=ready, color="#c85200")
+    axes.text(arrived, number, f" {megabytes:.0f} MB", va="center")
+axes.invert_yaxis()
+axes.set(title="Backward pass and exchange of rank 0", xlabel="milliseconds")
+axes.set_xlim(0, 1.1 * end)
+said = f"{len(buckets)} exchanges; {end - computed:.0f} of {end:.0f} ms after the last gradient."
+workshop.figure(fig, alt=f"DDP's buckets start during the backward pass. {said}")
+print(said)
+
+# %% [markdown]
+# The backward pass starts at the last layers, so their gradients leave first. Only what remains after the last gradient is *exposed*, that is, costs time.
+#
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and NVIDIA's last container with Horovod was TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
 
 # %% [markdown]
 # ## What the exchange costs
 #
-# Each message has a fixed cost and a cost per megabyte (notebook 08 measures both), so Horovod collects gradients in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) and sends many at once.
+# Each message has a fixed cost, so Horovod, too, collects gradients, in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`), and sends many at once.
 #
-# The amount of communication does not depend on the batch, so a larger batch does more work per exchange, and its longer backward pass can hide more of it. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. (On shared cores, workers also slow each other's computation, so your speed-up is lower.) With your numbers:
+# A larger batch does more work per exchange, and its longer backward pass can hide more of it. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. (On shared cores, workers also slow each other's computation, so your speed-up is lower.) With your numbers:
 
 # %%
 lost = found.get("communication_ms", 20.0)
@@ -296,8 +331,6 @@ expected = 100 * 2 * batch * per_image / (2 * batch * per_image + lost)
 #   (cat errors.txt; exit 1)
 
 # %%
-import json
-
 if Path("twice.json").exists() and "communication_ms" in found:
     twice = json.loads(Path("twice.json").read_text())
     both = twice["compute_ms"] + twice["communication_ms"]
@@ -364,7 +397,6 @@ workshop.figure(
 # run warmup    -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
 
 # %%
-import matplotlib.pyplot as plt
 import numpy as np
 
 plt.style.use("tableau-colorblind10")
@@ -386,11 +418,43 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
+# ## TensorFlow and `mpirun`
+#
+# TensorFlow has three traps:
+#
+# - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
+# - Horovod's Keras integration was written for Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
+# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). Use `tf-keras` here too.
+#
+# On a cluster, MPI starts the processes. The talk's line, flag by flag:
+#
+# ```
+# mpirun -np 8 --allow-run-as-root -H localhost:8 -bind-to none -map-by slot \
+#     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
+# ```
+#
+# | flag | meaning |
+# |---|---|
+# | `-np 8` | 8 processes, one per GPU |
+# | `--allow-run-as-root` | in a container you are root, which `mpirun` otherwise refuses |
+# | `-H localhost:8` | the hosts, each with its number of processes: `-H a:4,b:4` for two hosts |
+# | `-bind-to none` | do not bind processes to cores: each needs several to load data |
+# | `-map-by slot` | fill the first host, then the next, so that consecutive ranks share a host |
+# | `-x NAME`, `-x NAME=VALUE` | export an environment variable; `NCCL_DEBUG=INFO` makes NCCL print the ring it chose |
+# | `-mca pml ob1` | use Open MPI's basic messaging layer, `ob1`, for MPI's own messages ... |
+# | `-mca btl ^openib` | ... without InfiniBand (`^` means "not"): NCCL uses InfiniBand itself, for the gradients |
+#
+# `rn50 run` builds such a line (without `openib`, which Open MPI 5 removed); `--dry-run` only prints it.
+
+# %% language="bash" magic_args="-e"
+# rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | fold -sw 100
+
+# %% [markdown]
 # Averaged over ten recorded seeds, the unscaled run ends at the loss of guessing (2.48), the scaled one without warm-up slightly below. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Is it as accurate?
 #
-# Full runs take too long here. These results, with notebook 02's recipe, were recorded: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
+# Recorded full runs of notebook 02's recipe: ResNet-50 on one worker with a batch of 32, and on two with 16 each.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]

@@ -87,7 +87,7 @@ print(f"My ResNet-50 trains at {max(rates):.1f} images per second!")
 # %% [markdown]
 # Is the last line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates does the line quote? What is missing next to it?
 #
-# ## Seven ways to get a wrong number
+# ## Four ways to get a wrong number
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
@@ -244,7 +244,7 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 # %% [markdown]
 # On a CPU, a ratio below 1 usually means emulated bfloat16, or other programs on the same cores. Print that last line, plus batch, precision and hardware, with every rate.
 #
-# ### A tool that avoids these four
+# ## A tool that avoids these four
 #
 # `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch.
 #
@@ -300,6 +300,8 @@ print(f"one worker, batch {big}: switching to real images changes the rate by {-
 # ```
 #
 # **These runs did not use Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
+#
+# ## Three mistakes of benchmark programs
 #
 # ### 5. A failed cell counted as a result
 #
@@ -493,8 +495,8 @@ for n in (64, 512):
 # Images per second matter only if the network learns. Do the published speeds explain the published hours?
 
 # %%
-inference = 3832  # images/s of one V100 in FP16, batch 208: published (notebook 07)
 published = {name: item.value for name, item in session.results.items() if "v100" in name}
+inference = published["published.v100.1gpu.fp16.inference_ips"]  # batch 208 (notebook 07)
 print("GPUs  90 epochs at Total IPS  validation  published  top-1   (FP16)")
 for n in (1, 4, 8):
     of = f"published.v100.{n}gpu.fp16"
