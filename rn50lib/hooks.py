@@ -33,8 +33,7 @@ def get(name: str) -> Callable[..., Any]:
 
 def default(name: str) -> Callable[..., Any]:
     """Return the function that is used without an override."""
-    function: Callable[..., Any] = pkgutil.resolve_name(REPLACEABLE[name])
-    return function
+    return pkgutil.resolve_name(REPLACEABLE[name])
 
 
 def install(overrides: tuple[str, ...]) -> None:

@@ -70,12 +70,10 @@ class Preemption:
 
 def die_with_parent() -> None:
     """Have the kernel send this process SIGTERM when `rn50 run` dies, or exit if it is gone."""
-    parent = os.environ.get(PARENT)
-    if not parent or sys.platform != "linux":
-        return
-    end_with_parent()
-    if os.getppid() != int(parent):  # it died before the call
-        sys.exit("error: the launching process is gone")
+    if parent := os.environ.get(PARENT):
+        end_with_parent()
+        if os.getppid() != int(parent):  # it died before the call
+            sys.exit("error: the launching process is gone")
 
 
 def end_on_sigterm() -> None:
