@@ -47,7 +47,7 @@ Path("chosen.txt").write_text("\n".join(map(str, chosen)))
 print(f"{len(chosen)} of {len(images):,} validation images chosen")
 
 # %% language="bash" magic_args="-e"
-# xargs -d '\n' rn50 predict -o answers.npz first $EPOCHS < chosen.txt 2>&1
+# tr '\n' '\0' < chosen.txt | xargs -0 rn50 predict -o answers.npz first $EPOCHS 2>&1
 
 # %%
 import matplotlib.pyplot as plt
@@ -72,7 +72,7 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose top-ranked class is right. Compare it with the 8.3% of random guessing and with your prediction. With only eight images, the share above can be far from it. The report also records the machine, the software versions, and the reason for every setting.
+# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose top-ranked class is right. Compare it with the 8.3% of random guessing and with your prediction. With only eight images, the share of right answers above can be far from the top-1. The report also records the machine, the software versions, and the reason for every setting.
 
 # %%
 import json
@@ -125,7 +125,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# So the answer is days: more than three in FP32, about one in FP16. The estimate is slightly low, because it leaves out validation, checkpoints and start-up. FP16 and the larger batch it allows cut 82 hours to 23. The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (in the words of the talk's slide, "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So the answer is days: more than three in FP32, about one in FP16. The estimate is slightly low, because it leaves out validation, checkpoints and start-up. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain that alone: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (in the words of the talk's slide, "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #

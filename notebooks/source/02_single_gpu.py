@@ -90,7 +90,7 @@ workshop.show("rn50lib.torch.model:Bottleneck")
 
 # %%
 def train(model, loader, steps, lr=0.0125):
-    """Train for some steps at a constant learning rate; return the losses."""
+    """Train for `steps` steps, one epoch at most, at a constant rate; return the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
     losses = []
     for _, (images, labels) in zip(range(steps), loader, strict=False):
@@ -204,7 +204,7 @@ print(f"CPU utilisation, start-up of the script included: {busy:.0f}%")
 # %%
 imagenet, training = 1_281_167, 90  # images (115.4 KB each on average), epochs
 speeds = {
-    "this script, here, scaled to 224 px": rung["images_per_s"] * (session.image_size / 224) ** 2,
+    "this script, scaled to 224 px (rough)": rung["images_per_s"] * (session.image_size / 224) ** 2,
     "one V100, FP32": session.results["published.v100.1gpu.fp32.ips"].value,
     "one V100, FP16": session.results["published.v100.1gpu.fp16.ips"].value,
     "one H100, the tuned script of notebook 08": session.results["ladder.h100.5_tuned.ips"].value,
@@ -218,7 +218,7 @@ for name, ips in speeds.items():
     print(f"    10 x as many images, twice as wide and high: {10 * 4 * hours / 24:,.0f} days")
 
 # %% [markdown]
-# The estimate is close: NVIDIA published 82.0 h and 22.9 h for the two V100 lines, validation included.
+# For the V100, the estimate is close: NVIDIA published 82.0 h and 22.9 h, validation included.
 #
 # ## Memory limits the batch
 #
@@ -287,7 +287,11 @@ print(f"The fastest batch here is {counts[int(np.argmax(rates))]}.")
 # Two people who train "ResNet-50" and get different accuracies have often used different recipes. Here, the whole recipe is in one place:
 
 # %%
+from rn50lib import recipe
+
 workshop.show("rn50lib.recipe:REFERENCE")
+for name in ("optimizer", "momentum", "weight_decay", "label_smoothing", "augmentation"):
+    print(f"{name} = {getattr(recipe.REFERENCE, name)}  (the default of Recipe)")
 
 # %% [markdown]
 # The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
@@ -298,8 +302,6 @@ workshop.show("rn50lib.recipe:REFERENCE")
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
-
-from rn50lib import recipe
 
 per_epoch = 10  # steps; an epoch of ImageNet has 5,004 of them at a batch of 256
 
@@ -400,7 +402,7 @@ if min(ratios) < 1 < max(ratios):
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
 # | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`. Any training setting you omit comes from the recipe, here `roadsigns`, with its own `lr`. On a CPU this run is shorter than the recipe, and its schedule shrinks with it. The log shows progress at most every 10 seconds.
+# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`, with its own `lr`. A 16-bit `dtype` (notebook 06) makes the run faster than your script. On a CPU, the schedule is shortened. Progress appears at most every 10 seconds.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -408,7 +410,7 @@ if min(ratios) < 1 < max(ratios):
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report uses the same keys as NVIDIA's program, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, without the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` records every setting and its reason: `lr` is the rate for a batch of 256, which the log scales to this run's peak.
+# The run's report uses the same keys as NVIDIA's program, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, excluding the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` records every setting and its reason: `lr` is the rate for a batch of 256, which the log scales to this run's peak.
 
 # %%
 import json

@@ -107,7 +107,7 @@ for storage, delay in {
     "a network, 1 ms": 1e-3,
     "a hard disk, 10 ms": 1e-2,
 }.items():
-    print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s")
+    print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s, one at a time")
 
 # %% [markdown]
 # If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On slow storage it is the other way round. (The listed delays are typical values, not measurements.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
@@ -334,7 +334,7 @@ if steps:
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** Left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of two times: the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. The next cell computes how busy each device would be. Your rates were measured with one simulated V100, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
+# So the gain from the same pipeline depends on the device. The next cell computes how busy each device would be. One simulated V100 may have limited your rates, so for faster devices the second percentage is a lower bound. Without overlap, a batch takes the sum of both times; with overlap, the longer of the two.
 
 # %%
 for name, ips in {"a CPU": 20.0, **speeds}.items():
@@ -380,7 +380,7 @@ if TF:
 #
 # ### How good is a shuffle buffer?
 #
-# An image can move forward by at most the length of the buffer. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
+# No image appears more than a buffer length early. That is enough if the file is already shuffled. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? Two classes?
 
 # %%
 if TF:
@@ -445,7 +445,7 @@ if TF:
 # %% [markdown]
 # In the first row all images have the same angle, and they would keep it throughout training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images top to bottom. An augmentation assumes that the label stays the same. The talk's cracks stay cracks. But flipped that way, a *yield* sign has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips only left to right, which preserves its two labels. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
+# **A flip that changes the label.** The script also flips images top to bottom. An augmentation must preserve the label. But a *yield* sign that is flipped this way has the outline of a warning sign, and the 5 on a 50 speed-limit sign looks like a 2. So omit this flip for signs; the finished script flips only left to right, which preserves its two labels. The [README](../exercises/recipes/README.md) lists the script's other mistakes.
 #
 # ## Your turn: from recipe 1 to recipe 2
 #
@@ -463,17 +463,18 @@ if not mine.exists():
     shutil.copy(before, mine)
 text = before.read_text()
 print(text[text.index("def find_images(") : text.index("def checksum(")])
+print(text[text.index("    files = find_images") : text.index("    steps_per_epoch = ")])
 print(text[text.index("    batches = ") : text.index("        risen = ")])
 
 # %% [markdown]
-# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in order. `size` is the number of ranks. The talk's schema has `height` and `width` (int64), `img_raw` (RGB bytes for `tf.io.decode_raw`: reshape them to height × width × 3 and divide by 255) and `label` (float32, from 0: cast it to int32). Then adapt `main`:
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in order. Of the `size` ranks, each gets every `size`-th shard, from number `rank`. The talk's schema has `height` and `width` (int64), `img_raw` (RGB, for `tf.io.decode_raw(…, tf.uint8)`: reshape to height × width × 3 and divide by 255) and `label` (float32, from 0: cast to int32). Then adapt `main`:
 #
 # 1. Replace `find_images`: the shards are `sorted(map(str, flags.data.glob("train-*-of-*")))`.
-# 2. All ranks must take the same number of steps, so `share` is the smallest record count of any rank. `index/NAME.idx` has a line for each record of a shard.
+# 2. All ranks must take the same number of steps, so `share` is the smallest record count of any rank. `index/NAME.idx` has a line per record.
 # 3. Call `read` once, before the loop; `.take(steps_per_epoch).repeat()` makes it endless.
 # 4. Remove `names`, `--seen` and what is now unused: `load`, `--classes`, `--size`.
 #
-# The next cell writes shards of two signs. The cell after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. If you are stuck, `diff train_horovod.py train_tfrecord.py` in `exercises/recipes` shows the solution, about 30 new lines.
+# The next cell writes shards of two signs; the one after it runs your script on two ranks and reports which of recipe 1's changes it observed. **Predict** which of them your pipeline could break. Until you edit `recipe2.py`, the finished script runs instead. Stuck? `diff train_horovod.py train_tfrecord.py` in `exercises/recipes` shows the solution, about 30 new lines; augmenting is optional.
 
 # %% language="bash" magic_args="-e"
 # mkdir -p two-signs/train

@@ -481,7 +481,7 @@ if DALI:
 #
 # - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
 # - Give the reader this rank's shard (`shard_id`, `num_shards`) and `name="reader"`, and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
-# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`; its buffer, `initial_fill`, holds 1,024 files by default), use the rank as the pipeline's `seed`, and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
+# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`; its buffer, `initial_fill`, holds 1,024 files by default), use the rank as the pipeline's `seed`, so that the ranks draw different crops, and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
 #
 # Try it before you open the solution:
 
@@ -501,7 +501,7 @@ if DALI and workshop.has("horovod"):
     print(tried)
 
 # %% [markdown]
-# Your script's headroom is its step time over the time without input (see Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# Your script's headroom is its step time over the time without input (see Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. (Horovod runs first, so the output first repeats your prediction from notebook 03.) Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
@@ -538,9 +538,9 @@ if DALI:
     )
 
 # %% [markdown]
-# ## Key takeaways
+# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. One short run of each, without turns, may even show it slower: machine speed varies, and decoding competes with the computation for the cores.
 #
-# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. One short run of each may even show it slower: machine speed varies, and decoding competes with the computation for the cores.
+# ## Key takeaways
 #
 # - Cache one batch before you change a loader. You cannot gain more than the headroom: a larger speed-up did not come from the input.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.

@@ -35,7 +35,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # ## Where is the time going?
 #
-# Once the input keeps up, what remains is arithmetic and memory traffic. A `float32` has 32 bits. A 16-bit array takes half the memory and half the traffic, and hardware built for 16 bits computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic and memory traffic. A `float32` has 32 bits. A 16-bit array needs half the memory and half the traffic, and hardware built for 16 bits computes several times as fast.
 #
 # The right panel's first two bars show the published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
 #
@@ -66,7 +66,7 @@ for dtype, (integer, exponent) in formats.items():
     print(f"smallest {info.smallest_normal * info.eps:.2g}")
 
 # %% [markdown]
-# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` rounded to its first 16 bits: it has the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only 0.00000006 to 65,504.
+# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` rounded to its first 16 bits: nearly the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only 0.00000006 to 65,504.
 #
 # **Predict** before you run: what happens to 70,000, 0.00000001 and 1.001 in each format?
 
@@ -159,12 +159,16 @@ print(finding)
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
 #
-# **Your turn:** write `next_scale`; the folded cell after it has a finished version. Exercise `ex06.scaler` checks yours.
+# **Your turn:** write `next_scale`; the folded cell below checks it against a finished version. `ex06.scaler` adds limits.
 
 
 # %%
 def next_scale(scale, good, finite, wait=2000):
-    """Return the loss scale of the next step, and the number of good steps in a row."""
+    """Return the loss scale of the next step, and the number of good steps in a row.
+
+    `good` is that number before this step, and `finite` is True if this step is good. The count
+    restarts at 0 whenever the scale changes. The training loop below skips the update.
+    """
     return None  # your code
 
 
@@ -236,7 +240,7 @@ workshop.figure(
 #
 # The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights. Its loss is NaN from then on, so its line is missing from the left plot. At least you notice that.
 #
-# The run without a scale may look better than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`. **Predict:** at what factor does `float16` lose most of the gradient, without a scale, and with one of 2^12?
+# The run without a scale may look better than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the error without a scale, and with one of 2^12.
 
 # %%
 x, y = batches[0]
@@ -511,7 +515,7 @@ session.expect(
 )
 
 # %% [markdown]
-# This ratio and the ladder's can disagree: the rungs ran one after the other, include input and communication, and on a CPU have fewer threads per process. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation. (The rungs' losses, after so few steps, mean nothing.) The recorded speed-up needs AMX, so without it *yours* is empty there. A CPU that emulates should train in `float32`. `rn50 run --dtype auto` makes that choice from the processor's flags.
+# This ratio and the ladder's can disagree: the rungs ran one after the other, include input and communication, and on a CPU have fewer threads per process. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation. (The rungs' losses, after so few steps, mean nothing.) The recorded speed-up is for AMX and 224 px; without AMX, *yours* is empty. A CPU that emulates should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
 #
 # ## The same accuracy?
 #
@@ -528,11 +532,11 @@ seeds = {  # 0 to 9: rn50 run --preset roadsigns --dtype DTYPE --seed N
     "bfloat16": [87.83, 87.67, 84.58, 85.0, 87.58, 88.83, 85.75, 85.0, 87.5, 86.67],
 }
 for dtype, top1 in seeds.items():
-    print(f"road signs, {dtype}: mean {np.mean(top1):.1f}%,", end=" ")
+    print(f"road signs, {dtype}: mean {np.mean(top1):.2f}%,", end=" ")
     print(f"{min(top1):.1f} to {max(top1):.1f}, standard deviation {np.std(top1, ddof=1):.1f}")
 gap = np.mean(seeds["float32"]) - np.mean(seeds["bfloat16"])
 error = np.sqrt(sum(np.var(top1, ddof=1) / len(top1) for top1 in seeds.values()))
-print(f"The means differ by {gap:.1f} points, or {gap / error:.1f} standard errors.")
+print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard errors.")
 
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the means differ by less than two standard errors, so ten seeds do not settle whether `bfloat16` costs accuracy. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.

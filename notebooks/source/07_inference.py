@@ -3,7 +3,7 @@
 #
 # After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, measure latency, and measure throughput the way published tables do.
 #
-# **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+# **Time:** 45 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -177,7 +177,7 @@ print(finding)
 #
 # ## A benchmark with six mistakes
 #
-# How long does one answer take? The benchmark below prints a number but makes six mistakes. **Find as many as you can** before you read on.
+# How fast is the network? The benchmark below prints a number but makes six mistakes. **Find as many as you can** before you read on.
 
 # %%
 import copy
@@ -361,7 +361,7 @@ print(f"{same:.1f}% of {len(images)} answers stay the same")
 # %% [markdown]
 # ## Eight bits
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range must be measured on some images; this, too, is called **calibration**. **Your turn:** write `quantise`, for a range that includes 0; the folded cell after it has a finished version. **Predict:** how large is the rounding error, relative to the values?
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range must be measured on some images; this, too, is called **calibration**. **Your turn:** write `quantise`, for a range that includes 0; the collapsed cell below has a finished version. **Predict:** how large is the rounding error, relative to the values?
 
 
 # %%
@@ -464,7 +464,7 @@ print(f"p99 is {p99 / p50:.1f} times p50; the mean is {latency.mean():.1f} ms.")
 #
 # ## One at a time, or many
 #
-# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, without the first iteration of each epoch. Reading, decoding and cropping real JPEGs are included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
+# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. Reading, decoding and cropping real JPEGs are included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
 #
 # **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real to synthetic images?
 
@@ -505,6 +505,9 @@ finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
 print(f"Throughput of the largest batch over that of the smallest: {finding}")
 last = max(yours["real"])
+for size in sorted({min(yours["synthetic"]), last}):
+    ms_per_batch = 1000 * size / yours["synthetic"][size]
+    print(f"Network alone, batch {size}: all answers come after {ms_per_batch:.0f} ms")
 ratio = yours["synthetic"][last] / yours["real"][last]
 print(
     f"Batch {last} on this machine: synthetic images give {ratio:.2f} times the throughput of real ones"
@@ -526,7 +529,7 @@ print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):
 # - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost.
 # - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
 #
-# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. (Synthetic below real is noise: without a GPU, each point is only a few iterations.) On a CPU, expect a flatter curve, because a single image already keeps a few cores busy.
+# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. (Synthetic below real is noise: without a GPU, each point is only a few iterations.) On a CPU, one 224-pixel image already keeps a few cores busy, so expect a flatter curve.
 #
 # ## Your numbers
 #
@@ -552,7 +555,7 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # %% [markdown]
 # ## Where is the time going now?
 #
-# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last. You cannot derive the latency of a request from the throughput of batches, or vice versa, so publish both, with batch, image size, precision and threads.
+# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last, and under load requests also queue (ex07). So throughput does not give you latency: publish both, with batch, image size, precision and threads.
 #
 # ## Key takeaways
 #
