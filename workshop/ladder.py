@@ -120,6 +120,8 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     if guess and before:
         ratio = rungs[rung]["images_per_s"] / rungs[before]["images_per_s"]
         print(f"{ratio:.2f} times as fast as {RUNGS[before]}; you predicted {guess:g}.")
+    elif guess:
+        print(f"You predicted {guess:g} times the speed of an earlier rung; none has run here.")
     return dict(rungs[rung])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed.nn.functional  # imported later, it keeps the group from ending
+import torch.distributed.nn.functional  # if imported later, the process group does not end
 from PIL import Image
 from torch import distributed as dist
 from torch.nn import functional as F

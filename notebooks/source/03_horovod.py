@@ -48,7 +48,7 @@ os.environ |= {
 workshop.ladder.figure()
 
 # %% [markdown]
-# The first rung is your script from notebook 02. If computation takes most of its time, use more devices. But workers that train one model must exchange their gradients in every step, which adds a third part: **communication**. Where will the time go now?
+# The first rung is your script from notebook 02. If computation takes most of its time, use more devices. But workers that train one model must exchange their gradients in every step, which adds a third part: **communication**.
 #
 # ## Data parallelism
 #
@@ -75,7 +75,7 @@ for name, norm in {
     whole = gradient(net, images)
     halves = (gradient(net, images[:16]) + gradient(net, images[16:])) / 2
     gap = (whole - halves).abs().max() / whole.abs().max()
-    print(f"{name}: full-batch and averaged gradients differ by {gap:.1g}, relative")
+    print(f"{name}: relative difference of full-batch and averaged gradients: {gap:.1g}")
 
 # %% [markdown]
 # Without batch norm they differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually acceptable; sharing them (`SyncBatchNorm`) costs two messages per layer.
@@ -99,7 +99,7 @@ print(inspect.getsource(nb03.all_reduce))
 #
 # ## Recipe 1: "press the sport button"
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), gives its first recipe this name: it leaves the model alone and changes only how it is trained.
+# This is the first recipe of the talk behind this course, *AV Datasets & Multi-GPU Training* (2018): change only how the model is trained.
 #
 # **Step one: use the NVIDIA container.** Horovod is compiled against MPI and NCCL (NVIDIA's library for GPU communication); in the container, this has been done:
 #
@@ -120,14 +120,14 @@ print(inspect.getsource(nb03.all_reduce))
 # All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU if there are several. There was no error, and nothing got faster. Five changes, with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()` a process knows its number, the **rank** (`hvd.rank()`), and the number of processes, the **size**. The *local* rank numbers the processes on one machine; pass it to `torch.cuda.set_device`. Without that, NCCL refuses ("Duplicate GPU detected").
-# 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more step waits for the others forever. `sampler.set_epoch` gives each epoch a new order. Random crops should differ too: pass the rank to `torch.manual_seed`, which seeds the readers.
+# 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All must take the same number of steps, or a rank with one more waits forever. `sampler.set_epoch` gives each epoch a new order. Random crops should differ too: pass the rank to `torch.manual_seed`, which seeds the readers.
 # 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 # 5. **Broadcast** rank 0's weights (`hvd.broadcast_parameters(model.state_dict(), 0)`). Averaged gradients make the same *change* on every rank, so weights stay equal only if they start equal.
 #
 # Only rank 0 reports and saves, and images/s counts the images of all ranks.
 #
-# **Your turn.** Make these changes in your `runs/train.py`. (Without Horovod, use DDP, explained below.) Try it before you open the solution:
+# **Your turn.** Make these changes in your `runs/train.py` before you open the solution (without Horovod, use DDP, explained below):
 
 # %%
 workshop.ladder.changes(rung, "1_single")
@@ -145,7 +145,7 @@ found = workshop.ladder.climb(
 print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 
 # %% [markdown]
-# On a CPU the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell shows a short run's evidence for each change; ○ means it could not tell. A missing `set_epoch` never shows.
+# On a CPU the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell shows a short run's evidence for each change; ○ means it could not tell. Only the cell above reports a missing `set_epoch`.
 
 # %%
 flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]  # later flags win: a short run
@@ -157,7 +157,7 @@ workshop.try_script(found["script"], "--data", session.data_root, *flags, ranks=
 #
 # ### Leave out each change
 #
-# The next script omits the share, the scaled rate, the broadcast and the average in turn. Its loops over `torch.distributed` show what Horovod's functions do. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# The next script omits the share, the scaled rate, the broadcast and the average in turn. Its calls to `torch.distributed` show what Horovod's functions do. **Predict** which omissions you would notice from the loss. The script measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile without.py
@@ -219,11 +219,11 @@ dist.destroy_process_group()
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks start alike and become different models.
 #
-# No run reported an error, and the loss of so few steps does not show the missing change.
+# No run reported an error, and the loss of four steps on random images reveals nothing.
 #
 # ### The DDP version
 #
-# PyTorch's counterpart is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes two of them, 4 and 5. **Predict:** faster or slower than Horovod?
+# PyTorch's counterpart is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes 4 and 5. **Predict:** faster or slower than Horovod?
 
 # %% language="bash" magic_args="-e"
 # cd "$LADDER" && diff -U 1 1_single.py 2_ddp.py || true  # diff ends with 1 if the files differ
@@ -232,7 +232,7 @@ dist.destroy_process_group()
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
-# DDP sends gradients in **buckets** of about 25 MB, each as soon as its last gradient is ready. A communication hook shows when (on CPU processes, whose clock is simple). **Predict:** which layers' gradients leave first?
+# DDP's `backward()` waits for the exchange, so `compute_ms` includes it: compare images/s. It sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. A communication hook shows when (on the CPU). **Predict:** which layers' gradients leave first?
 
 # %%
 # %%writefile overlap.py
@@ -240,7 +240,7 @@ import json
 import time
 
 import torch
-import torch.distributed.nn.functional  # imported later, it keeps the group from ending
+import torch.distributed.nn.functional  # if imported later, the process group does not end
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -249,15 +249,17 @@ from rn50lib.torch.model import ResNet
 
 dist.init_process_group("gloo")
 model = DistributedDataParallel(ResNet(resnet.resnet(50, num_classes=12)))
+names = {weight: name for name, weight in model.module.named_parameters()}
 images, sent = torch.randn(16, 3, 64, 64), []
 
 
 def exchange(group, bucket):
-    """Average a bucket's gradients; note its size and when it was ready and had arrived."""
+    """Average a bucket's gradients; note when it was ready, when it arrived, size, layer."""
     ready, gradients = time.perf_counter(), bucket.buffer()
+    layer = names[bucket.parameters()[0]].rpartition(".")[0]  # of its first gradient
 
     def arrived(future):
-        sent.append((ready, time.perf_counter(), gradients.nbytes / 1e6))
+        sent.append((ready, time.perf_counter(), gradients.nbytes / 1e6, layer))
         return future.value()[0] / dist.get_world_size()
 
     return dist.all_reduce(gradients, async_op=True).get_future().then(arrived)
@@ -270,7 +272,7 @@ for _ in range(3):  # DDP forms its final buckets after the first step
     start = time.perf_counter()
     loss.backward()
 if dist.get_rank() == 0:
-    print(json.dumps([(1e3 * (a - start), 1e3 * (b - start), mb) for a, b, mb in sorted(sent)]))
+    print(json.dumps([(1e3 * (a - start), 1e3 * (b - start), *c) for a, b, *c in sorted(sent)]))
 del model
 dist.destroy_process_group()
 
@@ -284,23 +286,26 @@ import json
 import matplotlib.pyplot as plt
 
 buckets = json.loads(Path("overlap.json").read_text())
-computed, end = buckets[-1][0], max(arrived for _, arrived, _ in buckets)
+computed, end = buckets[-1][0], max(arrived for _, arrived, *_ in buckets)
 fig, axes = plt.subplots(figsize=(9, 2.6), layout="constrained")
 axes.barh("backward", computed)
-for number, (ready, arrived, megabytes) in enumerate(buckets, 1):
+for number, (ready, arrived, megabytes, layer) in enumerate(buckets, 1):
     axes.barh(f"bucket {number}", arrived - ready, left=ready, color="#c85200")
-    axes.text(arrived, number, f" {megabytes:.0f} MB", va="center")
+    axes.text(arrived, number, f" {megabytes:.0f} MB, from {layer}", va="center")
 axes.invert_yaxis()
 axes.set(title="Backward pass and exchange of rank 0", xlabel="milliseconds")
-axes.set_xlim(0, 1.1 * end)
-said = f"{len(buckets)} exchanges; {end - computed:.0f} of {end:.0f} ms after the last gradient."
+axes.set_xlim(0, 1.4 * end)
+said = (
+    f"{len(buckets)} buckets; the exchange goes on for {end - computed:.0f} ms after the last"
+    f" gradient, of {end:.0f} ms in all."
+)
 workshop.figure(fig, alt=f"DDP's buckets start during the backward pass. {said}")
 print(said)
 
 # %% [markdown]
-# The backward pass starts at the last layers, so their gradients leave first. Only what remains after the last gradient is *exposed*, that is, costs time.
+# The backward pass starts at the last layers, so their gradients leave first. A bar includes waits for other ranks and buckets, so 10 MB can take longer than 27. Only what remains after the last gradient is *exposed*: it costs time.
 #
-# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and NVIDIA's last container with Horovod was TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU. ResNet-50's do.
+# > **Which one, today?** Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and NVIDIA's last container with Horovod was TensorFlow 25.02. *Learn the ring and the five changes from it; start new work with DDP.* PyTorch's FSDP2 shards weights, gradients and optimizer state; use it only if they don't fit on one GPU.
 
 # %% [markdown]
 # ## What the exchange costs
@@ -350,7 +355,7 @@ if Path("twice.json").exists() and "communication_ms" in found:
 # %% [markdown]
 # ### The published figures
 #
-# NVIDIA's *ResNet-50 v1.5 for MXNet* reports weak scaling: the same batch per GPU on 1, 4 and 8 GPUs of a DGX-1. The rates are *Total IPS*: images per second, data and computation together. The batch was 208 in FP16 and 96 in FP32 (notebook 08 has the commands). **Predict:** which precision scales better?
+# NVIDIA's *ResNet-50 v1.5 for MXNet* reports weak scaling: the same batch per GPU on 1, 4 and 8 GPUs of a DGX-1. The batch was 208 in FP16 and 96 in FP32 (notebook 08 has the commands). **Predict:** which precision scales better?
 
 # %%
 for precision in ("fp32", "fp16"):
@@ -360,7 +365,7 @@ for precision in ("fp32", "fp16"):
     print(f"{precision.upper()}: {shares}; 8 GPUs lose {step[8] - step[1]:.0f} of {step[8]:.0f} ms")
 
 # %% [markdown]
-# FP16 computes faster, so about the same lost time becomes a larger share. The figures do not show where the time is lost, and were not measured with Horovod: in that release, one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
+# FP16 computes faster, so about the same lost time becomes a larger share. The figures do not show where the time is lost, and were not measured with Horovod: one process drives all GPUs, and MXNet's kvstore `device` adds the gradients.
 #
 # ## Interconnects
 #
@@ -390,7 +395,7 @@ workshop.figure(
 #   rn50 run --data-root "$DATA" $TINY --report "$1.json" "${@:2}" 2>&1 | tail -n 2
 # }
 # set -o pipefail
-# rm -f ./*.json
+# rm -f {small,unscaled,no_warmup,warmup}.json
 # run small     -b 16  --lr 1.6 --warmup-epochs 0
 # run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
 # run no_warmup -b 128 --lr 1.6 --warmup-epochs 0   # eight times the rate, from the first step
@@ -404,7 +409,7 @@ fig, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
 titles = {"small": "batch 16", "unscaled": "128, rate not scaled",
           "no_warmup": "128, scaled, no warm-up", "warmup": "128, scaled, warm-up"}  # fmt: skip
 ends = {}
-for (name, title), style in zip(titles.items(), ("o-", "s--", "^:", "D-."), strict=True):
+for (name, title), style in zip(titles.items(), ("C0o-", "C1s--", "C5^:", "C3D-."), strict=True):
     if (file := Path(f"{name}.json")).exists():
         losses = json.loads(file.read_text())["metrics"]["train.loss"]
         axes.plot(range(1, len(losses) + 1), losses, style, label=title)
@@ -418,6 +423,8 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
+# Averaged over ten recorded seeds, the unscaled run ends at the loss of guessing (2.48), the scaled one without warm-up slightly below. With warm-up, the loss may first rise, but then comes closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+#
 # ## TensorFlow and `mpirun`
 #
 # TensorFlow has three traps:
@@ -450,9 +457,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 # rn50 run -n 8 --hosts a:4,b:4 --launcher mpirun --data-root "$DATA" --dry-run 2>&1 | fold -sw 100
 
 # %% [markdown]
-# Averaged over ten recorded seeds, the unscaled run ends at the loss of guessing (2.48), the scaled one without warm-up slightly below. With warm-up, the large batch comes closest to the small one, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
-#
-# ## Is it as accurate?
+# ## Are two workers as accurate?
 #
 # Recorded full runs of notebook 02's recipe: ResNet-50 on one worker with a batch of 32, and on two with 16 each.
 

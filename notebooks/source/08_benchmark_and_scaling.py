@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run every rung and see the whole ladder.
+# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run the whole ladder.
 #
 # **Time:** 45 minutes · **Needs:** nothing beyond the set-up; Horovod from rung 2, DALI from rung 3 · **On a CPU:** about 4 minutes to run
 
@@ -93,7 +93,7 @@ print(f"My ResNet-50 trains at {max(rates):.1f} images per second!")
 #
 # In a fresh process, the first steps are slow because they allocate memory and choose kernels. On a GPU, `step` returns as soon as the work is queued. So leave out the first steps, and call `torch.cuda.synchronize()` before you read the clock.
 #
-# The script below synchronises. It runs in one process or, under `torchrun`, in several, and then also times the all-reduce alone. It reports *every* step's time, so you can see the warm-up.
+# The script below synchronises. It runs in one process or, under `torchrun`, in several, where it also times the all-reduce alone. It reports *every* step's time, so you can see the warm-up.
 
 # %%
 # %%writefile {session.folder}/bench.py
@@ -244,7 +244,7 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 # %% [markdown]
 # On a CPU, a ratio below 1 usually means emulated bfloat16, or other programs on the same cores. Print that last line, plus batch, precision and hardware, with every rate.
 #
-# ## A tool that avoids these four
+# ## A tool that avoids the first three
 #
 # `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch.
 #
@@ -282,11 +282,11 @@ gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
 print(f"one worker, batch {big}: switching to real images changes the rate by {-gap:+.0f}%")
 
 # %% [markdown]
-# If real images are much slower, you measured your input pipeline. On a CPU, two workers may be slower than one.
+# If real images are much slower, you measured your input pipeline; if not, the network. On a CPU, two workers may be slower than one.
 #
-# The published training table, from a DGX-1 with V100s in NVIDIA's MXNet container 18.12:
+# Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12:
 #
-# | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling | speed-up |
+# | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling | FP16/FP32 |
 # |---:|---:|---:|---:|---:|---:|
 # | 1 | 1442.6 | 1.00 | 400.2 | 1.00 | 3.60 |
 # | 4 | 5391.8 | 3.74 | 1558.6 | 3.89 | 3.46 |
@@ -299,13 +299,13 @@ print(f"one worker, batch {big}: switching to real images changes the rate by {-
 #   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# **These runs did not use Horovod.** That release drove all GPUs from one process, with MXNet's kvstore `device`.
+# **These runs did not use Horovod** but one process for all GPUs, with MXNet's kvstore `device`.
 #
 # ## Three mistakes of benchmark programs
 #
 # ### 5. A failed cell counted as a result
 #
-# For the batch that is too large, your report has `null` and the reason; NVIDIA's program writes `NaN`, which is not valid JSON. The exit status was 1, so a script notices the failure. A zero would distort the mean:
+# For the batch that is too large, your report has `null` and the reason; NVIDIA's program writes `NaN`, which is not valid JSON. `rn50 benchmark` exited with 1, so a script notices the failure. A zero would distort the mean:
 
 # %%
 rates = [rate for (n, _), rate in real.items() if n == 1]
@@ -415,7 +415,7 @@ if workers > gpus > 0:
 #
 # To predict the speed of GPUs that you do not have, you need a model. There are two classics:
 #
-# - **Amdahl's law**: a share *s* of the work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
+# - **Amdahl's law**: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Alpha-beta**: a message takes a latency *α* plus its size divided by the bandwidth *B*. In a ring all-reduce, each worker sends 2 (*n* − 1) messages of 1/*n* of the *S* bytes of gradients, so a step takes *compute* + 2 (*n* − 1) (*α* + *S* / (*n B*)).
 #
 # Fit *α* and *B* to the all-reduces that `bench.py` timed, add the predicted time to the step of one worker, and compare with the measured step.
@@ -441,13 +441,13 @@ print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%"
 #
 # ### Compare with published results
 #
-# Now predict published results. The first line solves Amdahl's law for *s* with the DGX-1 row for 4 GPUs. The table compares five models:
+# The first line below solves Amdahl's law for *s* with the DGX-1 row for 4 GPUs. The table compares five models:
 #
 # - **perfect**: *n* GPUs are *n* times as fast.
 # - **wires only**: alpha-beta with NCCL's latencies and bandwidths, overlapped with the backward pass. (It assumes 2 bytes per gradient for mixed precision, 4 otherwise.)
-# - **Amdahl**, **stragglers** (step times vary, and all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth) each have one parameter, fitted to smaller runs (for the A100s, to V100 runs).
+# - **Amdahl**, **stragglers** (wires, plus varying step times: all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth) each have one parameter, fitted to smaller runs (for the A100s, to V100 runs).
 #
-# The table's rows were not used for fitting. They come from three publications: NVIDIA's for the DGX-1 (8 V100s) and the DGX A100 (8 A100s), and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
+# The table's rows were not used for fitting. They come from NVIDIA (DGX-1, 8 V100s; DGX A100, 8 A100s) and OneFlow's benchmark DLPerf (4 hosts of 8 V100s). *Mixed* is mixed precision. **Predict:** which model is closest, and how large is its error?
 
 # %%
 from workshop.lessons import nb08
@@ -467,7 +467,7 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
     print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
 
 # %% [markdown]
-# The wires alone explain almost none of the loss. The last two models come within a few per cent on average, although they blame different causes. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
+# The wires alone explain almost none of the loss. Amdahl's law, meant for strong scaling, is mostly too pessimistic. The last two models come within a few per cent on average, although they blame different causes. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
 #
 # ## How long would training take?
 #
@@ -483,12 +483,12 @@ for n in (64, 512):
         [100 * nb08.efficiency(n, cause, batch, ips) for cause in ("stragglers", "communication")]
         for batch in (gpu_batch, max(1, 8 * gpu_batch // n))
     )
-    print(f"{n:3} GPUs, if all loss is due to stragglers, or all to communication:", end=" ")
+    print(f"{n:3} GPUs, if stragglers, or communication, caused the DGX-1's loss:", end=" ")
     print("weak scaling {:.0f} or {:.0f}%,".format(*weak_n), end=" ")
     print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
 
 # %% [markdown]
-# Both models extrapolate from one DGX-1, so the gap hints at the uncertainty; DLPerf's 32 V100s (mixed) fell between, at 69%. For strong scaling, the global batch is about that of 8 GPUs. The model assumes that a GPU is equally fast at every batch size; small batches are slower, so strong scaling will be worse.
+# Both models extrapolate from one DGX-1, so the gap hints at the uncertainty; DLPerf measured 69% on 32 V100s (mixed), in between. For strong scaling, the global batch is about that of 8 GPUs. Both assume that a GPU is equally fast at every batch size; small batches are slower, so strong scaling will be worse.
 #
 # ## Time to accuracy
 #
@@ -506,7 +506,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f}%")
 
 # %% [markdown]
-# Nearly. Validation explains at most half of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how far can the batch grow before accuracy drops? **Predict** it. Goyal et al. ran each batch size five times:
+# Nearly. Validation explains at most half of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how much accuracy does a batch of 65,536 lose? **Predict** it. Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {
@@ -529,7 +529,7 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above changes it even on 8 GPUs: 32 epochs, smaller images at first, flip-averaged validation. So compare *time to accuracy*, not images per second.
+# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above changes it even on 8 GPUs: 32 epochs, smaller images at first, flip-averaged validation.
 #
 # ## The ladder
 #
@@ -562,9 +562,9 @@ for rung, found in rungs.items():
 ladder.figure()
 
 # %% [markdown]
-# Black diamonds are your predictions. How many were within 20%? On a CPU, the last rung may gain nothing. Your next change should target the largest part of its bar. DDP overlaps the exchange with the backward pass, so its script cannot separate the two.
+# Black diamonds are your predictions. How many were within 20%? On a CPU, `climb` has already set the threads, so the last rung may gain nothing. Your next change should target the largest part of its bar. DDP's `backward()` waits for the exchange, so its script cannot separate the two.
 #
-# A CPU's bars say nothing about the published ones.
+# A CPU's bars say nothing about a GPU's.
 #
 # ## Your numbers
 
