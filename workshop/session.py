@@ -92,9 +92,10 @@ class Session:
     def expect(self, yours: Mapping[str, float | None]) -> None:
         """Show your numbers next to the recorded ones: `expect({"roadsigns.top1": 83.1})`.
 
-        None means "not measured". Raises UserError for an unknown key.
+        None means "not measured"; without any measurement the table has no column for yours.
+        Raises UserError for an unknown key.
         """
-        rows = []
+        rows, measured = [], any(value is not None for value in yours.values())
         for key, value in yours.items():
             if key not in self.results:
                 raise UserError(
@@ -105,10 +106,10 @@ class Session:
             spread = f" ± {output.cell_text(item.spread)}" if item.spread else ""
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
-            rows.append([item.what, here, there, item.provenance])
-        columns = ["", "yours", "recorded or published", "source"]
+            rows.append([item.what, *[here] * measured, there, item.provenance])
+        columns = ["", *["yours"] * measured, "recorded or published", "source"]
         html, text = output.table_html(rows, columns), output.table_text(rows, columns)
-        if self.profile == "ci":
+        if measured and self.profile == "ci":
             remark = "Under profile ci runs are cut to seconds: your numbers are not comparable."
             html, text = f'{html}<p class="dim">{remark}</p>', f"{text}\n{remark}"
         output.show(html, text)

@@ -478,6 +478,7 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
 #   --network nvlink+100g --price $PRICE
 
 # %%
+print("Efficiency, with 2 bytes per gradient as on the DGX-1:")
 for n in (64, 512):
     weak_n, strong_n = (
         [100 * nb08.efficiency(n, cause, batch, ips) for cause in ("stragglers", "communication")]

@@ -96,7 +96,8 @@ def test_expect_shows_both_numbers(shown):
     assert "83.0%" in shown[0]["text/html"] and "84.2 ± 0.6%" in shown[0]["text/html"]
     assert "not comparable" not in shown[0]["text/html"]
     a_session("ci").expect({"top1": None})
-    assert "–" in shown[1]["text/html"] and "not comparable" in shown[1]["text/html"]
+    a_session("ci").expect({"top1": 83.0})
+    assert "yours" not in shown[1]["text/html"] and "not comparable" in shown[2]["text/html"]
 
 
 def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
