@@ -25,6 +25,7 @@ PLATFORMS = {
     "Windows": {"sys_platform": "win32", "platform_machine": "AMD64"},
 }
 IMPORTED_AS = {  # where the module is not called like its distribution
+    "import-linter": "importlinter",
     "nvidia-dali-cuda110": "nvidia.dali",
     "nvidia-ml-py": "pynvml",
     "pillow": "PIL",
@@ -91,20 +92,12 @@ def test_conda_pip_section_installs_and_imports(repository: Path, tmp_path: Path
     (tmp_path / "pip.txt").write_text("\n".join(pip))
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
     python = tmp_path / "env" / "bin" / "python"
-    installed = subprocess.run(
-        [python, "-m", "pip", "install", "-q", "-r", tmp_path / "pip.txt"],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-    )
+    install = [python, "-m", "pip", "install", "-q", "-r", tmp_path / "pip.txt"]
+    installed = subprocess.run(install, capture_output=True, text=True, timeout=1500)
     assert installed.returncode == 0, installed.stderr
     wanted = [r for r in map(Requirement, pip) if r.marker is None or r.marker.evaluate()]
     modules = [IMPORTED_AS.get(r.name, r.name.replace("-", "_")) for r in wanted]
     assert len(modules) > 30
-    tried = subprocess.run(
-        [python, "-c", "\n".join(f"import {module}" for module in modules)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    imports = "\n".join(f"import {module}" for module in modules)
+    tried = subprocess.run([python, "-c", imports], capture_output=True, text=True, timeout=300)
     assert tried.returncode == 0, tried.stderr
