@@ -223,7 +223,7 @@ dist.destroy_process_group()
 #
 # ### The DDP version
 #
-# PyTorch's counterpart is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes 4 and 5. **Predict:** faster or slower than Horovod?
+# PyTorch's counterpart is `DistributedDataParallel` (DDP), with the launcher `torchrun`. The five changes are the same; wrapping the model makes changes 4 and 5. **Predict:** faster or slower than Horovod?
 
 # %% language="bash" magic_args="-e"
 # cd "$LADDER" && diff -U 1 1_single.py 2_ddp.py || true  # diff ends with 1 if the files differ
@@ -310,7 +310,7 @@ print(said)
 # %% [markdown]
 # ## What the exchange costs
 #
-# Each message has a fixed cost, so Horovod, too, collects gradients, in a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`), and sends many at once.
+# Each message has a fixed cost, so Horovod collects gradients too: its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`) sends many at once.
 #
 # A larger batch does more work per exchange, and its longer backward pass can hide more of it. With batch `b`, time per image `c` and lost time per step `o`, the efficiency is `b c / (b c + o)`. (On shared cores, workers also slow each other's computation, so your speed-up is lower.) With your numbers:
 
@@ -431,7 +431,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #
 # - `image_dataset_from_directory(...).shard(n, rank)` decodes and shuffles all images and *then* takes a share, so every rank decodes everything. Shard the list of files first.
 # - Horovod's Keras integration was written for Keras 2. Under Keras 3 the gradients are **not averaged**, and there is no warning. Install `tf-keras` and set `TF_USE_LEGACY_KERAS=1`, or write the loop yourself with `tf.GradientTape` and `hvd.grouped_allreduce`.
-# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). Use `tf-keras` here too.
+# - `MultiWorkerMirroredStrategy` fails under Keras 3 ([keras#20585](https://github.com/keras-team/keras/issues/20585)). Use `tf-keras`.
 #
 # On a cluster, MPI starts the processes. The talk's line, flag by flag:
 #
