@@ -469,7 +469,7 @@ print(f"p99 is {p99 / p50:.1f} times p50; the mean is {latency.mean():.1f} ms.")
 # **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real to synthetic images?
 
 # %% language="bash" magic_args="-e"
-# common="-n 1 -b $BATCHES -i $ITERATIONS -e 2 -w 1 --only-inference --image-shape 224 --dtype float32"
+# common="-n 1 -b $BATCHES -i $ITERATIONS -e 3 -w 1 --only-inference --image-shape 224 --dtype float32"
 # rn50 benchmark $common --data-root "$DATA" -o real.json 2>&1
 # rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json 2>&1
 

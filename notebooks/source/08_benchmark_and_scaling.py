@@ -579,7 +579,7 @@ session.note("weak_scaling", weak / one, "times", f"{workers} workers over one, 
 session.note("own_error", own_error, "%", "error of the alpha-beta model on this machine")
 best_batch = np.median(rate[reduced, big] / rate[torch.float32, small])
 own = f"{best_batch:.2f}", f"{100 * weak / one / workers:.0f}", f"{abs(own_error):.0f}"
-labels = (f"{str(reduced)[6:]} over float32, best batch, times", f"weak scaling to {workers}, %",
+labels = (f"{str(reduced)[6:]} over float32, best batch, times", f"weak-scaling efficiency, {workers} workers, %",
           "error of the step model, %")  # fmt: skip
 there = (
     f"{dgx[1] / session.results['published.v100.1gpu.fp32.ips'].value:.2f} (V100, FP16)",
