@@ -470,7 +470,7 @@ print(f"The means are within {max(means) - min(means):.1f} points of each other;
       f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
 workshop.ladder.figure()
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {workers} workers")
-if "communication_ms" in found:  # DDP's is hidden in the backward pass
+if "communication_ms" in found:  # DDP's is part of its backward pass
     session.note("communication_ms", lost, "ms", "exposed communication per step")
     session.note(
         "scaling_efficiency", efficiency, "%", "computation / (computation + communication)"
