@@ -155,8 +155,8 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
         sources["val"] = open_source(root, "val", data_format)
     elif not quiet:
         print(
-            f"note: {root} has no val, so only training shards are written; training on them needs "
-            "--no-val"
+            f"note: {root} has no val, so only training shards are written; `rn50 run` on them"
+            " needs --no-val"
         )
     return sources
 

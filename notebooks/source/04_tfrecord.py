@@ -467,7 +467,7 @@ print(text[text.index("    files = find_images") : text.index("    steps_per_epo
 print(text[text.index("    batches = ") : text.index("        risen = ")])
 
 # %% [markdown]
-# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in order. Of the `size` ranks, each gets every `size`-th shard, from number `rank`. The talk's schema has `height` and `width` (int64), `img_raw` (RGB, for `tf.io.decode_raw(…, tf.uint8)`: reshape to height × width × 3 and divide by 255) and `label` (float32, from 0: cast to int32). Then adapt `main`:
+# Edit `recipe2.py` so that TensorFlow reads the images. Write `read(shards, rank, size, batch_size, seed)`, which returns one epoch as a dataset of images and labels, with the seven stages in the order above. Of the `size` ranks, each gets every `size`-th shard, from number `rank`. The talk's schema has `height` and `width` (int64), `img_raw` (RGB, for `tf.io.decode_raw(…, tf.uint8)`: reshape to height × width × 3 and divide by 255) and `label` (float32, from 0: cast to int32). Then adapt `main`:
 #
 # 1. Replace `find_images`: the shards are `sorted(map(str, flags.data.glob("train-*-of-*")))`.
 # 2. All ranks must take the same number of steps, so `share` is the smallest record count of any rank. `index/NAME.idx` has a line per record.

@@ -184,9 +184,12 @@ def finished(scale, good, finite, wait=2000):
 if next_scale(1.0, 0, True) is None:
     print("`next_scale` returns None, so the finished version is used.")
     next_scale = finished
-for case in ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5)):
-    if next_scale(*case) != finished(*case):
-        print(f"next_scale{case} is {next_scale(*case)}; the rule above gives {finished(*case)}")
+cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, False, 5))
+wrong = [case for case in cases if next_scale(*case) != finished(*case)]
+for case in wrong:
+    print(f"next_scale{case} is {next_scale(*case)}; the rule above gives {finished(*case)}")
+if not wrong and next_scale is not finished:
+    print(f"Right in all {len(cases)} cases that were tried.")
 
 # %% [markdown]
 # The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the test for infinity.

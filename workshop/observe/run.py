@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def run_ranks(
     """Run a script in a copy of `folder`; return the events, and whether it ended by itself.
 
     After `steps` updates it may continue for `seconds`, so that its files are seen. `added` is
-    added to the environment. Raises RunFailed, with the script's traceback as `log`.
+    added to the environment. Raises RunFailed, with the script's traceback or messages as `log`.
     """
     with tempfile.TemporaryDirectory(prefix="rn50-try-", ignore_cleanup_errors=True) as top:
         own, work = (Path(top).resolve() / name for name in ("own", "work"))
@@ -66,12 +67,15 @@ def run_ranks(
         }
         words = [in_copy(word, folder, work) for word in [str(script), *arguments]]
         line = command(launcher, ranks, words, own)
-        group = launch.WorkerGroup(line, env | added, own, show=lambda text: None, cwd=work)
+        printed: deque[str] = deque(maxlen=programs.KEPT_LINES)  # by the ranks
+        group = launch.WorkerGroup(line, env | added, own, show=printed.append, cwd=work)
         try:
             ended = follow(group, own, ranks, steps, seconds)
         finally:
             group.end()
         if ended and (failure := group.outcome().failure):
+            if failure.startswith("the launcher failed") and printed:  # a script that called exit
+                failure = "\n".join(printed)
             log = failure.replace(str(work), str(folder))
             raise RunFailed(f"{script.name} failed on {ranks} ranks", log)
         return read(own, work), ended
@@ -121,7 +125,7 @@ def command(launcher: str, ranks: int, words: list[str], own: Path) -> list[str]
     start, _ = programs.LAUNCHERS[launcher](ranks)
     if launcher == "horovodrun":
         return [sys.executable, *start, *launch.unparsed(worker)]
-    return [sys.executable, *start, "--log-dir", str(own), "--no-python", *worker]
+    return [sys.executable, *start, "--tee", "3", "--log-dir", str(own), "--no-python", *worker]
 
 
 def follow(group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds: float) -> bool:

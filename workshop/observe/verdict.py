@@ -136,13 +136,16 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     shards = [{(*shard,) for shard in rank.updates[0]["shards"]} for rank in ranks]
     own = [{shard[:2] for shard in taken} for taken in shards]
     few = common <= max(2, smallest // 50)  # some may be repeated to fill the last batch
-    if few and all((len(ranks), number) in taken for number, taken in enumerate(own)):
+    took = all((len(ranks), number) in taken for number, taken in enumerate(own))
+    if few and took:
         return SEEN, f"{text}; each rank took its own shard"
     if any(shard[0] == 1 and shard[2] for shard in set.intersection(*shards)):
         return MISSING, "every rank reads all of the data: its reader was given one shard of one"
     single = {sample for rank in alone for batch in rank.all("inputs") for sample in batch}
     if few and all(2 * len(single & seen) >= len(seen) for seen in passes):
         return SEEN, f"{text}; they recur in the run on one rank"
+    if took:
+        return NOT_SEEN, f"{text}: each took its own shard, perhaps of data in different orders"
     return NOT_SEEN, f"{text}: no shard was taken, and augmentation or chance may hide the rest"
 
 
