@@ -501,23 +501,26 @@ if DALI and workshop.has("horovod"):
     print(tried)
 
 # %% [markdown]
-# Your script's headroom is its step time over the time without input (see Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. (Horovod runs first, so the output first repeats your prediction from notebook 03.) Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# Your script's headroom is its step time over the time without input (see Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. (The two rungs take turns, so the output also repeats your prediction from notebook 03.) Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
-milliseconds = []
-for rung in ("2_horovod", "3_dali"):
-    found = workshop.ladder.climb(
-        rung, ranks=ranks, own=rung == "3_dali",  # your train.py is past rung 2
-        image_size=session.image_size, batch_size=session.batch_size,
-        steps=session.steps, workers=max(1, cores // ranks),
-    )  # fmt: skip
-    parts = ("input", "compute", "communication")
-    milliseconds.append([found.get(f"{part}_ms", 0) for part in parts])
-before, after = milliseconds
-if sum(after):
-    print(f"Horovod's headroom: {sum(before) / sum(before[1:]):.2f} times,", end=" ")
-    print(f"DALI's speed-up: {sum(before) / sum(after):.2f} times")
+milliseconds = {"2_horovod": [], "3_dali": []}
+for _ in range(session.turns):
+    for rung, turns in milliseconds.items():
+        found = workshop.ladder.climb(
+            rung, ranks=ranks, own=rung == "3_dali",  # your train.py is past rung 2
+            image_size=session.image_size, batch_size=session.batch_size,
+            steps=session.steps, workers=max(1, cores // ranks),
+        )  # fmt: skip
+        parts = ("input", "compute", "communication")
+        turns.append([found.get(f"{part}_ms", 0) for part in parts])
+before, after = (np.array(turns) for turns in milliseconds.values())
+if after.any():
+    gains = before.sum(axis=1) / after.sum(axis=1)
+    room = np.median(before.sum(axis=1) / before[:, 1:].sum(axis=1))
+    print(f"Horovod's headroom: {room:.2f} times; DALI's speed-up:", end=" ")
+    print(f"{np.median(gains):.2f} times ({gains.min():.2f} to {gains.max():.2f})")
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -538,7 +541,7 @@ if DALI:
     )
 
 # %% [markdown]
-# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. One short run of each, without turns, may even show it slower: machine speed varies, and decoding competes with the computation for the cores.
+# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. It can even be slower, because decoding competes with the computation for the cores.
 #
 # ## Key takeaways
 #
