@@ -478,7 +478,8 @@ print(f"p99 is {p99 / p50:.1f} times p50; the mean is {latency.mean():.1f} ms.")
 #
 # ```bash
 # python benchmark.py -n 1 -b 1,2,4,8,16,32,64,96,128,192,208 --dtype float16 \
-#   -o inferbenchmark_report_fp16.json --data-root <path to imagenet> -i 200 -e 12 -w 4 --only-inference
+#   -o inferbenchmark_report_fp16.json --data-root <path to imagenet> \
+#   -i 200 -e 12 -w 4 --only-inference
 # ```
 
 # %%

@@ -293,10 +293,12 @@ print(f"one worker, batch {big}: switching to real images changes the rate by {-
 # | 8 | 10263.2 | 7.11 | 2957.4 | 7.39 | 3.47 |
 #
 # ```bash
-# python benchmark.py -n 1,4,8 -b 208 --dtype float16 -o benchmark_report_fp16.json \
-#   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 25600
-# python benchmark.py -n 1,4,8 -b 96 --dtype float32 -o benchmark_report_fp32.json \
-#   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 12800
+# python benchmark.py -n 1,4,8 -b 208 --dtype float16 \
+#   -o benchmark_report_fp16.json --data-root <path to imagenet> \
+#   -i 100 -e 12 -w 4 --num-examples 25600
+# python benchmark.py -n 1,4,8 -b 96 --dtype float32 \
+#   -o benchmark_report_fp32.json --data-root <path to imagenet> \
+#   -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
 # **These runs did not use Horovod** but one process for all GPUs, with MXNet's kvstore `device`.
