@@ -24,7 +24,7 @@ PLATFORMS = {
     "macOS": {"sys_platform": "darwin", "platform_machine": "arm64"},
     "Windows": {"sys_platform": "win32", "platform_machine": "AMD64"},
 }
-IMPORTED_AS = {  # where the module is not called like its distribution
+IMPORTED_AS = {  # modules whose names differ from their packages'
     "import-linter": "importlinter",
     "nvidia-dali-cuda110": "nvidia.dali",
     "nvidia-ml-py": "pynvml",

@@ -166,7 +166,7 @@ def test_a_cuda_framework_or_a_container_is_kept(
     plan = setup(repository, tmp_path / "base", "--plan", "--venv", venv, **env).stdout
     assert ("--without-pip" in plan) == kept
     assert ("kept: torch==2.6.0a0+nv25.2" in plan and "kept: sympy==1.13" in plan) == kept
-    assert "tensorflow-cpu==" in plan  # beside a PyTorch for CUDA, too
+    assert "tensorflow-cpu==" in plan  # next to a PyTorch for CUDA, too
     assert "horovod_wheel.py" in plan
 
 

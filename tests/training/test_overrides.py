@@ -155,7 +155,7 @@ def test_a_bad_override_is_refused_in_one_line(
     assert problem in ended.error and f"--override {override}" in ended.error
 
 
-def test_sigterm_during_its_import_gives_143(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
+def test_sigterm_during_import_gives_143(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import os\nos.kill(os.getpid(), 15)\n" + GOOD)
     flags = ("--data-root", photos.root, *TINY, "--override", "schedule=mine.py:schedule")
     assert run_cli("train", *flags).returncode == 143

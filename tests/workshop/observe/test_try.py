@@ -256,17 +256,17 @@ def test_random_crops_do_not_hide_who_reads_what(
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    "line, said",
-    [("label = 1/0", "ZeroDivisionError"), ("raise SystemExit('bad')", "rank 0 | bad")],
-)
-def test_a_script_that_fails_shows_why(tmp_path: Path, line: str, said: str) -> None:
+@pytest.mark.parametrize("code, said", [
+    ("dist.init_process_group('gloo')\nlabel = 1/0", ["label = 1/0", "ZeroDivisionError"]),
+    ("raise SystemExit('no images')", [" | no images"]),
+])  # fmt: skip
+def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str]) -> None:
     path = tmp_path / "broken.py"
-    path.write_text(f"import torch.distributed as dist\ndist.init_process_group('gloo')\n{line}")
+    path.write_text(f"import torch.distributed as dist\n{code}")
     command = [sys.executable, "-m", "rn50", "workshop", "try", str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert all(text in done.stderr for text in said), done.stderr
     assert done.stderr.rstrip().endswith("error: broken.py failed on 2 ranks")
     assert done.stdout == ""
 
