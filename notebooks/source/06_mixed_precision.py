@@ -530,7 +530,7 @@ for n in (1, 4, 8):
         key = f"published.v100.{n}gpu.{precision}"
         top1, hours = (session.results[f"{key}.{what}"].value for what in ("top1", "hours"))
         print(f"{n} V100, {precision}: {top1:.3f}% top-1 on ImageNet after {hours:4.1f} h")
-seeds = {  # 0 to 9: rn50 run --preset roadsigns --dtype DTYPE --seed N
+seeds = {  # recorded, 0 to 9: rn50 run --preset roadsigns --dtype DTYPE --seed N
     "float32": [87.5, 87.42, 86.75, 86.58, 88.0, 87.75, 88.33, 88.25, 87.25, 85.75],
     "bfloat16": [87.83, 87.67, 84.58, 85.0, 87.58, 88.83, 85.75, 85.0, 87.5, 86.67],
 }

@@ -93,7 +93,7 @@ print(f"My ResNet-50 trains at {max(rates):.1f} images per second!")
 #
 # In a fresh process, the first steps are slow because they allocate memory and choose kernels. On a GPU, `step` returns as soon as the work is queued. So leave out the first steps, and call `torch.cuda.synchronize()` before you read the clock.
 #
-# The script below synchronises. It runs in one process or, under `torchrun`, in several, where it also times the all-reduce alone. It reports *every* step's time, so you can see the warm-up.
+# The script below synchronises. It runs in one process or, under `torchrun`, in several; then it also times the all-reduce alone. It reports *every* step's time, so you can see the warm-up.
 
 # %%
 # %%writefile {session.folder}/bench.py
