@@ -11,9 +11,10 @@ Both libraries use the same names for ResNet-18, 34, 50, 101 and 152, and normal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,33 +26,48 @@ from rn50lib.files import make_folder
 from rn50lib.recipe import REFERENCE, val_resize
 from rn50lib.resnet import STAGES, Network, resnet
 
+if TYPE_CHECKING:
+    from rn50.state_dict import Weights
+
 IMAGENET_CLASSES = 1000
+# encoders whose fc is a projection even if it is one layer (MoCo v1)
+PROJECTING = re.compile(r"\b(?:encoder_[qk]|base_encoder|momentum_encoder)\.")
 
 
-def network_of(arrays: Mapping[str, np.ndarray], file: Path) -> Network:
-    """Return the ResNet of these arrays, by their names. Raises UserError for anything else."""
+def network_of(weights: Weights, file: Path, classes: int | None) -> Network:
+    """Return the ResNet of these arrays, by their names, with `classes` or the file's.
+
+    Raises UserError for anything else, and if the file has no classifier and `classes` is None.
+    """
+    from rn50.state_dict import shortened
+
+    arrays = weights.arrays
     blocks = [{n.split(".")[1] for n in arrays if n.startswith(f"layer{s}.")} for s in range(1, 5)]
     kind = "bottleneck" if "layer1.0.conv3.weight" in arrays else "basic"
     found = (kind, tuple(len(names) for names in blocks))
-    for depth, known in STAGES.items():
-        if known == found and arrays.get("fc.weight", np.empty(0)).ndim == 2:
-            return resnet(depth, len(arrays["fc.weight"]))
-    counts = "-".join(map(str, found[1]))
-    raise UserError(
-        f"{file} is not a ResNet-18, 34, 50, 101 or 152 with its last layer fc: it has stages of"
-        f" {counts} {kind} blocks and, among {len(arrays)} arrays, {shortened(sorted(arrays))}"
-    )
-
-
-def shortened(names: list[str]) -> str:
-    """Return the first three of these names, and the number of the others."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (", ".join(names[:3]) or "none") + more
+    depth = next((depth for depth, known in STAGES.items() if known == found), None)
+    if depth is None:
+        counts = "-".join(map(str, found[1]))
+        raise UserError(
+            f"{file} is not a ResNet-18, 34, 50, 101 or 152: it has stages of {counts} {kind}"
+            f" blocks and, among {len(arrays)} arrays, {shortened(sorted(arrays))}"
+        )
+    head = {name: array.shape for name, array in arrays.items() if name.startswith("fc.")}
+    projection = PROJECTING.search(weights.prefix) or len(head.get("fc.weight", ())) != 2
+    if classes is None and projection:
+        shapes = shortened([f"{name} {shape}" for name, shape in sorted(head.items())])
+        why = " (the projection of self-supervised training)" if head else ""
+        raise UserError(
+            f"{file} has no classifier as its last layer fc: found {shapes}{why}, expected"
+            " fc.weight (classes, features) and fc.bias; pass --num-classes N for an untrained last"
+            " layer, and train it with `rn50 run --init-from`"
+        )
+    return resnet(depth, classes or len(arrays["fc.weight"]))
 
 
 def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[str, np.ndarray]:
     """Return the arrays under our names. Raises one UserError for all that do not match."""
-    from rn50.state_dict import name_there
+    from rn50.state_dict import name_there, shortened
 
     shapes = {name_there(name): shape for name, shape in net.arrays().items()}
     problems = {
@@ -69,18 +85,30 @@ def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[
     return {name: arrays[name_there(name)] for name in net.arrays()}
 
 
-def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Network:
+def import_weights(
+    file: Path,
+    prefix: str,
+    scored: Mapping[str, Any],
+    choice: str | None = None,
+    classes: int | None = None,
+) -> Network:
     """Write the checkpoint of epoch 0 under `prefix`; `scored` has the settings of its validation.
 
-    Raises UserError for any other file, and if there are checkpoints already.
+    `choice` names the weights to take if there are several. With `classes` the last layer is
+    replaced by an untrained one. Prints what was taken and what was left out. Raises UserError for
+    any other file, and if there are checkpoints already.
     """
-    from rn50.state_dict import read
+    from rn50.state_dict import named, read, shortened
 
     output = checkpoint.path(prefix, 0)
     if checkpoint.positions(prefix) or checkpoint.symbol_path(prefix).exists():
         raise UserError(f"--output {prefix}: checkpoints are there already; give another prefix")
-    arrays = read(file)
-    net = network_of(arrays, file)
+    weights = read(file, choice)
+    net = network_of(weights, file, classes)
+    arrays = weights.arrays
+    if classes is not None:
+        arrays = {name: array for name, array in arrays.items() if not name.startswith("fc.")}
+        arrays |= {n: a for n, a in net.initial_arrays().items() if n.startswith("fc.")}
     arrays = renamed(arrays, net, file)
     make_folder(output.absolute().parent, f"--output {prefix}")
     identity = {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
@@ -90,6 +118,14 @@ def import_weights(file: Path, prefix: str, scored: Mapping[str, Any]) -> Networ
         scored["data_root"] = IMAGENET_ROOT
     checkpoint.save(prefix, Checkpoint(0, arrays, identity, dict(scored), metrics={}))
     checkpoint.write_symbol(prefix, net)
+    if weights.prefix:
+        others = ", ".join(map(named, weights.others))
+        more = f"; --weights selects one of the others: {others}" if others else ""
+        print(f"Imported {named(weights.prefix)}{more}.")
+    if weights.left_out:
+        print(f"Left out {len(weights.left_out)} arrays: {shortened(weights.left_out)}.")
+    if classes is not None:
+        print("The last layer is untrained: train it with `rn50 run --init-from`.")
     return net
 
 
@@ -110,11 +146,20 @@ def main(argv: list[str]) -> int:
         help="shorter side of an image before the crop (default: size x 256 / 224; torchvision's"
         " IMAGENET1K_V2 weights: 232)",
     )  # fmt: skip
+    parser.add_argument(
+        "--weights", metavar="NAME",
+        help="which to take if the file has several: ema, model, or a part of their keys such as"
+        " encoder_k (default: averaged weights, if the file has them)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--num-classes", type=converter(positive),
+        help="replace the last layer by an untrained one for this number of classes",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     resize = args.val_resize or val_resize(args.image_shape)
     if resize < args.image_shape:
         parser.error(f"--val-resize {resize} is smaller than --image-shape {args.image_shape}")
     scored = {"image_shape": args.image_shape, "val_resize": resize}
-    net = import_weights(args.file, args.output, scored)
+    net = import_weights(args.file, args.output, scored, args.weights, args.num_classes)
     print(f"{net.name} {net.version}, {net.num_classes} classes: {checkpoint.path(args.output, 0)}")
     return 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import pickle
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +18,12 @@ from torch import Tensor
 from rn50lib.errors import UserError
 from rn50lib.torch.model import PARTS
 
-WRAPPERS = ("state_dict", "model", "model_state_dict")  # where a training's file has the weights
-PREFIXES = ("module.", "_orig_mod.")  # of a model in DDP, of a compiled one
+# parts of key prefixes: of averaged weights, of the averaged encoder of self-supervised training,
+# and of wrappers that may stand anywhere in a key
+EMA = re.compile(r"(?:^|_)(?:ema|swa)(?:_|$)|^teacher")
+MOMENTUM = re.compile(r"^(?:encoder_k|momentum_|target)")
+WITHIN = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+FIRST = "layer1.0.conv1.weight"  # each of these ResNets has it
 COUNTER = "num_batches_tracked"  # of a batch norm: nothing depends on it
 
 
@@ -28,8 +35,23 @@ def name_there(name: str) -> str:
     return f"{owner.replace('downsample_bn', 'downsample.1')}.{PARTS.get(part, part)}"
 
 
-def read(file: Path) -> dict[str, np.ndarray]:
-    """Return the float32 arrays of a file by torchvision's names. Raises UserError."""
+@dataclass(frozen=True)
+class Weights:
+    """A network's arrays, their key prefix, the file's other networks, and keys of none."""
+
+    arrays: dict[str, np.ndarray]
+    prefix: str
+    others: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def read(file: Path, choice: str | None = None) -> Weights:
+    """Return the float32 arrays of a network in a file by torchvision's names.
+
+    Nested dictionaries and key prefixes of every kind are removed. `choice` is "ema", "model" or
+    part of a prefix; without it, EMA weights are taken before others, and the encoder that learns
+    before its moving average. Raises UserError.
+    """
     try:
         if file.suffix == ".safetensors":
             found: object = load_file(file)
@@ -46,28 +68,71 @@ def read(file: Path) -> dict[str, np.ndarray]:
     except Exception as error:  # zip, pickle and safetensors each have their own errors
         why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"{file} is damaged, or holds no weights: {why}") from error
-    found = unwrapped(found)
-    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
-        raise UserError(f"{file} holds no state dict: names, and a tensor for each")
-    return {
-        name: tensor.detach().float().contiguous().numpy()
-        for name, tensor in found.items()
-        if not name.endswith(COUNTER)
+    tensors = {
+        WITHIN.sub("", name): tensor for name, tensor in leaves(found) if isinstance(tensor, Tensor)
     }
+    if not tensors:
+        raise UserError(f"{file} holds no state dict: expected names, and a tensor for each")
+    networks = [name.removesuffix(FIRST) for name in tensors if f".{name}".endswith(f".{FIRST}")]
+    if not networks:
+        raise UserError(
+            f"{file} holds no ResNet of torchvision or timm: found the keys"
+            f" {shortened(sorted(tensors))}, expected conv1.weight, {FIRST} and so on, with or"
+            " without a prefix"
+        )
+    prefix = chosen(networks, choice, file)
+    others = tuple(name for name in networks if name != prefix)
+    nested = tuple(name for name in others if name.startswith(prefix))
+    arrays = {
+        name.removeprefix(prefix): tensor.detach().float().contiguous().numpy()
+        for name, tensor in tensors.items()
+        if name.startswith(prefix) and not name.startswith(nested) and not name.endswith(COUNTER)
+    }
+    left_out = tuple(name for name in tensors if not name.startswith(tuple(networks)))
+    return Weights(arrays, prefix, others, left_out)
 
 
-def unwrapped(found: object) -> object:
-    """Return the state dict in a training script's file, without prefixes of DDP and compile."""
-    while isinstance(found, dict):
-        inner = next((found[w] for w in WRAPPERS if isinstance(found.get(w), dict)), None)
-        prefix = next((p for p in PREFIXES if all(str(k).startswith(p) for k in found)), "")
-        if inner is not None:
-            found = inner
-        elif prefix and found:
-            found = {str(name).removeprefix(prefix): tensor for name, tensor in found.items()}
-        else:
-            break
-    return found
+def leaves(found: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested dictionaries, by their keys joined with dots."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, found
+
+
+def chosen(prefixes: list[str], choice: str | None, file: Path) -> str:
+    """Return the prefix of the network to take. Raises UserError if it is not clear which."""
+    kinds: dict[str, list[str]] = {"ema": [], "model": [], "momentum": []}
+    for prefix in prefixes:
+        parts = prefix.split(".")
+        ema, momentum = any(map(EMA.search, parts)), any(map(MOMENTUM.search, parts))
+        kinds["ema" if ema else "momentum" if momentum else "model"].append(prefix)
+    if choice == "ema":
+        fitting = kinds["ema"] or kinds["momentum"]
+    elif choice in (None, "model"):
+        fitting = kinds["model"] if choice else next(filter(None, kinds.values()))
+    else:
+        fitting = [prefix for prefix in prefixes if f".{choice}." in f".{prefix}"]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(named(prefix) for prefix in fitting or prefixes)
+    if not fitting:
+        raise UserError(f"--weights {choice}: {file} has no such weights, only {names}")
+    raise UserError(
+        f"{file} holds several networks: {names}; choose one with --weights {named(fitting[0])}"
+    )
+
+
+def named(prefix: str) -> str:
+    """Return a prefix as a user writes it, without its last dot."""
+    return prefix.removesuffix(".") or "the keys without a prefix"
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return the first three of these names, and the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (", ".join(names[:3]) or "none") + more
 
 
 def serialise(arrays: dict[str, np.ndarray], suffix: str) -> bytes:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,19 @@ def test_untested_platforms_are_reported(monkeypatch, system, machine, release, 
     monkeypatch.setattr(platform, "release", lambda: release)
     check = next(check for check in doctor.check_machine() if check.name == "system")
     assert (check.status == "ok") == tried and ("docs/platforms.md" in check.remedy) != tried
+
+
+@pytest.mark.slow
+def test_clone_with_crlf_conversion_is_the_same(repository: Path, tmp_path: Path) -> None:
+    """Git for Windows converts line ends by default, and such a clone may be used in WSL2."""
+    clone = tmp_path / "clone"
+    git = ["git", "clone", "--quiet", "-c", "core.autocrlf=true", repository, clone]
+    subprocess.run(git, check=True, capture_output=True)
+    scripts = [*clone.rglob("*.sh"), clone / ".ci" / "run"]
+    for script in scripts:
+        subprocess.run(["bash", "-n", script], check=True)
+    checked = subprocess.run(
+        [sys.executable, "-m", "rn50", "workshop", "build", "--check"],
+        cwd=clone, env=os.environ | {"PYTHONPATH": str(clone)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,99 @@ def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
     assert float(ended.out.split()[1]) == pytest.approx(right)
 
 
+# --- files of training programs -------------------------------------------------------------------
+
+
+def under(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}{name}": tensor for name, tensor in weights.items()}
+
+
+def averaged(weights: dict[str, Any]) -> dict[str, Any]:
+    """Different weights of the same network: the file's second set."""
+    return {name: tensor + 1 for name, tensor in weights.items()}
+
+
+def inside(weights: dict[str, Any]) -> dict[str, Any]:
+    """torch.compile of each stage, under FSDP."""
+    found = {re.sub(r"^(layer\d)", r"\1._orig_mod", name): t for name, t in weights.items()}
+    return under("_fsdp_wrapped_module.", found)
+
+
+def torchvision_ema(weights: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    ema = {"n_averaged": torch.tensor(9), **under("module.", averaged(weights))}
+    return {"model": under("module.", weights), "model_ema": ema, "epoch": 3}
+
+
+def timm_ema(weights: dict[str, Any]) -> dict[str, Any]:
+    return {"arch": "resnet18", "state_dict": weights, "state_dict_ema": averaged(weights)}
+
+
+def dino(weights: dict[str, Any]) -> dict[str, Any]:
+    return {"student": under("module.", weights), "teacher": under("", averaged(weights))}
+
+
+def moco(weights: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    both = under("module.encoder_q.", weights) | under("module.encoder_k.", averaged(weights))
+    return {"state_dict": both | {"module.queue": torch.zeros(4, 8)}}
+
+
+@pytest.mark.parametrize(
+    ("make", "flags", "ema", "printed"),
+    [
+        *[(lambda w, p=prefix: under(p, w), [], False, "")
+          for prefix in ("model.", "backbone.", "net.module.encoder.")],
+        (inside, [], False, ""),
+        (lambda w: {"ema": {"module": averaged(w), "updates": 9}}, [], True, "ema.module."),
+        (torchvision_ema, [], True, "Imported model_ema.module;"),
+        (timm_ema, ["--weights", "model"], False, "Imported state_dict;"),
+        (timm_ema, ["--weights", "ema"], True, "Imported state_dict_ema;"),
+        (dino, [], True, "Imported teacher;"),
+        (dino, ["--weights", "student"], False, "Imported student.module;"),
+        (moco, ["--num-classes", "7"], False, "arrays: state_dict.module.queue"),
+        (moco, ["--num-classes", "7", "--weights", "ema"], True, "encoder_k"),
+    ],
+)  # fmt: skip
+def test_prefixes_and_several_networks(
+    rn50: Run, tmp_path: Path, make: Any, flags: list[str], ema: bool, printed: str
+) -> None:
+    import torch
+
+    arrays = busy_arrays(resnet(18, 4))
+    weights = theirs(arrays)
+    torch.save(make(weights), "m.pth")
+    ended = rn50("import", "timm", "m.pth", "-o", "m", *flags)
+    assert ended.status == 0, ended.err
+    assert printed in ended.out
+    held = checkpoint.load(tmp_path / "m", 0).arrays
+    for name in ("conv1.weight", "layer3.1.bn2.gamma", "layer4.0.downsample.weight"):
+        assert np.array_equal(held[name], arrays[name] + ema), name
+    assert len(held["fc.weight"]) == (7 if "--num-classes" in flags else 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "flags", "words"),
+    [
+        (moco, [], ["projection", "found fc.bias (4,), fc.weight (4, 512)", "--num-classes N"]),
+        (lambda w: {"state_dict": w, "best": w}, [], ["state_dict, best", "--weights state_dict"]),
+        (lambda w: w, ["--weights", "ema"], ["--weights ema", "no such weights"]),
+        (timm_ema, ["--weights", "raw"], ["--weights raw", "state_dict, state_dict_ema"]),
+    ],
+)
+def test_unclear_choice_is_refused(
+    rn50: Run, tmp_path: Path, make: Any, flags: list[str], words: list[str]
+) -> None:
+    import torch
+
+    torch.save(make(theirs(busy_arrays(resnet(18, 4)))), "m.pth")
+    error = rn50("import", "torchvision", "m.pth", "-o", "m", *flags).error
+    assert "m.pth" in error and all(word in error for word in words), error
+    assert [file.name for file in tmp_path.glob("m*")] == ["m.pth"]
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -164,13 +258,20 @@ def shorten(weights: dict[str, Any]) -> None:
     weights["layer4.1.bn2.bias"] = weights["layer4.1.bn2.bias"][:100]
 
 
+def move(weights: dict[str, Any]) -> None:  # other names for the layers
+    for name in [name for name in weights if name.startswith(("layer", "conv", "bn"))]:
+        weights[f"stem.{name}"] = weights.pop(name)
+        weights[f"stem.{name.replace('layer', 'stage')}"] = weights.pop(f"stem.{name}")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (rename, ["resnet18", "missing: conv1.weight", "not part of it: conv1.0.weight"]),
         (shorten, ["layer4.1.bn2.bias (100,) instead of (512,)"]),
-        (lambda weights: weights.pop("fc.weight"), ["its last layer fc"]),
-        (lambda weights: weights.update(note="a text"), ["no state dict"]),
+        (lambda weights: weights.pop("fc.weight"), ["its last layer fc", "--num-classes"]),
+        (lambda weights: [weights.pop(name) for name in list(weights)], ["no state dict"]),
+        (move, ["found the keys fc.bias, fc.weight, stem.bn1.bias", "expected conv1.weight"]),
     ],
 )
 def test_different_network_is_refused(rn50: Run, tmp_path: Path, change: Any, words: Any) -> None:
