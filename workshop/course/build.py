@@ -7,6 +7,7 @@ on every machine: cell ids come from the content, and outputs and tool versions 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,24 @@ def build(root: Path, master: Path, solved: bool = False) -> str:
         key = hashlib.sha256(f"{text}\n{count}".encode()).hexdigest()[:12]
         book.cells.append(new(cell["source"], id=key, metadata=metadata))
     return str(nbformat.writes(book, version=4)) + "\n"
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """Return a notebook's content, with or without byte order mark. Raises ValueError and others.
+
+    It accepts UTF-8, UTF-16 and Windows-1252, and upgrades versions before nbformat 4.
+    """
+    import nbformat
+
+    try:
+        book = json.loads(data)
+    except UnicodeDecodeError:
+        book = json.loads(data.decode("cp1252", "replace"))
+    if not isinstance(book, dict) or not {"cells", "worksheets"} & set(book):
+        raise ValueError("it is no notebook")
+    if "cells" not in book:
+        book = nbformat.convert(nbformat.from_dict(book), 4)
+    return book
 
 
 def is_built(root: Path, master: Path) -> bool:

@@ -1,7 +1,8 @@
 """`rn50 workshop grade DIR`: run a class's answers in fresh notebooks; write a CSV and a page.
 
-DIR has one entry per learner, named after the learner: a folder, a zip or a notebook. Only answer
-cells count, and what the learner defined in additional cells. An answer can forge its result.
+DIR has one entry per learner, named after the learner: a folder, a zip or a notebook, read by
+`uploads`. Only answer cells count, and what the learner defined in additional cells. An answer can
+forge its result.
 `python -m workshop.course.grade SECONDS GIB` runs one notebook.
 """
 
@@ -12,6 +13,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -19,24 +21,19 @@ import sys
 import tempfile
 import time
 import uuid
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from workshop import output, paths, processes
 from workshop.checks import engine, table
-from workshop.course import build, pages, run
+from workshop.course import build, pages, run, uploads
 from workshop.course.nbgrader import POINTS
+from workshop.course.uploads import MAX_FILE, Cell, clean, code_cells
 
-Cell = dict[str, Any]
-MAX_FILE = 40 * 2**20  # bytes of a notebook
-MAX_FILES = 200  # notebooks of an upload, and entries of a zip
 START_S = 120  # for the kernel and the imports of a notebook, in addition to its exercises
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # environment variables
 BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL"
@@ -84,12 +81,18 @@ def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
     Raises UserError if there is nothing to grade or a file cannot be written.
     """
     root = paths.need_checkout()
-    fresh = {path.stem[:4]: code_cells(build.build(root, path).encode())
+    fresh = {path.stem: code_cells(build.build(root, path).encode())
              for path in build.masters(root) if build.is_exercise(path)}  # fmt: skip
-    learners = [read_upload(path) for path in sorted(folder.glob("[!.]*"))]
+    names, fresh = set(fresh), {name[:4]: cells for name, cells in fresh.items()}
+    learners = learners_of(folder, fresh, names)
     if not learners or root.is_relative_to(folder):
         raise UserError(f"{folder}: name a folder that holds the uploads and nothing else")
+    hidden = [path.name for path in sorted(folder.glob(".*"))]
     print(settings, flush=True)
+    for who, note in [(one.name, note) for one in learners for note in one.notes]:
+        print(f"{who}: {note}")
+    if hidden:
+        print(clean(f"{folder}: left out: hidden ({len(hidden)}: {uploads.listed(hidden)})"))
     begin = time.time()
     work = [(one, key) for one in learners for key in sorted(one.cells)]
     pasted = [paste(fresh[key], one.cells[key]) for one, key in work]
@@ -115,70 +118,21 @@ def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
         csv.writer(file).writerows(rows)
 
 
-def read_upload(path: Path) -> Learner:
-    """Return the exercise notebooks of one learner; whatever is wrong with them is a note."""
-    one = Learner(clean(path.stem.removeprefix("rn50-")))
-    for where, data in islice(notebooks(path, one.notes), MAX_FILES):
-        with noted(one.notes, where):
-            cells = code_cells(data)
-            key = next((cell["exercise"][:4] for cell in cells if cell["exercise"]), "")
-            if not key:
-                one.notes.append(f"{clean(where)} is not an exercise notebook of this course")
-            elif key in one.cells:
-                one.notes.append(f"{clean(where)} was ignored: it is a second {key}")
-            else:
-                one.cells[key] = cells
-    if not one.cells:
-        one.notes.append("no exercise notebook was found")
-    return one
+def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) -> list[Learner]:
+    """Return the learners of the uploads in a folder. Two uploads of one name keep their suffix."""
+    entries = sorted(folder.glob("[!.]*"))
+    called = [learner_name(path) for path in entries]
+    return [
+        Learner(name if called.count(name) == 1 else clean(path.name), work.cells, work.notes)
+        for path, name in zip(entries, called, strict=True)
+        for work in [uploads.read(path, fresh, names)]
+    ]
 
 
-def notebooks(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the notebooks in a folder, a zip or a file. Nothing is unpacked to the disk."""
-    with noted(notes, path.name):
-        if path.is_symlink():
-            raise ValueError("it is a link")
-        if path.is_dir():
-            for inner in sorted(path.glob("[!.]*")):
-                yield from notebooks(inner, notes)
-        elif path.suffix.lower() == ".ipynb" and path.is_file():
-            with path.open("rb") as stream:
-                yield path.name, stream.read(MAX_FILE + 1)
-        elif path.suffix.lower() == ".zip" and path.is_file():
-            with zipfile.ZipFile(path) as opened:
-                for info in opened.infolist()[:MAX_FILES]:
-                    if info.filename.endswith(".ipynb") and "__MACOSX" not in info.filename:
-                        with noted(notes, info.filename), opened.open(info) as stream:
-                            yield info.filename, stream.read(MAX_FILE + 1)
-
-
-@contextlib.contextmanager
-def noted(notes: list[str], where: str) -> Iterator[None]:
-    """Turn any error into a note, so that one upload cannot stop the others."""
-    try:
-        yield
-    except Exception as problem:
-        notes.append(clean(f"{where} cannot be read: {problem or type(problem).__name__}"))
-
-
-def code_cells(data: bytes) -> list[Cell]:
-    """Return kind, exercise and source of the code cells. Raises an exception for anything else."""
-    if len(data) > MAX_FILE:
-        raise ValueError(f"it is larger than {MAX_FILE // 2**20} MiB")
-    found = []
-    for cell in json.loads(data)["cells"]:
-        if cell["cell_type"] == "code":
-            kind, exercise = (*cell.get("metadata", {}).get("tags", ()), "", "")[:2]
-            if kind not in ("answer", "check") or exercise not in NOTHING:
-                kind = exercise = ""
-            source = "".join(cell["source"]).encode("utf-8", "replace").decode()
-            found.append({"kind": kind, "exercise": exercise, "source": source})
-    return found
-
-
-def clean(text: str) -> str:
-    """Return text from a learner on one line, without characters that cannot be written."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text[:300]).split())
+def learner_name(path: Path) -> str:
+    """Return the learner that an entry is named after, without what `submit` and Moodle add."""
+    name = path.name if path.is_dir() else path.stem
+    return clean(re.sub(r"_\d+_assignsubmission_\w+$", "", name.removeprefix("rn50-")))
 
 
 def paste(fresh: list[Cell], cells: list[Cell]) -> list[Cell]:
@@ -197,9 +151,13 @@ def paste(fresh: list[Cell], cells: list[Cell]) -> list[Cell]:
 
 def definitions(source: str) -> str:
     """Return the imports, definitions and assignments of a cell, without calls of `workshop`."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    plain = re.sub(r"\A\s*%%(time|timeit|capture)\b.*", "", source)
     try:
+        code = TransformerManager().transform_cell(plain)  # lines such as %matplotlib inline
         return "\n".join(
-            ast.unparse(node) for node in ast.parse(source).body if isinstance(node, DEFINITION)
+            ast.unparse(node) for node in ast.parse(code).body if isinstance(node, DEFINITION)
             or isinstance(node, ast.Assign | ast.AnnAssign) and "workshop." not in ast.unparse(node)
         )  # fmt: skip
     except (SyntaxError, ValueError, RecursionError, MemoryError):
