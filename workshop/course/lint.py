@@ -53,12 +53,7 @@ def lint(root: Path) -> list[str]:
 
 def lint_notebook(path: Path) -> list[str]:
     """Check the cells of any notebook; return a line for each error. Raises UserError."""
-    import nbformat
-
-    try:
-        cells = nbformat.read(path, as_version=4).cells
-    except (OSError, ValueError) as problem:
-        raise UserError(f"{path} cannot be read as a notebook: {problem}") from None
+    cells = build.read_notebook(path).cells
     return [f"{path}: cell {number}: {line}" for number, cell in enumerate(cells, 1)
             for line in check_cell({**cell, "tags": cell.metadata.get("tags", [])})]  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import Any
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from workshop.checks import ask, engine, records, table
-from workshop.course import build, solutions
+from workshop.course import build, lint, solutions
 from workshop.errors import show_user_errors_plainly
 
 ASSIGNMENT = "rn50"
@@ -38,9 +38,15 @@ def export(root: Path, folder: Path) -> None:
 
 
 def notebook(root: Path, master: Path) -> dict[str, Any]:
-    """Return an exercise notebook with nbgrader's metadata and the solutions in it."""
+    """Return an exercise notebook with nbgrader's metadata and the solutions in it.
+
+    Raises UserError if an answer or a check of the master has no tags.
+    """
+    cells = build.read_master(master)
+    if errors := lint.check_tags(cells, master):
+        raise UserError(f"{master}: {'; '.join(errors)}")
     book: dict[str, Any] = json.loads(build.build(root, master))
-    for cell, given in zip(book["cells"], build.read_master(master), strict=False):
+    for cell, given in zip(book["cells"], cells, strict=False):
         kind, name = (*given["tags"], "", "")[:2]
         if kind not in ("answer", "check"):
             continue

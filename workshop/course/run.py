@@ -8,6 +8,7 @@ notebook. A notebook passed only if every code cell was executed without an erro
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,7 @@ def find_notebook(name: str) -> Path:
 
 def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
     """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
-    import nbformat
-
-    try:
-        book = nbformat.read(path, as_version=4)
-    except Exception as problem:  # each kind of damage has its own exception
-        raise UserError(f"{path} cannot be read as a notebook: {problem}") from None
+    book = build.read_notebook(path)
     text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
     title = re.search(r"^# (.*)", text, re.M)
     budget = book.metadata.get("rn50", {}).get("ci_seconds") if profile == "ci" else None
@@ -77,29 +73,43 @@ def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | N
         name=path.stem,
         title=title[1] if title else path.stem,
         limit=limit or max(FLOOR_S, 3 * (budget or CPU_S)),
-        parameters=check_parameters(given, known_parameters(book), path.name),
+        parameters=check_parameters(
+            given, known_parameters(book), path.name, known_parameters(book, tagged=False)
+        ),
     )
 
 
-def known_parameters(book: Any) -> dict[str, str]:
-    """Return name and type of each parameter that the tagged cell declares.
+def known_parameters(book: Any, tagged: bool = True) -> dict[str, str]:
+    """Return name and type of each parameter that the tagged cells, or the others, declare.
 
     papermill's own `inspect_notebook` overlooks types such as `int | None`.
     """
-    tagged = [cell.source for cell in book.cells if "parameters" in cell.metadata.get("tags", [])]
-    return {
-        ast.unparse(line.target): ast.unparse(line.annotation)
-        for line in ast.parse("\n".join(tagged)).body
-        if isinstance(line, ast.AnnAssign)
-    }
+    found: dict[str, str] = {}
+    for cell in book.cells:
+        if cell.cell_type == "code" and tagged == ("parameters" in cell.metadata.get("tags", [])):
+            with contextlib.suppress(SyntaxError):  # a cell with %%bash
+                found |= {
+                    ast.unparse(line.target): ast.unparse(line.annotation)
+                    for line in ast.parse(cell.source).body
+                    if isinstance(line, ast.AnnAssign)
+                }
+    return found
 
 
 def check_parameters(
-    given: Mapping[str, str], known: Mapping[str, str], where: str
+    given: Mapping[str, str], known: Mapping[str, str], where: str, untagged: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Convert values to the declared types. Raises UserError for an unknown name."""
+    """Convert values to the declared types. Raises UserError for an unknown name.
+
+    `untagged` has the names that are declared in cells without the tag `parameters`.
+    """
     values: dict[str, Any] = {}
     for name, text in given.items():
+        if name not in known and name in untagged:
+            raise UserError(
+                f"{where}: the cell that declares {name} has no tag `parameters`, so its value"
+                " cannot be set; add the tag, or restore the notebook with `rn50 workshop reset`"
+            )
         if name not in known:
             has = ", ".join(known) or "none"
             raise UserError(f"{where} has no parameter {name!r}: it has {has}")

@@ -28,14 +28,21 @@ def submit(root: Path, learner: str, out: Path | None) -> str:
     if not slug:
         raise UserError(f"--name {learner}: write your name, such as Anna Berg")
     entries: dict[str, str] = {}
-    for master in filter(build.is_exercise, build.masters(root)):
+    masters = list(filter(build.is_exercise, build.masters(root)))
+    for master in masters:
         path, given = build.target(master), nbformat.reads(build.build(root, master), as_version=4)
         if path.exists():
             book = bare(path)
             if sources(book) != sources(given):
                 entries[path.name] = nbformat.writes(book)
+    known = {build.target(master).name for master in masters}
+    others = [path.name for path in sorted((root / "exercises").glob("*.ipynb"))
+              if path.name not in known and ".changed-" not in path.name]  # fmt: skip
+    more = f" Not packed, because of their names: {', '.join(others)}." if others else ""
     if not entries:
         remedy = "work on one, save it in JupyterLab (Ctrl-S), and try again"
+        if others:
+            remedy = f"{', '.join(others)}: rename your work to {min(known)} or the like"
         raise UserError(
             f"nothing to hand in: no exercise in {root / 'exercises'} has changed; {remedy}"
         )
@@ -45,7 +52,7 @@ def submit(root: Path, learner: str, out: Path | None) -> str:
         for name, text in entries.items():
             file.writestr(name, text)
     write_file(path, packed.getvalue())
-    return f"{path}: the work of {learner}: {', '.join(entries)}."
+    return f"{path}: the work of {learner}: {', '.join(entries)}.{more}"
 
 
 def bare(path: Path) -> Any:
@@ -53,14 +60,13 @@ def bare(path: Path) -> Any:
 
     Raises UserError for a file that is not a notebook.
     """
-    import nbformat
     from nbconvert.preprocessors import ClearOutputPreprocessor
 
     try:
-        book = nbformat.read(path, as_version=4)
-    except Exception:  # each kind of damage has its own exception
-        remedy = f"restore it with `rn50 workshop reset {path.stem}`"
-        raise UserError(f"{path} cannot be read as a notebook: {remedy}") from None
+        book = build.read_notebook(path)
+    except UserError as problem:
+        remedy = f"`rn50 workshop reset {path.stem}` restores it and keeps a copy of yours"
+        raise UserError(f"{problem}; {remedy}") from None
     book, _ = ClearOutputPreprocessor().preprocess(book, {})
     book.metadata = {"kernelspec": build.KERNELSPEC}
     return book
@@ -68,4 +74,8 @@ def bare(path: Path) -> Any:
 
 def sources(book: Any) -> list[str]:
     """Return the code of a notebook, cell by cell."""
-    return [cell.source.rstrip() for cell in book.cells if cell.cell_type == "code"]
+    return [
+        cell.source.replace("\r\n", "\n").rstrip()
+        for cell in book.cells
+        if cell.cell_type == "code"
+    ]
