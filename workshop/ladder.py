@@ -17,6 +17,7 @@ from typing import Any
 from rn50 import checks
 from rn50lib import hardware
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 from workshop import expected, output, paths, programs, session
 
 RUNGS = {
@@ -60,9 +61,9 @@ def script(rung: str) -> Path:
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
-    yours, needed = (_used(path.read_text()) for path in (own, finished(rung)))
+    yours, needed = (_used(_text(path)) for path in (own, finished(rung)))
     if yours == needed:
-        print("\n".join([f"Using your script {own}", *_warnings(own.read_text())]))
+        print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
         return own
     lacks, has = (", ".join(sorted(names)) for names in (needed - yours, yours - needed))
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
@@ -74,7 +75,7 @@ def changes(rung: str, before: str) -> None:
     """Show how the finished script of a rung differs from the one before: a folded diff."""
     old, new = (finished(name) for name in (before, rung))
     lines = difflib.unified_diff(
-        old.read_text().splitlines(), new.read_text().splitlines(), old.name, new.name,
+        _text(old).splitlines(), _text(new).splitlines(), old.name, new.name,
         n=1, lineterm="",
     )  # fmt: skip
     text = "\n".join(lines)
@@ -183,6 +184,11 @@ def _before(rung: str, rungs: dict[str, Any]) -> str:
     return max((name for name in rungs if name[0] < rung[0]), default="")
 
 
+def _text(path: Path) -> str:
+    """Return a script's text; only its names matter, so other encodings are no error."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 def _used(text: str) -> set[str]:
     """Return which of the techniques of the rungs a script uses."""
     code = re.sub(r"#.*", "", text)
@@ -223,12 +229,16 @@ def _file() -> Path:
 
 
 def _load(file: Path) -> dict[str, Any]:
+    empty: dict[str, Any] = {"rungs": {}, "predictions": {}}
     if not file.exists():
-        return {"rungs": {}, "predictions": {}}
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+        return empty
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return empty | {name: dict(found[name]) for name in empty}
+    except (ValueError, KeyError, TypeError):
+        print(f"{file} is damaged: the ladder starts again.")
+        return empty
 
 
 def _save(record: dict[str, Any]) -> None:
-    _file().parent.mkdir(parents=True, exist_ok=True)
-    _file().write_text(json.dumps(record, indent=1))
+    write_file(_file(), json.dumps(record, indent=1))

@@ -157,7 +157,8 @@ def recorded(case: Case, out: Path, script: Path) -> Seen:
     Raises compare.Wrong for a script that failed.
     """
     if (out / "failed.txt").exists():
-        error, place = recipes.script_error((out / "failed.txt").read_text(), script)
+        text = (out / "failed.txt").read_text(encoding="utf-8")
+        error, place = recipes.script_error(text, script)
         wrong(f"the script stopped with {error}.",
               place or "Call train(…) in a cell to see the whole error.")  # fmt: skip
     with np.load(out / "seen.npz") as arrays:

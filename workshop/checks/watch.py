@@ -84,7 +84,7 @@ def run(data: str, file: Path, out: Path) -> None:
     try:
         alone.load(file).train(data, str(out))
     except (Exception, SystemExit):
-        (out / "failed.txt").write_text(traceback.format_exc())
+        (out / "failed.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return
     finally:
         seconds = time.perf_counter() - began

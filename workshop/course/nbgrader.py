@@ -83,7 +83,7 @@ def points(exercise: str, answer: Any, worth: float) -> float:
 def no_stderr() -> Iterator[None]:
     """Discard standard error: nbgrader counts any of it, such as a warning, as a failure."""
     kept = os.dup(2)
-    with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
+    with open(os.devnull, "w", encoding="utf-8") as null, contextlib.redirect_stderr(null):
         os.dup2(null.fileno(), 2)
         try:
             yield

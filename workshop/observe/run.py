@@ -57,7 +57,9 @@ def run_ranks(
         copy_folder(folder, work)
         recorder = shutil.copytree(Path(__file__).parent / "recorder", own / "rn50_recorder")
         shutil.copy(launch_env.__file__, recorder)
-        (own / "sitecustomize.py").write_text(SITE.format(alone=launcher == "python"))
+        (own / "sitecustomize.py").write_text(
+            SITE.format(alone=launcher == "python"), encoding="utf-8"
+        )
         env = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "120"} | launch.with_library(dict(os.environ))
         threads = str(max(1, hardware.machine().cores // ranks))
         env |= dict.fromkeys(programs.THREADS, threads) | {
@@ -144,7 +146,9 @@ def follow(group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds
 
 def read(own: Path, work: Path) -> list[dict[str, Any]]:
     """Return the events, without files that are empty (locks) or gone."""
-    events = [json.loads(line) for path in own.glob("*.jsonl") for line in path.open()]
+    events = [
+        json.loads(line) for path in own.glob("*.jsonl") for line in path.open(encoding="utf-8")
+    ]
     for event in events:
         if event["kind"] == "file":
             path = Path(event["path"])
