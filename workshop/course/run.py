@@ -65,7 +65,12 @@ def find_notebook(name: str) -> Path:
 
 def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
     """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
-    book = build.read_notebook(path)
+    import nbformat
+
+    try:  # as papermill will read it
+        book = nbformat.read(path, as_version=4)
+    except Exception as problem:  # each kind of damage has its own exception
+        raise UserError(f"{path} cannot be read as a notebook: {problem}") from None
     text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
     title = re.search(r"^# (.*)", text, re.M)
     budget = book.metadata.get("rn50", {}).get("ci_seconds") if profile == "ci" else None

@@ -184,6 +184,21 @@ def test_submit_says_what_is_missing(course: Path, rn50) -> None:
     assert not list(course.glob("*.zip*"))
 
 
+def test_submit_names_other_notebooks(course: Path, rn50) -> None:
+    """A learner who worked in a copy is told, and a byte order mark or CRLF is no change."""
+    path = course / "exercises" / "ex02_words.ipynb"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n").decode().encode("utf-8-sig"))
+    other = course / "exercises" / "ex01_numbers-Copy1.ipynb"
+    other.write_bytes(path.read_bytes())
+    status, _, err = rn50(course, "workshop", "submit", "--name", "anna")
+    assert status == 2 and other.name in err and "rename" in err and len(err.splitlines()) == 1
+    work_on(course)
+    status, out, err = rn50(course, "workshop", "submit", "--name", "anna")
+    assert status == 0 and other.name in out, err
+    with zipfile.ZipFile(course / "rn50-anna.zip") as opened:
+        assert opened.namelist() == ["ex01_numbers.ipynb"]
+
+
 # --- grade ----------------------------------------------------------------------------------------
 
 LOOP = "def index(shard):\n    while True:\n        pass\n"

@@ -236,6 +236,13 @@ def test_unknown_names_and_wrong_types_are_refused(notebook, name, text, message
         run.prepare(notebook("x", parameters=CELL), {name: text}, "auto", None)
 
 
+def test_missing_tag_of_the_parameters_is_named(rn50, notebook, tmp_path):
+    path = notebook("x", "%%bash -e\ntrue", CELL, "number = 1")
+    status, _, err = rn50(tmp_path, "workshop", "run", path, "-p", "epochs", "1")
+    assert status == 2 and len(err.splitlines()) == 1
+    assert "x.ipynb" in err and "declares epochs" in err and "`parameters`" in err
+
+
 def test_refuses_before_anything_runs(rn50, notebook, tmp_path):
     first = notebook("one", "open('ran', 'w')", parameters=CELL)
     second = notebook("two", "1", parameters='profile: str = "auto"  # the profile')
