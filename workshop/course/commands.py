@@ -17,7 +17,7 @@ from typing import Any
 from rn50.parser import converter, positive
 from rn50lib.config import PROFILES
 from rn50lib.errors import Parser, UserError
-from rn50lib.files import make_folder, write_file
+from rn50lib.files import check_writable, make_folder, write_file
 from workshop import paths
 
 PACKAGES = {"rn50-workbook", "torch", "tensorflow_cpu", "tensorflow", "numpy", "pillow",
@@ -90,6 +90,8 @@ def main(argv: list[str]) -> int:
     end = argv.index("--") if argv[:1] == ["try"] and "--" in argv else len(argv)
     args = parser().parse_args(argv[:end])
     args.argv, args.others = argv, argv[end + 1 :]  # after "--": the script's own arguments
+    if args.verb in ("run", "try", "grade"):  # like Ctrl-C, so that what they started is ended
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     status: int = args.call(args)
     return status
 
@@ -104,8 +106,11 @@ def build_notebooks(args: argparse.Namespace) -> int:
         nbgrader.export(root, args.nbgrader)
         print(f"Next: cd {args.nbgrader} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
     elif args.solutions:
-        for master in filter(build.is_exercise, masters):
-            path = args.solutions / build.target(master).name
+        exercises = filter(build.is_exercise, masters)
+        paths_of = {master: args.solutions / build.target(master).name for master in exercises}
+        if taken := [str(path) for path in paths_of.values() if path.exists()]:
+            raise UserError(f"--solutions {args.solutions}: {taken[0]} exists; name a new folder")
+        for master, path in paths_of.items():
             write_file(path, build.build(root, master, solved=True))
             print(path)
     elif args.check:
@@ -154,7 +159,6 @@ def run_course(args: argparse.Namespace) -> int:
     begin, now = time.monotonic(), datetime.now(timezone.utc)
     out = (args.out or paths.runs_home() / f"{now:%Y%m%dT%H%M%SZ}-course").absolute()
     make_folder(out, f"--out {out}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     trained = training.train(out / "training") if args.train else None
     installed = importlib.metadata.distributions()
     about = {
@@ -214,6 +218,8 @@ def try_script(args: argparse.Namespace) -> int:
     from workshop import headroom, observe
     from workshop.errors import RunFailed
 
+    if args.json:
+        check_writable(args.json, "--json")
     try:
         if args.headroom:
             script = Path(args.script).absolute()
@@ -251,7 +257,6 @@ def submit_work(args: argparse.Namespace) -> int:
 
 def grade_class(args: argparse.Namespace) -> int:
     """Grade the uploads in a folder."""
-    from rn50lib.files import check_writable
     from workshop.course import grade
 
     folder, out = args.folder.absolute(), args.out.absolute()

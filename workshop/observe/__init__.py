@@ -50,6 +50,8 @@ def try_script(
     path = Path(script).absolute()
     if not path.is_file():
         raise UserError(f"no such script: {script}")
+    if path.suffix == ".ipynb":
+        raise UserError(f"{script} is a notebook: `jupyter nbconvert --to script {script}` first")
     launcher = choose_launcher(path) if launcher == "auto" else launcher
     if launcher not in LAUNCHERS:
         raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")

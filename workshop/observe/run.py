@@ -92,7 +92,11 @@ def copy_folder(folder: Path, to: Path) -> None:
         gone, here = LEFT_OUT(where, names), Path(where).resolve()
         for path in (Path(where, name) for name in names):
             around = any(inner.is_relative_to(path.resolve()) for inner in (here, to))
-            if around or not os.access(path, os.R_OK) or (path / "pyvenv.cfg").exists():
+            special = not (path.is_file() or path.is_dir())  # a pipe, a socket, a dangling link
+            if (
+                around or special or not os.access(path, os.R_OK)
+                or (path / "pyvenv.cfg").exists()
+            ):  # fmt: skip
                 gone.add(path.name)
             else:
                 size += path.stat().st_size
@@ -101,7 +105,13 @@ def copy_folder(folder: Path, to: Path) -> None:
             raise UserError(f"{folder} has over {BYTES / 2**30:.0f} GiB to copy: {advice}")
         return gone
 
-    shutil.copytree(folder, to, ignore=left_out)
+    try:
+        shutil.copytree(folder, to, ignore=left_out)
+    except shutil.Error as error:
+        path, _, why = error.args[0][0]
+        raise UserError(f"{path} cannot be copied: {why}; run in a folder without it") from None
+    except OSError as error:
+        raise UserError(f"{folder} cannot be copied to {to}: {error.strerror}") from None
 
 
 def in_copy(word: str, folder: Path, work: Path) -> str:
