@@ -78,7 +78,8 @@ class Learner:
 def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
     """Grade the uploads in `folder`; print each notebook's result and write `out` and its CSV.
 
-    Raises UserError if there is nothing to grade or a file cannot be written.
+    Raises UserError if there is nothing to grade, a file cannot be written, or a notebook could not
+    be run at all, which says nothing about its answers.
     """
     root = paths.need_checkout()
     fresh = {path.stem: code_cells(build.build(root, path).encode())
@@ -96,12 +97,16 @@ def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
     begin = time.time()
     work = [(one, key) for one in learners for key in sorted(one.cells)]
     pasted = [paste(fresh[key], one.cells[key]) for one, key in work]
+    failures: list[str] = []
     with ThreadPoolExecutor(jobs) as pool:
         done = pool.map(run_answers, pasted, [settings] * len(work))
-        for (one, key), results in zip(work, done, strict=True):
+        for (one, key), (results, failure) in zip(work, done, strict=True):
             one.results |= results
             good = sum(result.passed for result in results.values())
             print(f"{one.name}, {key}: {good} of {len(results)} passed", flush=True)
+            if failure:
+                one.notes.append(f"{key} was not graded: {failure}")
+                failures.append(f"{one.name}, {key}: {failure}")
     most = sum(POINTS[item.difficulty] for item in table.EXERCISES)
     page = pages.render(
         "class.html", learners=learners, exercises=table.EXERCISES, most=most, settings=settings,
@@ -116,6 +121,10 @@ def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
         rows.append([texts[0], *points, texts[1]])
     with out.with_suffix(".csv").open("w", encoding="utf-8-sig", newline="") as file:
         csv.writer(file).writerows(rows)
+    if failures:
+        raise UserError(
+            f"{len(failures)} notebooks were not graded ({out} lists them): {failures[0]}"
+        )
 
 
 def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) -> list[Learner]:
@@ -164,8 +173,11 @@ def definitions(source: str) -> str:
         return ""
 
 
-def run_answers(pasted: list[Cell], settings: Settings) -> dict[str, engine.Result]:
-    """Run one learner's notebook in its own process and return the result of each exercise."""
+def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engine.Result], str]:
+    """Run one learner's notebook in its own process.
+
+    Returns the result of each exercise, and why no cell was run, if so.
+    """
     import nbformat
 
     names = [cell["exercise"] for cell in pasted if cell["kind"] == "check"]
@@ -196,13 +208,17 @@ def run_answers(pasted: list[Cell], settings: Settings) -> dict[str, engine.Resu
             process.kill()
             process.wait()
             processes.end(mark)  # a kernel has its own process group
-        if process.returncode == 1:
-            log.seek(0)
-            why += " " + clean(log.read(MAX_FILE).decode("utf-8", "replace")[-200:])
+        log.seek(0)
+        end = clean(log.read(MAX_FILE).decode("utf-8", "replace")[-200:])
+        failure = "" if Path(place, "done.ipynb").exists() else end or why
+        if failure:
+            why = f"not graded: {failure}"
+        elif process.returncode == 1:
+            why += f" {end}"
         found = {name: engine.Result(name, engine.ERROR, why) for name in names}
         with contextlib.suppress(Exception):  # whatever an answer left there
             found |= results(Path(place, "done.ipynb"), names, settings.seconds)
-    return found
+    return found, failure
 
 
 def results(path: Path, names: list[str], seconds: int) -> dict[str, engine.Result]:
@@ -237,8 +253,10 @@ def main(seconds: str, memory: str) -> None:
     """Execute given.ipynb into done.ipynb, which is saved after each cell."""
     import papermill
 
-    resource.setrlimit(resource.RLIMIT_DATA, (int(memory) * 2**30, int(memory) * 2**30))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, 2**30))
+    for kind, limit in (resource.RLIMIT_DATA, int(memory) * 2**30), (resource.RLIMIT_FSIZE, 2**30):
+        hard = resource.getrlimit(kind)[1]  # a limit of the account or container stays
+        limit = min(limit, 2**62 if hard == resource.RLIM_INFINITY else hard)
+        resource.setrlimit(kind, (limit, limit))
     papermill.execute_notebook(
         "given.ipynb", "done.ipynb", kernel_name="python3", progress_bar=False, allow_errors=True,
         start_timeout=START_S, execution_timeout=int(seconds), interrupt_on_timeout=True,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -218,3 +220,26 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "gina.zip").write_bytes(data.replace("Ü".encode(), b"\xff\xfe"))
     right, notes = work(tmp_path / "gina.zip")
     assert not right and "not utf-8" in notes and "gina.zip" in notes
+
+
+def test_notebook_that_could_not_be_run_is_an_error(tmp_path: Path) -> None:
+    """If nothing was run, as in a container without user namespaces, 0 points are no result."""
+    box = tmp_path / "bin" / "bwrap"
+    box.parent.mkdir()
+    box.write_text('#!/bin/sh\nfor last; do :; done\n[ "$last" = true ] || exec ls "no room"\n')
+    box.chmod(0o755)
+    saved(tmp_path / "in" / "anna.ipynb", RIGHT)
+    command = [sys.executable, "-m", "rn50", "workshop", "grade", tmp_path / "in"]
+    env = os.environ | {"PATH": f"{box.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*command, "-o", tmp_path / "class.html"], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "anna, ex01: " in done.stderr and "no room" in done.stderr, done
+    assert "ex01 was not graded: " in (tmp_path / "class.csv").read_text("utf-8-sig")
+
+
+def test_solutions_replace_no_file(rn50, tmp_path: Path) -> None:
+    saved(tmp_path / NAME, BLANK)
+    status, _, err = rn50(ROOT, "workshop", "build", "--solutions", tmp_path)
+    assert status == 2 and NAME in err
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]

@@ -10,12 +10,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import workshop
 from rn50lib.errors import UserError
+from tests.support import leaving_nothing
 from workshop.observe import run, verdict
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -167,11 +169,30 @@ def test_no_write_reaches_the_folder(tmp_path: Path) -> None:
     (here / "large").write_bytes(b"x" * 2**20)
     for name, to in (("loop", "."), ("elsewhere", there), ("to-large", "large"), ("gone", "no")):
         (here / name).symlink_to(to)
+    os.mkfifo(here / "pipe")  # not copied
     path = here / "train.py"
     path.write_text(WRITER)
     before = snapshot(tmp_path)
     workshop.try_script(path, launcher="python", single=False)
     assert snapshot(tmp_path) == before
+
+
+def test_sigterm_ends_the_script(tmp_path: Path) -> None:
+    begun, path = tmp_path / "begun", tmp_path / "slow.py"
+    path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "rn50", "workshop", "try", path, "--launcher", "python"]
+    with leaving_nothing(), subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        limit = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < limit:
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(30) == 130
+
+
+def test_a_notebook_is_no_script(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text("{}")
+    with pytest.raises(UserError, match="train.ipynb is a notebook"):
+        workshop.try_script(tmp_path / "train.ipynb")
 
 
 def test_a_folder_with_too_much_data_is_refused(
