@@ -87,15 +87,15 @@ def find_orientation(data: bytes) -> int:
 
 def _orientation_tag(block: bytes) -> int:
     """Return the orientation in the first directory of an EXIF block (TIFF 6.0, section 2)."""
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
     try:
+        order = {b"II*\0": "<", b"MM\0*": ">"}[block[:4]]
         start = struct.unpack_from(f"{order}I", block, 4)[0]
         for i in range(struct.unpack_from(f"{order}H", block, start)[0]):
             tag, kind, count, value = struct.unpack_from(f"{order}HHI4s", block, start + 2 + 12 * i)
             if tag == 0x0112:
                 value = struct.unpack_from(order + {3: "H", 4: "I"}[kind], value)[0]
                 return value if count == 1 and 1 <= value <= 8 else 1
-    except (struct.error, KeyError, TypeError):  # the block is cut off, or of another form
+    except (struct.error, KeyError):  # the block is cut off, or of another form
         pass
     return 1
 
