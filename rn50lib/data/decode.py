@@ -80,7 +80,8 @@ def find_orientation(data: bytes | memoryview) -> int:
         while at + 8 <= len(data):
             size, kind = struct.unpack_from(">I4s", data, at)
             if kind == b"eXIf":
-                return _orientation_tag(data[at + 8 : at + 8 + size])
+                block = bytes(data[at + 8 : at + 8 + size])
+                return _orientation_tag(block.removeprefix(b"Exif\0\0"))  # of older writers
             at += size + 12
         return 1
     for marker, at in _segments(data):

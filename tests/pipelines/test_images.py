@@ -14,6 +14,7 @@ from PIL import Image, ImageFilter
 
 from rn50lib import recipe
 from rn50lib.data import decode as images
+from tests.support import png_chunk
 
 
 def photograph(width: int, height: int, seed: int = 0) -> bytes:
@@ -80,8 +81,13 @@ DOT = Image.new("RGB", (3, 2))
 
 
 def stored(form: str, block: bytes, before: bytes = b"") -> bytes:
-    """Return an image with an EXIF block; in a JPEG, `before` comes in front of its segment."""
+    """Return an image with an EXIF block; `before` it, or before its segment in a JPEG."""
     buffer = io.BytesIO()
+    if form == "PNG":
+        DOT.save(buffer, form)
+        data = buffer.getvalue()
+        at = data.index(b"IDAT") - 4
+        return data[:at] + png_chunk(b"eXIf", before + block) + data[at:]
     DOT.save(buffer, form, exif=b"Exif\0\0" + block)
     data = buffer.getvalue()
     at = data.find(b"\xff\xe1") if before else 0
@@ -125,7 +131,9 @@ def pillow_orientation(data: bytes) -> int:
     st.sampled_from([b"", b"\xff", b"\xff\xfe\0\4hi", b"\xff\xe1\0\6http"]),
 )
 def test_orientation_is_what_pillow_reads(block: bytes, form: str, before: bytes) -> None:
-    data = stored(form, block, before if form == "JPEG" else b"")
+    if form == "PNG":
+        before = b"Exif\0\0" if before == b"\xff" else b""
+    data = stored(form, block, before)
     assert images.find_orientation(data) == pillow_orientation(data)
 
 

@@ -271,6 +271,7 @@ def test_what_is_not_read_is_named(tmp_path: Path, opener: str, name: str) -> No
     assert str(reason) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_slides_show_the_picture(tmp_path: Path) -> None:
     names = [path.name for path in store(tmp_path, dict(sorted(CASES.items())))]
     tfrecord.main([str(tmp_path), "--schema", "slides", "--quiet"])
