@@ -17,7 +17,6 @@ import fcntl
 import functools
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -273,8 +272,6 @@ def main(argv: list[str] | None = None) -> None:
     if not arguments.pass_through:
         from data_prep.images import reencode
 
-        # Pillow warns of each corrupt EXIF block and the like; the pixels are fine.
-        warnings.filterwarnings("ignore", module=r"PIL\.")
         transform = functools.partial(
             reencode,
             resize=arguments.resize,

@@ -1,34 +1,23 @@
-"""Encoded images: open one, and re-encode it as im2rec does without --pass-through."""
+"""Re-encode images, as im2rec does without --pass-through."""
 
 from __future__ import annotations
 
 import io
-import warnings
 
-from PIL import Image, ImageOps
+from PIL import Image
 
-from rn50lib.data.decode import eight_bits
+from rn50lib.data.decode import decode_image
 
 Image.preinit()  # loads its formats now, not while the first image is timed
 
 
-def open_image(data: bytes) -> Image.Image | None:
-    """Read the header of a JPEG or PNG; None if it is neither, or its header is damaged."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of corrupt EXIF blocks; the pixels are fine
-            return Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-    except Exception:  # Pillow raises many types for damaged images
-        return None
-
-
 def reencode(data: bytes, resize: int = 0, center_crop: bool = False, quality: int = 95) -> bytes:
-    """Return an encoded image as an RGB JPEG. Raises whatever Pillow raises if it is damaged.
+    """Return an encoded image as an upright RGB JPEG. Raises UserError if it is not an image.
 
     ``center_crop`` cuts out the square in the middle; then the shorter side becomes ``resize``
     pixels long (0 keeps the size) and the other is rounded down, as in MXNet.
     """
-    image = eight_bits(_upright(Image.open(io.BytesIO(data)))).convert("RGB")
+    image = decode_image(data, "it")
     width, height = image.size
     if center_crop:
         side = min(width, height)
@@ -42,12 +31,3 @@ def reencode(data: bytes, resize: int = 0, center_crop: bool = False, quality: i
     out = io.BytesIO()
     image.save(out, "JPEG", quality=quality)
     return out.getvalue()
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Rotate the image as its EXIF block says, as OpenCV does; ignore a corrupt block."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # Pillow raises many types here; the pixels are fine without the block
-        image.load()
-        return image

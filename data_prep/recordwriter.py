@@ -160,8 +160,11 @@ class Packer:
         if self.transform is not None:
             try:
                 image = self.transform(image)
-            except Exception as error:  # Pillow raises many types for damaged images
-                self.bad.append((path, f"it does not decode ({error})"))
+            except UserError as error:
+                self.bad.append((path, str(error).partition(";")[0]))
+                return b"", 0
+            except Exception as error:  # such as more pixels per side than a JPEG can have
+                self.bad.append((path, f"it cannot be written as a JPEG ({error})"))
                 return b"", 0
         several = self.pack_label and len(entry.labels) > 1
         payload = pack_header(entry.labels if several else entry.labels[0], entry.key, image)

@@ -11,9 +11,8 @@ from typing import Any, BinaryIO
 
 from PIL import Image, ImageOps
 
-from data_prep.images import open_image
 from data_prep.lists import read_list
-from rn50lib.data.decode import eight_bits
+from rn50lib.data.decode import decode_image, open_image
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader
 from rn50lib.data.source import Source
@@ -156,15 +155,10 @@ def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iter
         else:
             where = f"{reader.path_rec}: record with key {reader.keys[item]}"
             data = reader[item][1]
-        image = open_image(data)
-        if image is None:
-            raise UserError(
-                f"{where}: this is not a readable JPEG or PNG; repair or remove it "
-                "(`python -m data_prep.verify` finds all such images)"
-            )
         if settings["schema"] == "slides":
-            yield _slides_example(image, label, settings["size"], where)
+            yield _slides_example(decode_image(data, where), label, settings["size"])
             continue
+        image = open_image(data, where)
         synset = classes[label]
         yield serialize_example(
             {
@@ -182,12 +176,8 @@ def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iter
         )
 
 
-def _slides_example(image: Image.Image, label: int, size: int, where: str) -> bytes:
+def _slides_example(image: Image.Image, label: int, size: int) -> bytes:
     """Return the slides' features: raw RGB bytes, row by row, and the label as a float from 0."""
-    try:
-        image = eight_bits(image).convert("RGB")
-    except Exception as error:  # Pillow raises many types for damaged images
-        raise UserError(f"{where}: this image does not decode ({error})") from None
     if size:
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     return serialize_example(

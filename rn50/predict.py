@@ -19,10 +19,9 @@ import numpy as np
 from rn50.autoconfig import resolve, stored_values
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
-from rn50lib.data.decode import OVERSAMPLE, crop, open_image
+from rn50lib.data.decode import ImageDecoder
 from rn50lib.errors import UserError
 from rn50lib.files import check_output, replacing
-from rn50lib.recipe import center_crop_box
 
 SHOWN = 3  # classes that a line names
 
@@ -65,11 +64,7 @@ def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
 
 def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
     """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
-    name, size = images.name(i), done.image_shape
-    opened = open_image(images.read(i), name)
-    return crop(
-        opened, center_crop_box(*opened.size, size, done.val_resize), size, name, OVERSAMPLE
-    )
+    return ImageDecoder(images, False, done).decode(0, i)
 
 
 def predict(

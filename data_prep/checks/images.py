@@ -12,10 +12,11 @@ from typing import Any
 
 from PIL import Image
 
-from data_prep.images import open_image
+from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
 from rn50lib.data.recordfile import MappedFile, crc32c
 from rn50lib.data.recordio import HEADER, join, locate, unpack_header
 from rn50lib.data.source import LFS_POINTER
+from rn50lib.errors import UserError
 
 try:
     import simplejpeg
@@ -35,23 +36,27 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
         return [("empty-file", "")]
     if data.startswith(LFS_POINTER):
         return [("lfs-pointer", "")]
-    image = open_image(data)
-    if image is None:
-        return [_not_an_image(data)]
+    try:
+        image = open_image(data, "it")
+    except UserError as error:
+        return [_not_an_image(data, error)]
     is_jpeg = image.format != "PNG"
     misnamed = not is_jpeg and name.lower().endswith((".jpg", ".jpeg"))
     checks = [
         ("png-as-jpeg", misnamed),
-        ("cmyk", image.mode == "CMYK"),
+        ("cmyk", image.mode == "CMYK" and "adobe" in image.info),
+        ("cmyk-plain", image.mode == "CMYK" and "adobe" not in image.info),
+        ("turned", find_orientation(data) != 1),
         ("grey", len(image.getbands()) == 1 and image.mode != "P"),
     ]
     return [(kind, "") for kind, applies in checks if applies] + _decode(data, image, is_jpeg)
 
 
-def _not_an_image(data: bytes) -> Finding:
-    if data.startswith((b"\xff\xd8\xff", b"\x89PNG")):
-        return ("undecodable", "its header is damaged, cut short, or claims a huge size")
-    return ("no-image", f"it starts with {data[:8]!r}")
+def _not_an_image(data: bytes, error: UserError) -> Finding:
+    if not data.startswith((b"\xff\xd8\xff", b"\x89PNG")):
+        return ("no-image", f"it starts with {data[:8]!r}")
+    too_large = TOO_LARGE in str(error)
+    return ("undecodable", str(error) if too_large else "its header is damaged or cut short")
 
 
 def _decode(data: bytes, image: Image.Image, is_jpeg: bool) -> list[Finding]:

@@ -30,6 +30,17 @@ KINDS = {
         "images that may be damaged, by the decoder's warning",
         "look at them; they train, but a part of the image may be wrong",
     ),
+    "turned": Kind(
+        WARNING,
+        "images that their EXIF block turns",
+        "every loader reads them upright but DALI 1, which refuses them: for it, pack them with"
+        " im2rec without --pass-through, or use --loader native",
+    ),
+    "cmyk-plain": Kind(
+        WARNING,
+        "CMYK images without Adobe's marker",
+        "every loader here takes their values for ink; if they look like negatives, convert them",
+    ),
     "cmyk": Kind(NOTE, "CMYK images", "every loader here converts them"),
     "png-as-jpeg": Kind(NOTE, "PNG images named as JPEG", "they are read as PNG"),
     "grey": Kind(NOTE, "grey images", "they are read as colour images"),

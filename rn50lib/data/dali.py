@@ -31,7 +31,13 @@ from rn50lib.hardware import machine
 try:
     from nvidia.dali import fn, tfrecord
 
-    from rn50lib.data.dali_graph import JPEG_ENGINES, ImageSpec, training, validation
+    from rn50lib.data.dali_graph import (
+        JPEG_ENGINES,
+        ImageSpec,
+        refuse_turned,
+        training,
+        validation,
+    )
 except ImportError as error:
     raise UserError(
         f"--loader dali: DALI does not import here ({error}): `make setup` installs it where there"
@@ -81,7 +87,7 @@ class Dali:
             graph.schedule_run()  # the first call fills the queue
             left = steps - graph.prefetch_queue_depth
             for step in range(steps):
-                images, labels = graph.share_outputs()
+                images, labels = refuse_turned(*graph.share_outputs())
                 made = None
                 if step >= start_step:  # earlier batches are made too: they advance DALI's seeds
                     made = self._batch(images, labels, int(valid[step]), gpu is not None)

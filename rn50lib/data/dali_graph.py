@@ -10,18 +10,25 @@ defaults. Normalising is left to the step, which does it on the device.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from nvidia import dali
 from nvidia.dali import fn, math, pipeline_def, types
 
+from rn50lib.data.decode import find_orientation
+from rn50lib.errors import UserError
 from rn50lib.recipe import Augmentation
 
 Read = Callable[[], tuple[Any, Any]]
 """Adds a reader to the graph that is being defined: (encoded image, label as a scalar)."""
 
 JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
+
+TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters
+"""Whether DALI turns images upright, as their EXIF block says: DALI 2 does, DALI 1 cannot."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class ImageSpec:
 
 
 @pipeline_def
-def training(read: Read, spec: ImageSpec) -> tuple[Any, Any]:
+def training(read: Read, spec: ImageSpec) -> tuple[Any, ...]:
     """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
     encoded, label = read()
     crop = {
@@ -51,12 +58,12 @@ def training(read: Read, spec: ImageSpec) -> tuple[Any, Any]:
     }
     mirror = fn.random.coin_flip(probability=spec.augmentation.flip)
     if spec.engine:
-        images = fn.decoders.image(encoded, **decoding(spec, fn.decoders.image, train=True))
+        images = fn.decoders.image(encoded, **decoding(spec, train=True))
         images = fn.random_resized_crop(images, size=spec.pixels, **crop, antialias=True)
         images = fn.flip(images, horizontal=mirror)
     else:
         decode = fn.decoders.image_random_crop
-        images = decode(encoded, **crop, **decoding(spec, decode, train=True))
+        images = decode(encoded, **crop, **decoding(spec, train=True))
         # from right to left where it is mirrored: so the mirror image costs nothing
         left = fn.cast(mirror, dtype=types.FLOAT)
         images = resized(
@@ -66,31 +73,31 @@ def training(read: Read, spec: ImageSpec) -> tuple[Any, Any]:
         most = spec.augmentation.rotate
         angle = fn.random.uniform(range=[-most, most])
         images = fn.rotate(images, angle=angle, keep_size=True, fill_value=0)
-    return delivered(images, label, spec)
+    return delivered(images, label, encoded, spec)
 
 
 @pipeline_def
-def validation(read: Read, spec: ImageSpec) -> tuple[Any, Any]:
+def validation(read: Read, spec: ImageSpec) -> tuple[Any, ...]:
     """Define the middle of each image, as uint8 (pixels, pixels, 3), and its label.
 
     Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
     then crop the centre" gives, and decodes less: see `recipe.center_crop_box`, whose box it is.
     """
     encoded, label = read()
-    shape = fn.peek_image_shape(encoded, dtype=types.INT32, **as_stored(fn.peek_image_shape))
+    shape = fn.peek_image_shape(encoded, dtype=types.INT32)
     height, width = shape[0], shape[1]
     side = center_side(math.min(height, width), spec)
     start = fn.stack((height - side) // 2, (width - side) // 2)
     if spec.engine:
-        images = fn.decoders.image(encoded, **decoding(spec, fn.decoders.image))
+        images = fn.decoders.image(encoded, **decoding(spec))
         first = fn.cast(start, dtype=types.FLOAT)
         images = resized(images, spec, first, first + side)
     else:
         decode = fn.decoders.image_slice
         square = fn.stack(side, side)
-        cut = decode(encoded, start=start, shape=square, axes=[0, 1], **decoding(spec, decode))
+        cut = decode(encoded, start=start, shape=square, axes=[0, 1], **decoding(spec))
         images = resized(cut, spec)
-    return delivered(images, label, spec)
+    return delivered(images, label, encoded, spec)
 
 
 def center_side(shorter: Any, spec: ImageSpec) -> Any:
@@ -116,7 +123,7 @@ def resized(images: Any, spec: ImageSpec, start: Any = None, end: Any = None, **
     return fn.resize(images, **side, **linear, **how)
 
 
-def decoding(spec: ImageSpec, operator: Callable, train: bool = False) -> dict[str, Any]:
+def decoding(spec: ImageSpec, train: bool = False) -> dict[str, Any]:
     """Return how to decode: faster for training, and for validation as in all other loaders.
 
     DALI chooses how many images go to the JPEG engine. Nothing is allocated ahead
@@ -125,19 +132,27 @@ def decoding(spec: ImageSpec, operator: Callable, train: bool = False) -> dict[s
     engine = {} if spec.engine else {"hw_decoder_load": 0.0}
     how = {"device": "mixed" if spec.gpu else "cpu", "output_type": types.RGB}
     how |= {"use_fast_idct": train, "jpeg_fancy_upsampling": not train}
-    return how | engine | as_stored(operator)
+    return how | engine
 
 
-def as_stored(operator: Callable) -> dict[str, Any]:
-    """Return what keeps DALI 2 from turning images as their EXIF block says.
+def delivered(images: Any, label: Any, encoded: Any, spec: ImageSpec) -> tuple[Any, ...]:
+    """Return images and labels (int32) on the device where they were made.
 
-    DALI 1 leaves them as they are in the file, like every other loader here.
+    With DALI 1 also the encoded images, for `refuse_turned`.
     """
-    known = inspect.signature(operator).parameters
-    return {"adjust_orientation": False} if "adjust_orientation" in known else {}
-
-
-def delivered(images: Any, label: Any, spec: ImageSpec) -> tuple[Any, Any]:
-    """Return images and labels (int32) on the device where they were made."""
     label = fn.cast(label, dtype=types.INT32)
-    return images, label.gpu() if spec.gpu else label
+    made = (images, label.gpu() if spec.gpu else label)
+    return made if TURNS else (*made, encoded)
+
+
+def refuse_turned(images: Any, labels: Any, encoded: Iterable[Any] = ()) -> tuple[Any, Any]:
+    """Return images and labels of a batch. Raises UserError that names the first turned image."""
+    for image in encoded:
+        if find_orientation(np.asarray(image).data) != 1:
+            name = image.source_info().replace(" at index ", ": record at offset ")
+            raise UserError(
+                f"{name}: this image is turned by its EXIF block, which DALI {dali.__version__}"
+                " ignores: use --loader native or DALI 2, or pack the images upright with"
+                " `python -m data_prep.im2rec` without --pass-through"
+            )
+    return images, labels

@@ -1,7 +1,9 @@
-"""Decoding an image file to a square of uint8 RGB pixels, with Pillow.
+"""Opening image files: which are read, how they become upright RGB pixels of 8 bits, with Pillow.
 
-Only the crop is resized, and a large JPEG is decoded at a half, a quarter or an eighth of its size
-if the crop is still larger than what is asked for: libjpeg does that in the frequency domain.
+The rules are in docs/imagenet.md. Every reader of images uses this module, or is tested against it
+(`tests/pipelines/test_openers.py`). For a crop, only the crop is resized, and a large JPEG is
+decoded at a half, a quarter or an eighth of its size if the crop is still larger than what is asked
+for: libjpeg does that in the frequency domain.
 """
 
 from __future__ import annotations
@@ -9,11 +11,11 @@ from __future__ import annotations
 import io
 import struct
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageFile
 
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
@@ -25,11 +27,14 @@ from rn50lib.recipe import Box, center_crop_box, rotation
 if TYPE_CHECKING:
     from rn50lib.data.source import Source
 
+FORMATS = ("JPEG", "MPO", "PNG")  # by the content, whatever the name; MPO is a JPEG with more
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS = 2**28  # refuse a decompression bomb, no large photograph
-# a few of ImageNet's files have broken EXIF blocks; their pixels are fine
-warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")
+# of broken EXIF blocks, which a few of ImageNet's files have, and of transparent palettes
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # it is refused
 
 VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
+TOO_LARGE = f"has more than {MAX_PIXELS:,} pixels, the most that is decoded; make it smaller"
 
 OVERSAMPLE = 2
 """How many times the pixels that the network gets are decoded of a validation image, per side: so
@@ -40,52 +45,147 @@ SIZE = struct.Struct(">HHB")  # height, width, components: from a frame's fifth 
 
 def find_frame(data: bytes) -> int | None:
     """Return the place of a JPEG's start of frame (ITU T.81, B.1), None if there is none."""
-    if data[:3] != b"\xff\xd8\xff":
-        return None
-    at, end = 2, len(data)
-    while at + 4 <= end and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # a fill byte
-            at += 1
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return at if at + 10 <= end else None
-        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
-            at += 2
-        elif marker in (0xD9, 0xDA):  # the end, or the image data, before any frame
-            return None
-        else:
-            at += 2 + (data[at + 2] << 8 | data[at + 3])
+    for marker, at in _segments(data):
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return at if at + 10 <= len(data) else None
     return None
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
-    """Return a grey image of 16 bits cut to its upper 8, as libpng, OpenCV and DALI do.
+def _segments(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
+    """Yield marker and place of each segment of a JPEG before its image data."""
+    if data[:3] != b"\xff\xd8\xff":
+        return
+    at, end = 2, len(data)
+    while at + 4 <= end:
+        marker = data[at + 1]
+        if data[at] != 0xFF or marker in (0x00, 0xFF):  # skipped, like fill bytes, by libjpeg
+            at += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
+            at += 2
+        elif marker in (0xD9, 0xDA):  # the end, or the image data
+            return
+        else:
+            yield marker, at
+            at += 2 + (data[at + 2] << 8 | data[at + 3])
 
-    Any other image is returned as it is. Pillow's own ``convert`` makes everything above 255 white,
-    and it cuts colours and grey with transparency itself when it opens them.
+
+def find_orientation(data: bytes | memoryview) -> int:
+    """Return the EXIF orientation of a JPEG or PNG, 1 to 8.
+
+    It is 1, upright, if there is none, or the block is damaged. Nothing is decoded. Source: Exif
+    3.0, 4.6.5 (tag 0x0112), and PNG 3, 11.3.4.5 (chunk eXIf).
     """
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        at = 8
+        while at + 8 <= len(data):
+            size, kind = struct.unpack_from(">I4s", data, at)
+            if kind == b"eXIf":
+                block = bytes(data[at + 8 : at + 8 + size])
+                return _orientation_tag(block.removeprefix(b"Exif\0\0"))  # of older writers
+            at += size + 12
+        return 1
+    for marker, at in _segments(data):
+        if marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
+            end = at + 2 + (data[at + 2] << 8 | data[at + 3])
+            return _orientation_tag(data[at + 10 : end])
+    return 1
+
+
+def _orientation_tag(block: bytes | memoryview) -> int:
+    """Return the orientation in the first directory of an EXIF block (TIFF 6.0, section 2)."""
+    try:
+        order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(block[:4])]
+        start = struct.unpack_from(f"{order}I", block, 4)[0]
+        for i in range(struct.unpack_from(f"{order}H", block, start)[0]):
+            tag, kind, count, value = struct.unpack_from(f"{order}HHI4s", block, start + 2 + 12 * i)
+            if tag == 0x0112:
+                value = struct.unpack_from(order + {3: "H", 4: "I"}[kind], value)[0]
+                return value if count == 1 and 1 <= value <= 8 else 1
+    except (struct.error, KeyError):  # the block is cut off, or of another form
+        pass
+    return 1
+
+
+RIGHT_TO_LEFT, BOTTOM_UP = (2, 3, 6, 7), (3, 4, 7, 8)
+"""The orientations whose images are flipped; from 5 on, rows and columns are exchanged first."""
+
+
+def turn(pixels_HWC: np.ndarray, orientation: int) -> np.ndarray:
+    """Return the pixels of a stored image, or of a crop of it, upright."""
+    if orientation >= 5:
+        pixels_HWC = pixels_HWC.swapaxes(0, 1)
+    rows = slice(None, None, -1 if orientation in BOTTOM_UP else 1)
+    columns = slice(None, None, -1 if orientation in RIGHT_TO_LEFT else 1)
+    return pixels_HWC[rows, columns]
+
+
+def box_as_stored(box: Box, orientation: int, width: int, height: int) -> Box:
+    """Return where a `box` of the upright image is in the stored one, of `width` and `height`."""
+    left, top, w, h = box
+    if orientation >= 5:
+        width, height = height, width
+    if orientation in RIGHT_TO_LEFT:
+        left = width - left - w
+    if orientation in BOTTOM_UP:
+        top = height - top - h
+    return (top, left, h, w) if orientation >= 5 else (left, top, w, h)
 
 
 def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
-    """Read the header of an image file. Raises UserError naming `name` if it is not an image."""
+    """Read the header of an image file.
+
+    Raises UserError naming `name` if it is not a JPEG or PNG, or has more than `MAX_PIXELS`.
+    """
     try:
-        return Image.open(io.BytesIO(data))  # type: ignore[return-value]
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        opened: ImageFile.ImageFile = Image.open(io.BytesIO(data))  # type: ignore[assignment]
+    except Image.DecompressionBombError:
+        raise UserError(f"{name} {TOO_LARGE}") from None
+    except Exception as error:  # Pillow raises many types for damaged headers
         refuse_no_image(name, data)
         raise UserError(f"{name} is not an image that can be decoded; {VERIFY}") from error
+    if opened.format not in FORMATS:
+        raise UserError(
+            f"{name} is a {opened.format} image, and only JPEG and PNG are read: convert it, or"
+            " remove it"
+        )
+    if opened.width * opened.height > MAX_PIXELS:
+        raise UserError(f"{name} {TOO_LARGE}")
+    return opened
+
+
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """Return a whole image, upright, as RGB. Raises UserError naming `name` if it is not one."""
+    opened = open_image(data, name)
+    try:
+        opened.load()
+        image = _to_rgb(opened)
+    except Exception as error:  # Pillow raises many types for damaged images
+        raise UserError(f"{name} is damaged and does not decode ({error}); {VERIFY}") from error
+    orientation = find_orientation(data)
+    return image if orientation == 1 else Image.fromarray(turn(np.asarray(image), orientation))
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB of 8 bits; what is transparent keeps its colour.
+
+    Of 16 bits the upper 8 are used, as by libpng, OpenCV and DALI: Pillow's own ``convert`` makes
+    grey above 255 white. CMYK is inverted only if the file has Adobe's marker, as by libjpeg,
+    TensorFlow and DALI: Pillow always does it.
+    """
+    if image.mode.startswith("I"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode == "CMYK" and "adobe" not in image.info:
+        image = ImageChops.invert(image)
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def crop(
     opened: ImageFile.ImageFile, box: Box, size: int, name: str, oversample: int = 1
 ) -> np.ndarray:
-    """Return the `box`, in pixels of the whole image, resized to uint8 (size, size, 3).
+    """Return the `box`, in pixels of the whole image as stored, resized to uint8 (size, size, 3).
 
     It is antialiased, from at least `oversample` times as many pixels per side if the image has
-    them. Grey, palette, CMYK, transparent and 16-bit images become RGB of 8 bits. Raises UserError
-    for a damaged image.
+    them. Raises UserError for a damaged image.
     """
     left, top, width, height = box
     full_width, full_height = opened.size
@@ -97,10 +197,9 @@ def crop(
         # the exact scale: the size itself is rounded up, and would shift the crop
         scale = drafted[1][2] / full_width if drafted else 1.0
         part = (left * scale, top * scale, (left + width) * scale, (top + height) * scale)
-        image = opened if opened.mode == "RGB" else eight_bits(opened).convert("RGB")
-        resized = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
+        resized = _to_rgb(opened).resize((size, size), Image.Resampling.BILINEAR, box=part)
         return np.asarray(resized)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow raises many types for damaged images
         raise UserError(f"{name} is damaged and does not decode ({error}); {VERIFY}") from error
 
 
@@ -129,13 +228,24 @@ class ImageDecoder:
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         """Return the crop of an encoded image, resized, and mirrored if that was drawn."""
         name = self.source.name(index)
-        opened = open_image(data, name)
-        box, mirror = self.sample_crop(epoch, index, *opened.size)
-        pixels = crop(opened, box, self.size, name, self.oversample)
+        opened, orientation = open_image(data, name), find_orientation(data)
+        box, mirror = self.sample_stored(epoch, index, *opened.size, orientation)
+        pixels = turn(crop(opened, box, self.size, name, self.oversample), orientation)
         return pixels[:, ::-1] if mirror else pixels
 
+    def sample_stored(
+        self, epoch: int, index: int, width: int, height: int, orientation: int
+    ) -> tuple[Box, bool]:
+        """Return where the crop of an image is in the stored one; whether to mirror it upright."""
+        upright = (height, width) if orientation >= 5 else (width, height)
+        box, mirror = self.sample_crop(epoch, index, *upright)
+        return box_as_stored(box, orientation, width, height), mirror
+
     def sample_crop(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
-        """Return the crop of image `index` and whether to mirror it; for validation, its centre."""
+        """Return the crop of an upright image and whether to mirror it; for validation, its centre.
+
+        `width` and `height` are those of the upright image.
+        """
         if not self.train:
             return center_crop_box(width, height, self.size, self.resize), False
         seed = image_seed(self.seed, epoch, index)

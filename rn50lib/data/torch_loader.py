@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, default_convert
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, find_frame
+from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, find_frame, find_orientation, turn
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
@@ -76,13 +76,15 @@ class TorchDecoder(ImageDecoder):
         height, width, components = SIZE.unpack_from(data, frame + 5)
         if not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
             return super().decode_crop(data, epoch, index)
-        box, mirror = self.sample_crop(epoch, index, width, height)
+        orientation = find_orientation(data)
+        box, mirror = self.sample_stored(epoch, index, width, height, orientation)
         ratio = decoding_ratio(box, self.oversample * self.size)
         try:
             pixels = self.decode_rows(data, frame, box[1] + box[3], ratio)
         except ValueError:  # damaged: Pillow says how, or decodes what it can
             return super().decode_crop(data, epoch, index)
-        return self.resize_box(pixels, box, ratio, mirror)
+        small = turn(self.resize_box(pixels, box, ratio), orientation)
+        return small[:, ::-1] if mirror else small
 
     def decode_rows(self, data: bytes, frame: int, bottom: int, ratio: int) -> np.ndarray:
         """Return at least the rows above `bottom` of a JPEG, at 1 / `ratio` of its size, uint8 HWC.
@@ -111,10 +113,10 @@ class TorchDecoder(ImageDecoder):
         made_height = -(-height // ratio)
         return simplejpeg.decode_jpeg(data, min_height=made_height, buffer=self.memory, **smaller)
 
-    def resize_box(self, pixels_HWC: np.ndarray, box: Box, ratio: int, mirror: bool) -> np.ndarray:
+    def resize_box(self, pixels_HWC: np.ndarray, box: Box, ratio: int) -> np.ndarray:
         """Return the `box` of an image that was decoded at 1 / `ratio` of its size.
 
-        It is resized to uint8 (size, size, 3), antialiased, and mirrored if `mirror`.
+        It is resized to uint8 (size, size, 3), antialiased.
         """
         left, top, width, height = box
         if ratio > 1:  # the box begins and ends within pixels
@@ -124,7 +126,7 @@ class TorchDecoder(ImageDecoder):
                 part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
                 exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
                 made = part.resize((self.size, self.size), Image.Resampling.BILINEAR, box=exact)
-                return np.asarray(made)[:, ::-1] if mirror else np.asarray(made)
+                return np.asarray(made)
             left, top = round(left / ratio), round(top / ratio)  # too small a shift to matter
             width, height = round(right) - left, round(bottom) - top
         part_NHWC = torch.from_numpy(pixels_HWC[None, top : top + height, left : left + width])
@@ -132,8 +134,6 @@ class TorchDecoder(ImageDecoder):
         # copying the crop costs less than it saves when the result is put into the batch
         part_NCHW = part_NHWC.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
         small = F.interpolate(part_NCHW, (self.size, self.size), mode="bilinear", antialias=True)
-        if mirror:
-            small = small.flip(3)
         return small[0].permute(1, 2, 0).numpy()
 
 

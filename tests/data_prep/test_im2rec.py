@@ -243,8 +243,8 @@ def test_images_that_do_not_decode(tmp_path, skip, capsys):
             im2rec.main(["--resize", "30", prefix, root])
         message = str(caught.value)
         assert not (tmp_path / "a.rec").exists()
-    assert f"{root}/b.jpg: it does not decode" in message
-    assert f"{root}/c.jpg: it does not decode" in message
+    assert f"{root}/b.jpg: it is not an image" in message
+    assert f"{root}/c.jpg: it is damaged and does not decode" in message
     assert not list(tmp_path.glob(".*"))
 
 

@@ -204,7 +204,8 @@ def test_dali_tests_pass_with_the_current_dali(tmp_path: Path, repository: Path)
     ask = "import nvidia.dali; print(nvidia.dali.__version__)"
     version = subprocess.run([sys.executable, "-c", ask], env=env, capture_output=True, text=True)
     assert version.stdout.startswith("2."), version.stderr
-    files = ["tests/pipelines/test_dali.py", "tests/pipelines/test_loaders.py"]
+    names = ("test_dali", "test_loaders", "test_openers")
+    files = [f"tests/pipelines/{name}.py" for name in names]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "not acceptance",
          "-k", "dali and not current_dali", *files],

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import struct
+import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 
 from rn50lib import recipe
 from rn50lib.data import decode as images
+from tests.support import png_chunk
 
 
 def photograph(width: int, height: int, seed: int = 0) -> bytes:
@@ -68,3 +73,77 @@ def test_a_reduced_decode_does_not_shift_the_crop() -> None:
         for box in ((0, 0, 256, 256), (0, 0, 257, 257)):
             made, wanted = (f(buffer.getvalue(), box, 32) for f in (ours, plain))
             assert np.abs(made.astype(int) - wanted).max() <= 3
+
+
+# --- EXIF orientation -----------------------------------------------------------------------------
+
+DOT = Image.new("RGB", (3, 2))
+
+
+def stored(form: str, block: bytes, before: bytes = b"") -> bytes:
+    """Return an image with an EXIF block; `before` it, or before its segment in a JPEG."""
+    buffer = io.BytesIO()
+    if form == "PNG":
+        DOT.save(buffer, form)
+        data = buffer.getvalue()
+        at = data.index(b"IDAT") - 4
+        return data[:at] + png_chunk(b"eXIf", before + block) + data[at:]
+    DOT.save(buffer, form, exif=b"Exif\0\0" + block)
+    data = buffer.getvalue()
+    at = data.find(b"\xff\xe1") if before else 0
+    return data[:at] + before + data[at:]
+
+
+@st.composite
+def exif_blocks(draw: st.DrawFn) -> bytes:
+    """Draw an EXIF block in either byte order, with other tags, odd types and damage."""
+    order = draw(st.sampled_from("<>"))
+    types = {1: ("B3x", 1), 3: ("H2x", 3), 4: ("I", 4)}
+    value = draw(st.integers(0, 9))
+    layout, number = types[draw(st.sampled_from([3, 3, 3, 1, 4]))]
+    count = draw(st.sampled_from([1, 1, 1, 0]))
+    turned = struct.pack(f"{order}HHI{layout}", 0x0112, number, count, value)
+    others = draw(st.lists(st.sampled_from([0x0100, 0x0101, 0x011C, 0x0128]), max_size=4))
+    entries = [struct.pack(f"{order}HHIH2x", tag, 3, 1, 6) for tag in others]
+    entries.insert(draw(st.integers(0, len(entries))), turned)
+    gap = draw(st.sampled_from([0, 0, 2, 10]))
+    head = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, 8 + gap)
+    block = head + bytes(gap) + struct.pack(f"{order}H", len(entries)) + b"".join(entries)
+    block += bytes(4)
+    return block[: draw(st.sampled_from([len(block)] * 4 + list(range(len(block)))))]
+
+
+def pillow_orientation(data: bytes) -> int:
+    """Return what Pillow reads; 1 for a damaged block or a number that means nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = Image.open(io.BytesIO(data)).getexif().get(0x0112, 1)
+    except Exception:  # Pillow raises many types for damaged blocks
+        return 1
+    return value if value in range(1, 9) else 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    exif_blocks(),
+    st.sampled_from(["JPEG", "PNG"]),
+    st.sampled_from([b"", b"\xff", b"\xff\xfe\0\4hi", b"\xff\xe1\0\6http"]),
+)
+def test_orientation_is_what_pillow_reads(block: bytes, form: str, before: bytes) -> None:
+    if form == "PNG":
+        before = b"Exif\0\0" if before == b"\xff" else b""
+    data = stored(form, block, before)
+    assert images.find_orientation(data) == pillow_orientation(data)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_orientation_of_pillows_own_files(form: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    DOT.save(buffer, form, exif=exif)
+    assert images.find_orientation(buffer.getvalue()) == orientation
+    for length in range(len(buffer.getvalue())):  # cut off anywhere: an answer, no error
+        assert 1 <= images.find_orientation(buffer.getvalue()[:length]) <= 8

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rn50 import predict
 from rn50lib.errors import UserError
@@ -40,6 +41,20 @@ def test_files_are_predicted_in_order_and_like_the_data_set(
     one, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files[:1])))
     three, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files)))
     assert one.shape == (1, three.shape[1]) and np.array_equal(one[0], three[0])
+
+
+def test_a_turned_photo_is_predicted_upright(trained: Path, tmp_path: Path) -> None:
+    """Orientation 6 turns by 90 degrees clockwise; a PNG loses nothing when it is turned."""
+    across, down = np.meshgrid(np.arange(48), np.arange(32))
+    upright = Image.fromarray(np.stack([5 * across, 7 * down, across + down], -1).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    upright.save(tmp_path / "upright.png")
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    files, out = [str(tmp_path / f"{name}.png") for name in ("upright", "turned")], "out.npz"
+    assert predict.main([str(trained / "m"), "2", *files, "-o", str(tmp_path / out)]) == 0
+    with np.load(tmp_path / out) as made:
+        np.testing.assert_array_equal(*made["probabilities"])
 
 
 @pytest.mark.needs("engines")
