@@ -15,22 +15,42 @@ import numpy as np
 
 from rn50lib.data.recordfile import RecordError, disk_cache
 from rn50lib.data.recordio import Reader, RecordSource
-from rn50lib.data.tfrecord import ShardSource, find_shards, scan_shards, sidecar_path
+from rn50lib.data.scan import (
+    EMPTY,
+    IMAGE_EXTENSIONS,
+    SPLITS,
+    LeftOut,
+    describe_contents,
+    describe_lost_class,
+    find_lookalikes,
+    first_names,
+    list_folder,
+    list_split,
+)
+from rn50lib.data.tfrecord import (
+    ShardSource,
+    describe_shards,
+    find_shards,
+    scan_shards,
+    sidecar_path,
+)
 from rn50lib.errors import UserError
 
-SPLITS = ("train", "val")
-IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")  # or in capitals; im2rec has the same list
 LFS_POINTER = b"version https://git-lfs"  # the first bytes of a pointer in place of the file
 
 
 class Source(Protocol):
-    """One split of a data set; ``labels`` is int32 of shape (images,), ``classes`` names them."""
+    """One split of a data set; ``labels`` is int32 of shape (images,), ``classes`` names them.
+
+    ``left_out`` counts what the scan of the folders left out.
+    """
 
     format: ClassVar[str]
     root: Path
     path: Path
     labels: np.ndarray
     classes: tuple[str, ...]
+    left_out: LeftOut
 
     def __len__(self) -> int: ...
 
@@ -110,11 +130,55 @@ def _detect(root: Path) -> str:
         return "files"
     if _shard_folder(root):
         return "tfrecord"
+    drawn = "`python -m data_prep.roadsigns data/roadsigns` draws the built-in data set"
+    found = describe_lookalikes(root, *SPLITS) or f"found {describe_contents(root)}; {drawn}"
     raise UserError(
         f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
         "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "
-        "(train-*-of-*, validation-*-of-*). "
-        "`python -m data_prep.roadsigns data/roadsigns` draws the built-in data set"
+        f"(train-*-of-*, validation-*-of-*): {found}"
+    )
+
+
+def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
+    """Return "found valid/, expected val/; ..." with the remedy for splits that are missing.
+
+    ``form`` is "files", "recordio" or "tfrecord", if only that is looked for. Returns "" if nothing
+    has a similar name.
+    """
+    texts = []
+    for split in splits:
+        found = find_lookalikes(root, split)
+        if found.folders and form in ("", "files"):
+            texts.append(_describe_folder(root, found.folders, split))
+        elif found.records and form in ("", "recordio"):
+            texts.append(_describe_records(root, found.records, split))
+        elif found.shards and form in ("", "tfrecord"):
+            texts.append(describe_shards(root, found.shards, split))
+    if not texts and not form:
+        found = find_lookalikes(root, None)
+        if found.records:
+            texts.append(_describe_records(root, found.records, "train"))
+        elif found.shards:
+            texts.append(describe_shards(root, found.shards, "train"))
+    return "; ".join(dict.fromkeys(texts))
+
+
+def _describe_folder(root: Path, paths: list[str], split: str) -> str:
+    path = min(paths, key=lambda path: (path.count(os.sep), path))
+    above, name = os.path.split(path)
+    if name == split and not any((root / split).is_dir() for split in SPLITS):
+        return f"found {path}/: pass --data-root {root / above}"
+    target = root / split
+    link = f"`ln -s {path} {target}`"
+    if target.is_symlink():
+        return f"{target} is a link that points to nothing: remove it or correct it"
+    return f"found {path}/, expected {split}/: rename it, or link it with {link}"
+
+
+def _describe_records(root: Path, paths: list[str], split: str) -> str:
+    return (
+        f"found {first_names(paths)}, expected {split}.rec and {split}.idx in {root} or in"
+        f" {root / 'records'}: rename both files, and the .crc if there is one"
     )
 
 
@@ -132,8 +196,12 @@ def _open_records(root: Path, split: str) -> RecordSource:
     if not path.exists():
         command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
         raise RecordError(
-            f"{path}: this record file does not exist: make it with "
-            f"`{command % '--list --recursive'}` and then `{command % '--pass-through'}`",
+            f"{path}: this record file does not exist: "
+            + (
+                describe_lookalikes(root, split, form="recordio")
+                or f"make it with `{command % '--list --recursive'}` and then "
+                f"`{command % '--pass-through'}`"
+            ),
             path,
         )
     reader = Reader(path)
@@ -177,6 +245,7 @@ class FileSource:
     classes: tuple[str, ...]
     _names: bytes = field(repr=False)  # all relative paths in one piece: light to hand to workers
     _ends: np.ndarray = field(repr=False)
+    left_out: LeftOut = field(default_factory=LeftOut, repr=False)
     format: ClassVar[str] = "files"
 
     def __len__(self) -> int:
@@ -200,11 +269,12 @@ class FileSource:
 def open_folders(root: Path, split: str) -> FileSource:
     """Open ROOT/SPLIT/CLASS/.
 
-    Raises UserError, which names the folder and the remedy, if it is missing, holds no images, or
-    if train and val do not have the same classes.
+    Raises UserError, which names the folder and the remedy, if it is missing, if a class has no
+    images, or if train and val do not have the same classes.
     """
     classes = folder_classes(root, split)
-    images = [_image_names(root / split / name) for name in classes]
+    left_out = list_split(root / split)[1]
+    images = [_images_of(root / split, name, left_out) for name in classes]
     paths = [
         os.fsencode(f"{name}/{image}")
         for name, found in zip(classes, images, strict=True)
@@ -213,10 +283,11 @@ def open_folders(root: Path, split: str) -> FileSource:
     if not paths:
         raise UserError(
             f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
+            f"{left_out.note}"
         )
     ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
-    source = FileSource(root, root / split, labels, classes, b"".join(paths), ends)
+    source = FileSource(root, root / split, labels, classes, b"".join(paths), ends, left_out)
     refuse_no_image(source.name(0), source.read(0))  # a folder of git-LFS pointers is seen here
     return source
 
@@ -241,37 +312,46 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
     """Return the names of a split's class folders, sorted by code point, as im2rec sorts them."""
     folder = root / split
     if not folder.is_dir():
+        found = describe_lookalikes(root, split, form="files")
         raise UserError(
-            f"{folder}: this folder does not exist; a data root holds train/CLASS/*.jpg and "
-            "val/CLASS/*.jpg"
+            f"{folder}: this folder does not exist; "
+            + (found or "a data root holds train/CLASS/*.jpg and val/CLASS/*.jpg")
         )
-    with os.scandir(folder) as entries:
-        found = [entry.name for entry in entries if entry.is_dir()]
-    classes = tuple(sorted(name for name in found if not name.startswith(".")))
+    classes, _ = list_split(folder)
     if classes:
-        return classes
+        return tuple(classes)
     raise UserError(
-        f"{folder}: it holds no class folders; sort the images into one folder for each class. For"
-        " ImageNet's validation images, `python -m data_prep.imagenet` does it"
+        f"{folder}: it holds no class folders, but {describe_contents(folder)}; sort the images"
+        " into one folder for each class. For ImageNet's validation images,"
+        " `python -m data_prep.imagenet` does it"
     )
 
 
-def _image_names(folder: Path) -> list[str]:
-    """Return the names of a class folder's images, sorted; files of other kinds are left out.
+def _images_of(folder: Path, name: str, left_out: LeftOut) -> list[str]:
+    """Return the names of a class's images, sorted; add what else is there to `left_out`.
 
-    Raises UserError if there is a folder in it, which im2rec would make a class.
+    Raises UserError if it is a folder of folders, which im2rec would make classes, if no image of
+    it can be read, or if there is none to train on.
     """
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.lower().endswith(IMAGE_EXTENSIONS) and entry.is_file():
-                found.append(entry.name)
-            elif entry.is_dir() and not entry.name.startswith("."):
-                raise UserError(
-                    f"{entry.path}: this is a folder inside a class folder; the layout is "
-                    "train/CLASS/*.jpg, with nothing deeper. Move its images up, or the folder out"
-                )
-    return sorted(found)
+    listing = list_folder(folder / name)
+    if listing.folders:
+        raise UserError(
+            f"{folder / name / listing.folders[0]}: this is a folder inside a class folder; the"
+            " layout is train/CLASS/*.jpg, with nothing deeper. Move its images up, or the folder"
+            " out"
+        )
+    if lost := listing.lost():
+        raise UserError(f"{folder / name}: {describe_lost_class(lost)}")
+    if not listing.images and folder.name == "train":
+        raise UserError(
+            f"{folder / name}: this class has no images to train on; add some, or remove the folder"
+            " from train and val"
+        )
+    if not listing.images:
+        left_out.add(EMPTY, name)
+    for file, reason in listing.left_out:
+        left_out.add(reason, f"{name}/{file}")
+    return listing.images
 
 
 # -- classes.txt ---------------------------------------------------------------------------------
