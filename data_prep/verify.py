@@ -27,8 +27,9 @@ from data_prep.checks.folders import Part, read_split
 from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.checks.recordfiles import read_record_file
 from data_prep.common import Progress, run_program
-from rn50lib.data.scan import SPLITS, describe_contents
+from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents
 from rn50lib.data.source import describe_lookalikes
+from rn50lib.data.tfrecord import STANDARD_NAME, describe_shards
 from rn50lib.errors import Parser, UserError
 from rn50lib.hardware import usable_cores
 
@@ -66,12 +67,12 @@ class Report:
             checked.append("classes and repeated images of train and val")
         else:
             missing = " and ".join(split for split in SPLITS if split not in splits)
-            unchecked.append(f"{missing}, which is not here")
+            unchecked.append(f"{missing} (not here)")
         if names:
             unchecked.append(
                 "bytes that changed and still decode, for lack of checksums, in " + ", ".join(names)
             )
-        unchecked.append("whether each image shows its class")
+        unchecked.append("whether the labels are true")
         return checked, unchecked
 
     def as_json(self) -> dict[str, Any]:
@@ -146,7 +147,11 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
             path = path.with_suffix(".rec")
         if path.suffix == ".rec":
             return [read_record_file(path, split, problems)]
-        return [shards.read_shards(path, split, problems)] if "-of-" in path.name else []
+        if not SHARD_NAME.search(path.name):
+            return []
+        if not STANDARD_NAME.match(path.name):
+            problems.add("names", path, describe_shards(path.parent, [path.name], split))
+        return [shards.read_shards(path, split, problems)]
     parts = [read_split(path / s, s, problems) for s in SPLITS if (path / s).is_dir()]
     for folder in (path, path / "records"):
         for name in SPLITS:

@@ -64,7 +64,7 @@ KINDS = {
         "record files without checksums",
         "damage that still decodes is not found; `im2rec --checksums` adds them for the future",
     ),
-    "no-index": Kind(WARNING, "files without an index", "make the index (--index)"),
+    "no-index": Kind(WARNING, "shards without an index", "DALI needs it: make it (--index)"),
     # Contents.
     "leak": Kind(ERROR, "images of val that are also in train", "remove them from train"),
     "few-leaks": Kind(

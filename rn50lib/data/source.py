@@ -176,9 +176,10 @@ def _describe_folder(root: Path, paths: list[str], split: str) -> str:
 
 
 def _describe_records(root: Path, paths: list[str], split: str) -> str:
+    place = _record_folder(root) or root
     return (
-        f"found {first_names(paths)}, expected {split}.rec and {split}.idx in {root} or in"
-        f" {root / 'records'}: rename both files, and the .crc if there is one"
+        f"found {first_names(paths)}, expected {split}.rec and {split}.idx in {place}: rename both"
+        " files, and the .crc if there is one"
     )
 
 
@@ -195,15 +196,12 @@ def _open_records(root: Path, split: str) -> RecordSource:
     path = (_record_folder(root) or root / "records") / f"{split}.rec"
     if not path.exists():
         command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
-        raise RecordError(
-            f"{path}: this record file does not exist: "
-            + (
-                describe_lookalikes(root, split, form="recordio")
-                or f"make it with `{command % '--list --recursive'}` and then "
-                f"`{command % '--pass-through'}`"
-            ),
-            path,
-        )
+        remedy = f"make it with `{command % '--list --recursive'}` and then"
+        found = [
+            describe_lookalikes(place, split, form="recordio") for place in (root, path.parent)
+        ]
+        remedy = next(filter(None, found), f"{remedy} `{command % '--pass-through'}`")
+        raise RecordError(f"{path}: this record file does not exist: {remedy}", path)
     reader = Reader(path)
     labels = reader.labels()
     classes = _name_classes(read_class_names(root), labels)

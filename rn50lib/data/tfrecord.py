@@ -31,7 +31,7 @@ SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00
 IMAGE, LABEL = "image/encoded", "image/class/label"
 WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 
-_NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
+STANDARD_NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 
@@ -126,7 +126,7 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
     Raises UserError if there are none, if some are missing, or if there are those of two sets.
     """
     folder, prefix = Path(folder), SPLIT_PREFIX[split]
-    found = {path.name for path in folder.glob(f"{prefix}-*") if _NAME.match(path.name)}
+    found = {path.name for path in folder.glob(f"{prefix}-*") if STANDARD_NAME.match(path.name)}
     counts = sorted({int(name[-5:]) for name in found})
     if not counts:
         others = find_lookalikes(folder, split).shards
