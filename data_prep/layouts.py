@@ -177,7 +177,7 @@ def _class_folders(folder: Path, left_out: LeftOut) -> Classes:
     left_out.merge(others)
     foreign = [name for name in names if name not in wnids]
     if foreign:
-        left_out.add("folders that are not an ImageNet class", *foreign)
+        left_out.add("folders without the name of an ImageNet class", *foreign)
     return {wnid: _images_in(folder / wnid, left_out) for wnid in wnids}
 
 

@@ -107,8 +107,8 @@ def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS
                     listing.images.append(name)
                 else:
                     ending = os.path.splitext(name)[1].lower()
-                    other = f"{ending} images" if ending in OTHER_IMAGES else OTHER
-                    listing.left_out.append((name, other))
+                    known = ending in OTHER_IMAGES or ending in IMAGE_EXTENSIONS
+                    listing.left_out.append((name, f"{ending} images" if known else OTHER))
     except OSError as error:
         raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
     for names in listing:
@@ -202,7 +202,7 @@ def find_lookalikes(root: Path, split: str | None) -> Lookalikes:
             path = os.path.join(place, name)
             if reason != OTHER or (split and not _means(path, split)):
                 continue
-            if name.endswith(".rec"):
+            if name.lower().endswith(".rec"):
                 found.records.append(path)
             elif SHARD_NAME.search(name) and not name.endswith(".idx"):
                 found.shards.append(path)

@@ -28,6 +28,7 @@ from rn50lib.data.scan import (
     list_split,
 )
 from rn50lib.data.tfrecord import (
+    SPLIT_PREFIX,
     ShardSource,
     describe_shards,
     find_shards,
@@ -154,11 +155,11 @@ def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
             texts.append(_describe_records(root, found.records, split))
         elif found.shards and form in ("", "tfrecord"):
             texts.append(describe_shards(root, found.shards, split))
-    if not texts and not form:
+    if not texts and splits == SPLITS:  # names that say nothing, such as part-0.tfrecord
         found = find_lookalikes(root, None)
-        if found.records:
+        if found.records and form in ("", "recordio"):
             texts.append(_describe_records(root, found.records, "train"))
-        elif found.shards:
+        elif found.shards and form in ("", "tfrecord"):
             texts.append(describe_shards(root, found.shards, "train"))
     return "; ".join(dict.fromkeys(texts))
 
@@ -177,6 +178,9 @@ def _describe_folder(root: Path, paths: list[str], split: str) -> str:
 
 def _describe_records(root: Path, paths: list[str], split: str) -> str:
     place = _record_folder(root) or root
+    above, name = os.path.split(paths[0])
+    if name == f"{split}.rec" and not _record_folder(root):
+        return f"found {paths[0]}: pass --data-root {root / above}"
     return (
         f"found {first_names(paths)}, expected {split}.rec and {split}.idx in {place}: rename both"
         " files, and the .crc if there is one"
@@ -209,6 +213,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
 
 
 def _open_shards(root: Path, split: str) -> ShardSource:
+    if not _shard_folder(root) and (found := describe_lookalikes(root, *SPLITS, form="tfrecord")):
+        raise UserError(f"{root}: it holds no shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN; {found}")
     folder = _shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)
     # written by data_prep for its own shards

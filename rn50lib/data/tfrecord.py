@@ -159,6 +159,10 @@ def describe_shards(folder: Path, names: Sequence[str], split: str) -> str:
 
     For example "found train-0.tfrecord with the keys image, label; expected ...".
     """
+    above, name = os.path.split(names[0])
+    if STANDARD_NAME.match(name):
+        where = f"move them to {folder}, or pass --data-root {folder / above}"
+        return f"found {first_names(names)}: {where}"
     count, prefix = len(names), SPLIT_PREFIX[split]
     expected = f"{prefix}-00000-of-{count:05}"
     if count > 1:

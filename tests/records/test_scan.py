@@ -252,6 +252,21 @@ def test_record_files_with_other_names(
     assert len(open_source(root, split)) == (18 if split == "train" else 9)
 
 
+@pytest.mark.parametrize(("form", "name"), [("recordio", "Records"), ("tfrecord", "tfrecords")])
+def test_record_files_and_shards_in_another_folder(root: Path, form: str, name: str) -> None:
+    if form == "recordio":
+        folder = im2rec.ensure_records(root)
+    else:
+        folder = tfrecord.convert(root, shards={"train": 2, "val": 1}, jobs=0, quiet=True)
+    folder.rename(root / name)
+    for split in ("train", "val"):
+        shutil.rmtree(root / split)
+    for data_format in ("auto", form):
+        error = refused(root, "train", data_format)
+        (data_root,) = re.findall(r"pass --data-root (.*?)(?:;|$)", error)[:1]
+        assert len(open_source(data_root, "train", data_format)) == 18
+
+
 KEYS = {
     "image_raw": {"image_raw": b"x", "label": 1},
     "image": {"image": b"x", "image/class/label": 1},
