@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -155,7 +156,7 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
     parts = [read_split(path / s, s, problems) for s in SPLITS if (path / s).is_dir()]
     for folder in (path, path / "records"):
         for name in SPLITS:
-            if (folder / f"{name}.rec").exists():
+            if os.path.lexists(folder / f"{name}.rec"):
                 parts.append(read_record_file(folder / f"{name}.rec", name, problems))
             elif (folder / f"{name}.idx").exists():
                 problems.add("index", folder / f"{name}.idx", "its record file is missing")
@@ -163,19 +164,22 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
         for name, pattern in (("train", "train-*-of-*"), ("val", "validation-*-of-*")):
             if folder.is_dir() and any(folder.glob(pattern)):
                 parts.append(shards.read_shards(folder, name, problems))
-    if not parts:
-        parts = [
-            read_record_file(rec, "val" if rec.name.startswith("val") else "train", problems)
-            for rec in sorted(path.glob("*.rec"))
-        ]
-    if not parts:
-        part = read_split(path, "val" if path.name == "val" else "train", problems)
-        parts = [part] if len(part) else []
     for form in FORMS:
         there = {part.split for part in parts if part.form == form}
         for missing in set(SPLITS) - there if there else ():
             if text := describe_lookalikes(path, missing, form=form):
                 problems.add("names", path, text)
+    if not parts:
+        parts = [
+            read_record_file(rec, "val" if rec.name.startswith("val") else "train", problems)
+            for rec in sorted(path.glob("*.rec"))
+        ]
+        if parts:
+            text = describe_lookalikes(path, *SPLITS, form="recordio")
+            problems.add("names", path, text)
+    if not parts:
+        part = read_split(path, "val" if path.name == "val" else "train", problems)
+        parts = [part] if len(part) else []
     return parts
 
 

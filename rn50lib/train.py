@@ -89,9 +89,9 @@ def train(
     run_setup.check_group(config, comm)
     sources = run_setup.open_sources(config)
     first_rank = comm.rank == 0
-    if first_rank:
-        run_setup.print_sources(sources, every=run_dir is not None)
     if config.test_io:
+        if first_rank:
+            run_setup.print_sources(sources, every=False)
         return run_setup.time_input(config, sources, comm)
     if run_dir:
         make_folder(run_dir, f"--run-dir {run_dir}")
@@ -104,6 +104,8 @@ def train(
     progress = watch(run_dir, loggers, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
+        if first_rank:
+            run_setup.print_sources(sources, every=run_dir is not None)
         if first_rank and checkpoint.saves(config):
             stack.enter_context(checkpoint.lock_for(config))
         begin = time.perf_counter()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from rn50lib.data.recordfile import RecordError, disk_cache
 from rn50lib.data.recordio import Reader, RecordSource
 from rn50lib.data.scan import (
     EMPTY,
+    FETCH,
     IMAGE_EXTENSIONS,
     SPLITS,
     LeftOut,
@@ -110,7 +112,8 @@ def _check_root(root: str | os.PathLike) -> Path:
 def _record_folder(root: Path) -> Path | None:
     """Return the folder with train.rec and val.rec: the root itself, or `records` in it."""
     for folder in (root, root / "records"):
-        if any((folder / f"{split}.rec").exists() for split in SPLITS):
+        # a dangling link is a record file that is missing, not a reason to take another form
+        if any(os.path.lexists(folder / f"{split}.rec") for split in SPLITS):
             return folder
     return None
 
@@ -149,7 +152,9 @@ def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
     texts = []
     for split in splits:
         found = find_lookalikes(root, split)
-        if found.folders and form in ("", "files"):
+        if (root / split).is_symlink() and not (root / split).exists():
+            texts.append(f"{root / split} is a link that points to nothing; {FETCH}, or remove it")
+        elif found.folders and form in ("", "files"):
             texts.append(_describe_folder(root, found.folders, split))
         elif found.records and form in ("", "recordio"):
             texts.append(_describe_records(root, found.records, split))
@@ -165,15 +170,12 @@ def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
 
 
 def _describe_folder(root: Path, paths: list[str], split: str) -> str:
-    path = min(paths, key=lambda path: (path.count(os.sep), path))
+    path = min(paths, key=lambda path: (path.count(os.sep), "test" in path.lower(), path))
     above, name = os.path.split(path)
     if name == split and not any((root / split).is_dir() for split in SPLITS):
         return f"found {path}/: pass --data-root {root / above}"
-    target = root / split
-    link = f"`ln -s {path} {target}`"
-    if target.is_symlink():
-        return f"{target} is a link that points to nothing: remove it or correct it"
-    return f"found {path}/, expected {split}/: rename it, or link it with {link}"
+    link = shlex.join(["ln", "-s", path, str(root / split)])
+    return f"found {path}/, expected {split}/: rename it, or link it with `{link}`"
 
 
 def _describe_records(root: Path, paths: list[str], split: str) -> str:
@@ -198,7 +200,7 @@ def _name_classes(names: tuple[str, ...] | None, labels: np.ndarray) -> tuple[st
 
 def _open_records(root: Path, split: str) -> RecordSource:
     path = (_record_folder(root) or root / "records") / f"{split}.rec"
-    if not path.exists():
+    if not os.path.lexists(path):
         command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
         remedy = f"make it with `{command % '--list --recursive'}` and then"
         found = [
@@ -213,8 +215,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
 
 
 def _open_shards(root: Path, split: str) -> ShardSource:
-    if not _shard_folder(root) and (found := describe_lookalikes(root, *SPLITS, form="tfrecord")):
-        raise UserError(f"{root}: it holds no shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN; {found}")
+    if not _shard_folder(root) and (text := describe_lookalikes(root, *SPLITS, form="tfrecord")):
+        raise UserError(f"{root}: it holds no shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN; {text}")
     folder = _shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)
     # written by data_prep for its own shards

@@ -252,6 +252,17 @@ def test_record_files_with_other_names(
     assert len(open_source(root, split)) == (18 if split == "train" else 9)
 
 
+def test_links_of_splits_and_record_files_that_point_to_nothing(root: Path) -> None:
+    """A record file that is not fetched yet is no reason to train on the folders instead."""
+    (root / "train").rename(root / "elsewhere")
+    (root / "train").symlink_to("/nowhere/train")
+    assert f"{root}/train is a link that points to nothing" in refused(root, "train")
+    assert f"{root}/train is a link that points to nothing" in told_by_verify(root)
+    (root / "train.rec").symlink_to("/nowhere/train.rec")
+    assert f"{root}/train.rec: " in refused(root, "train")
+    assert f"{root}/train.rec" in told_by_verify(root)
+
+
 @pytest.mark.parametrize(("form", "name"), [("recordio", "Records"), ("tfrecord", "tfrecords")])
 def test_record_files_and_shards_in_another_folder(root: Path, form: str, name: str) -> None:
     if form == "recordio":
