@@ -23,10 +23,11 @@ from typing import Any
 
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import frame
-from data_prep.lists import EXTENSIONS, find_images, read_list, write_list
+from data_prep.lists import find_images, read_list, write_list
 from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import checksum_path, unpack_header
+from rn50lib.data.scan import IMAGE_EXTENSIONS, LeftOut
 from rn50lib.errors import Parser, UserError
 from rn50lib.files import write_file
 from rn50lib.hardware import usable_cores
@@ -39,7 +40,7 @@ def make_list(
     *,
     recursive: bool = True,
     shuffle: bool = True,
-    extensions: tuple[str, ...] = EXTENSIONS,
+    extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
 ) -> None:
     """Write PREFIX.lst, and print what it holds."""
     found = find_images(root, recursive, extensions)
@@ -48,13 +49,11 @@ def make_list(
             f"{folder} holds no images and gets no label, so the labels after it are one lower "
             "than in a split that has images of it"
         )
-    for folder in found.classes:
-        if any(name.startswith(".") and name != "." for name in folder.split("/")):
-            note(f"{folder} is a hidden folder and becomes a class; is it one?")
     path = Path(f"{prefix}.lst")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_list(path, found, shuffle)
-    print(f"{path}: {len(found.images):,} images in {max(1, len(found.classes)):,} classes")
+    images, classes = len(found.images), max(1, len(found.classes))
+    print(f"{path}: {images:,} images in {classes:,} classes{found.left_out.note}")
     for other in find_lists(prefix):
         if other != path:
             note(f"{other} was there before; packing {prefix} would pack it as well")
@@ -112,8 +111,17 @@ def pack_list(
         print(
             f"{path_rec}: {writer.count:,} records, {format_bytes(writer.size)} in {seconds:.1f} s "
             f"({writer.count / max(seconds, 1e-9):,.0f} images/s)"
+            f"{_count_bad([*bad_files, *bad_images])}"
         )
     return writer.count
+
+
+def _count_bad(bad: Bad) -> str:
+    """Return "; left out: ..." with a count for each reason; "" if nothing was left out."""
+    left_out = LeftOut()
+    for _, reason in bad:
+        left_out.add(f"images ({reason.partition(' (')[0]})", count=1)
+    return left_out.note
 
 
 def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
@@ -217,7 +225,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument_group("making the list").add_argument
     add("--list", action="store_true", help="write PREFIX.lst, and stop")
     add("--recursive", action="store_true", help="each folder is a class")
-    add("--exts", nargs="+", default=EXTENSIONS, metavar="EXT", help=" ".join(EXTENSIONS))
+    add(
+        "--exts", nargs="+", default=IMAGE_EXTENSIONS, metavar="EXT",
+        help=" ".join(IMAGE_EXTENSIONS),
+    )  # fmt: skip
     add("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the walk")
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")

@@ -40,8 +40,8 @@ def unpack(
 
     Files are linked, or copied if the file system cannot link them. ``jobs`` is the
     number of processes, by default all usable cores; 0 works in this one. Raises UserError if the
-    source is none of the forms, is damaged or unsafe, if the disk has too little room, or if
-    ``out`` exists and was made from something else.
+    source is none of the forms, is damaged or unsafe, if no image of a class can be read, if the
+    disk has too little room, or if ``out`` exists and was made from something else.
     """
     plan = make_plan(source, devkit)
     inputs = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in plan.inputs]
@@ -73,7 +73,7 @@ def unpack(
         print(
             f"{out}: {done['train']:,} train and {done['val']:,} val images of "
             f"{len(plan.wnids):,} classes, {format_bytes(size)}, in {seconds:.1f} s "
-            f"({sum(done.values()) / max(seconds, 1e-9):,.0f} images/s)"
+            f"({sum(done.values()) / max(seconds, 1e-9):,.0f} images/s){plan.left_out.note}"
         )
     return _compare_counts(plan, done)
 

@@ -6,12 +6,18 @@ import csv
 import os
 import re
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
 from data_prep.unpacking import Item, safe_members
-from rn50lib.data.source import IMAGE_EXTENSIONS
+from rn50lib.data.scan import (
+    LeftOut,
+    describe_contents,
+    describe_lost_class,
+    find_lookalikes,
+    list_folder,
+    list_split,
+)
 from rn50lib.errors import UserError
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -25,8 +31,8 @@ Classes = dict[str, list[Item]]
 class Plan:
     """The work to do: the form found, the classes in label order, the tasks for the workers.
 
-    ``words`` describes each class, ``images`` counts each split, and ``expected`` has the counts
-    that the devkit states.
+    ``words`` describes each class, ``images`` counts each split, ``expected`` has the counts that
+    the devkit states, and ``left_out`` counts the entries of folders that are not taken.
     """
 
     form: str
@@ -37,6 +43,7 @@ class Plan:
     size: int = 0
     expected: dict[str, int] = field(default_factory=dict)
     inputs: list[Path] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def add_split(self, split: str, classes: Classes) -> None:
         """Add a task for each class."""
@@ -58,11 +65,16 @@ def make_plan(source: Path, devkit: Path | None = None) -> Plan:
     root = kaggle or source
     train = _first_folder(root / "train-jpeg", root / "train")
     val = _first_folder(root / "val-jpeg", root / "val")
+    if train and not val:
+        found = find_lookalikes(root, "val").folders
+        if found := [name for name in found if "test" not in name.lower()]:
+            raise UserError(f"{root}: found {found[0]}/, expected val/ or val-jpeg/; rename it")
     if train or val:
         return _plan_folders(source, root, train, val, read_devkit(source, devkit))
     raise UserError(
         f"{source}: ImageNet is not here in any form known: {TRAIN_TAR} and {VAL_TAR} with "
-        f"{DEVKIT}.tar.gz, folders train-jpeg and val-jpeg, or Kaggle's ILSVRC/Data/CLS-LOC"
+        f"{DEVKIT}.tar.gz, folders train-jpeg and val-jpeg, or Kaggle's ILSVRC/Data/CLS-LOC; found "
+        f"{describe_contents(source)}"
     )
 
 
@@ -123,15 +135,18 @@ def _plan_folders(
 ) -> Plan:
     """Plan class folders; val may be flat, with the devkit or Kaggle's LOC_val_solution.csv."""
     splits: dict[str, Classes] = {}
+    plan = Plan("class folders", inputs=[root])
     if train:
-        splits["train"] = _class_folders(train)
+        splits["train"] = _class_folders(train, plan.left_out)
         if not splits["train"]:
             raise UserError(f"{train}: it holds no class folders such as n01440764")
     if val:
         solution = _find_above(source, root, "LOC_val_solution.csv")
-        flat = partial(_kaggle_val, val, solution) if solution else partial(_flat_val, val, kit)
-        splits["val"] = _class_folders(val) or flat()
-    plan = Plan("class folders", inputs=[root])
+        splits["val"] = _class_folders(val, plan.left_out)
+        if not splits["val"] and solution:
+            splits["val"] = _kaggle_val(val, solution, plan.left_out)
+        elif not splits["val"]:
+            splits["val"] = _flat_val(val, kit, plan.left_out)
     plan.words = kit.words if kit else _read_mapping(source, root)
     plan.wnids = sorted(plan.words) or sorted({wnid for split in splits.values() for wnid in split})
     for split, classes in splits.items():
@@ -142,18 +157,32 @@ def _plan_folders(
     return plan
 
 
-def _images_in(folder: Path) -> list[Item]:
-    names = [e.name for e in os.scandir(folder) if e.name.lower().endswith(IMAGE_EXTENSIONS)]
-    return [[name, str(folder / name)] for name in sorted(names)]
+def _images_in(folder: Path, left_out: LeftOut) -> list[Item]:
+    """Return the images of a folder. Raises UserError if it has some and none can be read."""
+    listing = list_folder(folder)
+    if lost := listing.lost():
+        raise UserError(f"{folder}: {describe_lost_class(lost)}")
+    for name, reason in listing.left_out:
+        left_out.add(reason, f"{folder.name}/{name}")
+    for name in listing.folders:
+        left_out.add("folders inside class folders", f"{folder.name}/{name}")
+    return [[name, str(folder / name)] for name in listing.images]
 
 
-def _class_folders(folder: Path) -> Classes:
-    classes = [e.name for e in os.scandir(folder) if e.is_dir() and _WNID.fullmatch(e.name)]
-    return {wnid: _images_in(folder / wnid) for wnid in sorted(classes)}
+def _class_folders(folder: Path, left_out: LeftOut) -> Classes:
+    names, others = list_split(folder)
+    wnids = [name for name in names if _WNID.fullmatch(name)]
+    if not wnids:
+        return {}  # flat: `_images_in` counts what is there
+    left_out.merge(others)
+    foreign = [name for name in names if name not in wnids]
+    if foreign:
+        left_out.add("folders without the name of an ImageNet class", *foreign)
+    return {wnid: _images_in(folder / wnid, left_out) for wnid in wnids}
 
 
-def _flat_val(folder: Path, kit: Devkit | None) -> Classes:
-    images = _images_in(folder)
+def _flat_val(folder: Path, kit: Devkit | None, left_out: LeftOut) -> Classes:
+    images = _images_in(folder, left_out)
     if not images:
         raise UserError(f"{folder}: it holds neither class folders nor images")
     if kit is None:
@@ -180,11 +209,11 @@ def _read_mapping(source: Path, root: Path) -> dict[str, str]:
     return {wnid: words.strip() for wnid, _, words in pairs}
 
 
-def _kaggle_val(folder: Path, solution: Path) -> Classes:
+def _kaggle_val(folder: Path, solution: Path, left_out: LeftOut) -> Classes:
     with open(solution, newline="", encoding="utf-8") as file:
         truth = {row[0]: row[1].split(" ")[0] for row in csv.reader(file) if len(row) == 2}
     found: Classes = {}
-    for name, path in _images_in(folder):
+    for name, path in _images_in(folder, left_out):
         wnid = truth.get(os.path.splitext(name)[0], "")
         if not _WNID.fullmatch(wnid):
             raise UserError(f"{solution}: it does not give the class of {name}")

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_prep.output import new_files
+from rn50lib.data.scan import (
+    IMAGE_EXTENSIONS,
+    LeftOut,
+    Listing,
+    describe_lost_class,
+    describe_lost_link,
+    is_lost_class,
+    list_folder,
+)
 from rn50lib.errors import UserError
-
-EXTENSIONS = (".jpeg", ".jpg", ".png")
 
 
 class Entry(NamedTuple):
@@ -25,27 +32,37 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """The images of a folder in walking order, the labels given to folders, and empty folders."""
+    """The images of a folder in walking order, the labels given to folders, and all others."""
 
     images: list[tuple[int, str, int]]  # index, relative path, label
     classes: dict[str, int]
     empty: list[str]
+    left_out: LeftOut
 
 
-def find_images(root: str, recursive: bool, extensions: Sequence[str] = EXTENSIONS) -> Found:
+def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Found:
     """List the images below ``root`` in the order in which MXNet's im2rec numbers them.
 
     With ``recursive``, folders are walked in sorted order, and each folder that holds an image gets
-    the next label; without, only the root's own images count, with label 0. Raises UserError if the
-    root is missing, holds no images, contains itself by a link, or has a name with a tab.
+    the next label; without, only the root's own images count, with label 0. Hidden files and
+    folders are left out. Raises UserError if the root is missing, holds no images, contains itself
+    by a link, has a name with a tab, or if no image of a class can be read.
     """
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
-    found = Found([], {}, [])
-    for relative, files, subfolders in _walk(root, extensions):
+    found = Found([], {}, [], LeftOut())
+    for relative, listing in _walk(root, extensions):
+        files = listing.images
+        if recursive and (lost := listing.lost()):
+            raise UserError(f"{os.path.join(root, relative)}: {describe_lost_class(lost)}")
+        for name, reason in listing.left_out:
+            if recursive and listing.folders and is_lost_class(name, reason):
+                lost_class = os.path.join(root, relative, name)
+                raise UserError(f"{lost_class}: {describe_lost_link(reason)}")
+            found.left_out.add(reason, os.path.join(relative, name))
         if files and recursive:
             found.classes[relative or "."] = len(found.classes)
-        elif recursive and not subfolders:
+        elif recursive and not listing.folders:
             found.empty.append(relative or ".")
         for name in files:
             path = f"{relative}/{name}" if relative else name
@@ -60,27 +77,21 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = EXTENSIO
         deeper = "" if recursive else " itself (--recursive looks into its subfolders, too)"
         raise UserError(
             f"{root}: no images with the extensions {' '.join(extensions)} in this folder{deeper}"
+            f"{found.left_out.note}"
         )
     return found
 
 
-def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield (relative folder, sorted image files, sorted subfolders), parents first."""
+def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, Listing]]:
+    """Yield (relative folder, its entries), parents first."""
     stack: list[tuple[str, tuple[str, ...]]] = [("", (os.path.realpath(root),))]
     while stack:
         relative, above = stack.pop()
-        files, folders = [], []
-        with os.scandir(os.path.join(root, relative)) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    folders.append((entry.name, entry.is_symlink()))
-                elif os.path.splitext(entry.name)[1].lower() in extensions and entry.is_file():
-                    files.append(entry.name)
-        files.sort()
-        folders.sort()
-        yield relative, files, [name for name, _ in folders]
-        for name, is_link in reversed(folders):
+        listing = list_folder(os.path.join(root, relative), extensions)
+        yield relative, listing
+        for name in reversed(listing.folders):
             path = f"{relative}/{name}" if relative else name
+            is_link = os.path.islink(os.path.join(root, path))
             real = os.path.realpath(os.path.join(root, path)) if is_link else f"{above[-1]}/{name}"
             if real in above:
                 raise UserError(

@@ -24,7 +24,7 @@ from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.tfrecordwriter import describe_images, format_index, prepare
 from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
-from rn50lib.data.source import Source, open_source, read_class_rows
+from rn50lib.data.source import Source, describe_lookalikes, open_source, read_class_rows
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import Parser, UserError
 from rn50lib.files import write_file
@@ -131,6 +131,9 @@ def convert(
             f"{total:,} images, {format_bytes(written)} in {seconds:.1f} s "
             f"({total / seconds:,.0f} images/s)"
         )
+        for source in sources.values():
+            if source.left_out:
+                print(f"{source.path}{source.left_out.note}")
     return out
 
 
@@ -153,6 +156,8 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
         )
     if (root / "val").is_dir() or sources["train"].path.with_name("val.rec").exists():
         sources["val"] = open_source(root, "val", data_format)
+    elif found := describe_lookalikes(root, "val", form=sources["train"].format):
+        raise UserError(f"{root}: there is no val; {found}")
     elif not quiet:
         print(
             f"note: {root} has no val, so only training shards are written; `rn50 run` on them"

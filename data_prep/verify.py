@@ -3,18 +3,20 @@
     python -m data_prep.verify data/roadsigns
     python -m data_prep.verify train.rec val.rec --json > report.json
 
-It reads folders, record files, shards, lists and indexes, and decodes every image. Exit status 0
-means that training will neither fail on the data nor learn something wrong (there may be notes and
-warnings), 1 that it would, 2 that the command was wrong.
+It reads folders, record files, shards, lists and indexes, and decodes every image. Exit status 1
+means that it found something by which training would fail or learn something wrong, 2 that the
+command was wrong. 0 means that it found none (there may be notes and warnings): the last line says
+what was checked, and what could not be.
 
 A changed byte that still decodes is found in TFRecord shards and in record files with checksums
-(PREFIX.crc, by im2rec). Elsewhere it cannot be found, and the report says so.
+(PREFIX.crc, by im2rec), and nowhere else.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,10 +28,17 @@ from data_prep.checks.folders import Part, read_split
 from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.checks.recordfiles import read_record_file
 from data_prep.common import Progress, run_program
+from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents
+from rn50lib.data.source import describe_lookalikes
+from rn50lib.data.tfrecord import STANDARD_NAME, describe_shards
 from rn50lib.errors import Parser, UserError
 from rn50lib.hardware import usable_cores
 
-SPLITS = ("train", "val")
+FORMS = {
+    "files": "class folders",
+    "recordio": "record files with their indexes and lists",
+    "tfrecord": "shards with their indexes",
+}
 
 
 @dataclass
@@ -42,13 +51,38 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Return True if training will neither fail on the data nor learn something wrong."""
+        """Return True if nothing was found by which training would fail or learn wrongly."""
         return not any(problem.level == ERROR for problem in self.problems)
+
+    def coverage(self) -> tuple[list[str], list[str]]:
+        """Return what was checked, and what was not."""
+        forms = dict.fromkeys(part.form for part in self.parts)
+        splits = {part.split for part in self.parts if len(part)}
+        images = sum(map(len, self.parts))
+        names = [f"{part.path} ({part.form})" for part in self.parts if part.contents == "decoded"]
+        checked = [FORMS[form] for form in forms]
+        checked.append(f"{images:,} image{'s' * (images != 1)} decoded")
+        checked += ["checksums"] * (len(names) < len(self.parts))
+        unchecked = []
+        if splits == set(SPLITS):
+            checked.append("classes and repeated images of train and val")
+        else:
+            missing = " and ".join(split for split in SPLITS if split not in splits)
+            unchecked.append(f"{missing} (not here)")
+        if names:
+            unchecked.append(
+                "bytes that changed and still decode, for lack of checksums, in " + ", ".join(names)
+            )
+        unchecked.append("whether the labels are true")
+        return checked, unchecked
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for programs."""
+        checked, unchecked = self.coverage()
         return {
             "good": self.good,
+            "checked": checked,
+            "not_checked": unchecked,
             "seconds": round(self.seconds, 3),
             "levels": self.problems.count_levels(),
             "parts": [
@@ -58,6 +92,7 @@ class Report:
                     "path": str(part.path),
                     "images": len(part),
                     "contents": part.contents,
+                    "left_out": dict(part.left_out),
                     "classes": counts_per_class(part),
                 }
                 for part in self.parts
@@ -86,9 +121,12 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
             raise UserError(f"{path}: there is no such file or folder")
         parts = _find_parts(path, report.problems)
         if not parts:
+            instead = "give the folder or file that holds the data"
+            if path.is_dir():
+                instead = describe_lookalikes(path, *SPLITS) or f"found {describe_contents(path)}"
             raise UserError(
                 f"{path}: neither class folders, nor record files (.rec), nor TFRecord shards "
-                "(train-00000-of-00004); give the folder or file that holds the data"
+                f"(train-00000-of-00004); {instead}"
             )
         work = [(part, first, task) for part in parts for first, task in part.runs]
         with Progress(len(work), "verifying", "parts", quiet) as progress:
@@ -110,11 +148,15 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
             path = path.with_suffix(".rec")
         if path.suffix == ".rec":
             return [read_record_file(path, split, problems)]
-        return [shards.read_shards(path, split, problems)] if "-of-" in path.name else []
+        if not SHARD_NAME.search(path.name):
+            return []
+        if not STANDARD_NAME.match(path.name):
+            problems.add("names", path, describe_shards(path.parent, [path.name], split))
+        return [shards.read_shards(path, split, problems)]
     parts = [read_split(path / s, s, problems) for s in SPLITS if (path / s).is_dir()]
     for folder in (path, path / "records"):
         for name in SPLITS:
-            if (folder / f"{name}.rec").exists():
+            if os.path.lexists(folder / f"{name}.rec"):
                 parts.append(read_record_file(folder / f"{name}.rec", name, problems))
             elif (folder / f"{name}.idx").exists():
                 problems.add("index", folder / f"{name}.idx", "its record file is missing")
@@ -122,12 +164,20 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
         for name, pattern in (("train", "train-*-of-*"), ("val", "validation-*-of-*")):
             if folder.is_dir() and any(folder.glob(pattern)):
                 parts.append(shards.read_shards(folder, name, problems))
+    for form in FORMS:
+        there = {part.split for part in parts if part.form == form}
+        for missing in set(SPLITS) - there if there else ():
+            if text := describe_lookalikes(path, missing, form=form):
+                problems.add("names", path, text)
     if not parts:
         parts = [
             read_record_file(rec, "val" if rec.name.startswith("val") else "train", problems)
             for rec in sorted(path.glob("*.rec"))
         ]
-    if not parts and any(entry.is_dir() for entry in path.iterdir()):
+        if parts:
+            text = describe_lookalikes(path, *SPLITS, form="recordio")
+            problems.add("names", path, text)
+    if not parts:
         part = read_split(path, "val" if path.name == "val" else "train", problems)
         parts = [part] if len(part) else []
     return parts
@@ -159,7 +209,10 @@ def print_report(report: Report, every: bool = False) -> None:
         if counts:
             span = "–".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
             each = f" in {len(counts):,} classes, {span} each"
-        print(f"{part.path} ({part.form}, {part.split}): {len(part):,} images{each}")
+        print(
+            f"{part.path} ({part.form}, {part.split}): {len(part):,} images{each}"
+            f"{part.left_out.note}"
+        )
     for kind, meaning in KINDS.items():
         found = [problem for problem in report.problems if problem.kind == kind]
         if not found:
@@ -175,16 +228,10 @@ def print_report(report: Report, every: bool = False) -> None:
     images = sum(map(len, report.parts))
     rate = images / report.seconds if report.seconds else 0
     print(f"\n{images:,} images read in {report.seconds:.1f} s ({rate:,.0f} images/s): {totals}")
-    unknown = [f"{p.path} ({p.form})" for p in report.parts if p.contents == "decoded"]
     if not report.good:
         print("Do not train on this data until the errors are fixed.")
-    elif not unknown:
-        print("You can train on this data.")
-    else:
-        print(
-            "You can train on this data: every image decodes. A byte that changed since it was "
-            f"written would not be found in {', '.join(unknown)}: there are no checksums."
-        )
+    checked, unchecked = report.coverage()
+    print(f"checked: {', '.join(checked)}; not checked: {', '.join(unchecked)}")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -168,8 +168,10 @@ def main(argv: list[str]) -> int:
     images: Any = Files(tuple(args.images))
     if args.split:
         from rn50lib.data.source import open_source
+        from rn50lib.run_setup import print_sources
 
         images = open_source(root, args.split)
+        print_sources({args.split: images}, every=False)
     probabilities, bad = predict(args.prefix, args.epoch, images, predictor_of(args.engine))
     classes = class_names(root, probabilities.shape[1])
     labels = getattr(images, "labels", np.full(len(images), -1))

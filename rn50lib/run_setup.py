@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
+import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -56,10 +57,30 @@ def open_sources(config: TrainConfig) -> dict[str, Any]:
         splits.remove("val")
     if config.loader == "synthetic":
         return dict.fromkeys(splits)
+    from rn50lib.data.scan import UNUSED
     from rn50lib.data.source import open_source
 
     root = Path(config.data_root)
-    return {split: open_source(root, split, config.data_format) for split in splits}
+    sources = {split: open_source(root, split, config.data_format) for split in splits}
+    if "train" in sources and (limit := config.num_examples):
+        beyond = len(sources["train"]) - limit
+        if beyond > 0:
+            sources["train"].left_out.add(UNUSED, count=beyond)
+    return sources
+
+
+def describe_sources(sources: dict[str, Any]) -> dict[str, str]:
+    """Return for each stored split what it holds."""
+    found = {split: source for split, source in sources.items() if source is not None}
+    return {split: f"{s.path} ({len(s)} images, {s.format})" for split, s in found.items()}
+
+
+def print_sources(sources: dict[str, Any], every: bool = True) -> None:
+    """Print what each split holds and what was left out of it; unless `every`, only the latter."""
+    for split, text in describe_sources(sources).items():
+        note = sources[split].left_out.note
+        if every or note:
+            print(f"  {split}: {text}{note}", file=sys.stderr, flush=True)
 
 
 def check_outputs(config: TrainConfig) -> None:
@@ -81,14 +102,14 @@ def environment(resolved: Resolved, sources: dict[str, Any]) -> dict[str, Any]:
     for package in ("numpy", "pillow"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    found = {split: source for split, source in sources.items() if source is not None}
     return {
         "machine": machine().to_dict(),
         "versions": versions,
         "axes": axes,
         "caps": list(resolved.caps),
         "overrides": list(config.override),
-        "data": {split: f"{s.path} ({len(s)} images, {s.format})" for split, s in found.items()},
+        "data": describe_sources(sources),
+        "left_out": {split: dict(s.left_out) for split, s in sources.items() if s is not None},
         "allocator": os.environ.get("GLIBC_TUNABLES"),
     }
 

@@ -88,11 +88,13 @@ def train(
     comm = comm or connect(config.comm, config.backend, config.comm_timeout)
     run_setup.check_group(config, comm)
     sources = run_setup.open_sources(config)
+    first_rank = comm.rank == 0
     if config.test_io:
+        if first_rank:
+            run_setup.print_sources(sources, every=False)
         return run_setup.time_input(config, sources, comm)
     if run_dir:
         make_folder(run_dir, f"--run-dir {run_dir}")
-    first_rank = comm.rank == 0
     if first_rank:
         run_setup.check_outputs(config)
     net = config.to_network()
@@ -102,8 +104,8 @@ def train(
     progress = watch(run_dir, loggers, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
-        for split, images in env["data"].items() if run_dir else ():
-            progress.say(f"  {split}: {images}")
+        if first_rank:
+            run_setup.print_sources(sources, every=run_dir is not None)
         if first_rank and checkpoint.saves(config):
             stack.enter_context(checkpoint.lock_for(config))
         begin = time.perf_counter()

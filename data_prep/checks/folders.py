@@ -9,7 +9,20 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.checks.problems import Problems
-from rn50lib.data.source import IMAGE_EXTENSIONS
+from rn50lib.data.scan import (
+    DANGLING,
+    HARMLESS,
+    IMAGE_EXTENSIONS,
+    LOOSE,
+    UNREADABLE,
+    LeftOut,
+    Listing,
+    describe_lost_class,
+    describe_lost_link,
+    is_lost_class,
+    list_folder,
+)
+from rn50lib.errors import UserError
 
 RUN = 64
 """Images in one task."""
@@ -25,6 +38,7 @@ class Part:
         runs: The tasks for the workers, as (first image, task).
         contents: The proof that the bytes are those that were written: "checksums", or none,
             "decoded".
+        left_out: What the scan of the folders did not take.
     """
 
     form: str
@@ -36,6 +50,7 @@ class Part:
     classes: tuple[str, ...] | None = None
     runs: list[tuple[int, list]] = field(default_factory=list)
     contents: str = "decoded"
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,19 +64,37 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
     """Return the images of the class folders in ``path``; add what is wrong with the folders."""
     part = Part("files", split, path)
     labels: list[int] = []
-    folders, images = _scan(path, problems)
-    if images:
-        problems.add("flat", path, f"{len(images):,} images are next to the class folders")
-    part.classes = tuple(name for name in folders if not name.startswith("."))
+    top = _list(path, problems)
+    if top.images:
+        problems.add("flat", path, f"{len(top.images):,} images are next to the class folders")
+        part.left_out.add(LOOSE, *top.images)
+    part.classes = tuple(top.folders)
+    for name, reason in top.left_out:
+        part.left_out.add(reason, name)
+        if is_lost_class(name, reason):
+            problems.add("lost-class", path / name, describe_lost_link(reason))
+        elif reason in (DANGLING, UNREADABLE):
+            problems.add("dangling", path / name)
     for label, name in enumerate(part.classes):
-        inner, names = _scan(path / name, problems)
-        for folder in inner:
+        listing = _list(path / name, problems)
+        names = listing.images
+        for folder in listing.folders:
             walk = os.walk(path / name / folder)
-            inside = [file for _, _, files in walk for file in files if _is_named_image(file)]
+            inside = [f for _, _, files in walk for f in files if _is_named_image(f)]
             if inside:
                 problems.add("nested", path / name / folder, f"{len(inside):,} images")
-        if not names:
+        lost = listing.lost()
+        if lost:
+            problems.add("lost-class", path / name, describe_lost_class(lost))
+        elif not names and split == "train" and not listing.folders:
+            problems.add("lost-class", path / name, "it has no images to train on")
+        elif not names:
             problems.add("empty-class", path / name)
+        for file, reason in listing.left_out:
+            part.left_out.add(reason, f"{name}/{file}")
+            if not lost and reason not in HARMLESS:
+                links = reason in (DANGLING, UNREADABLE)
+                problems.add("dangling" if links else "left-out", path / name / file)
         for first in range(0, len(names), RUN):
             task = ["files", str(path / name), names[first : first + RUN]]
             part.runs.append((len(part.names) + first, task))
@@ -74,16 +107,13 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
     return part
 
 
-def _scan(folder: Path, problems: Problems) -> tuple[list[str], list[str]]:
-    """Return the names of folders and of images, each sorted."""
+def _list(folder: Path, problems: Problems) -> Listing:
+    """Return the entries of a folder; nothing, and a problem, if it cannot be read."""
     try:
-        entries = sorted(folder.iterdir())
-    except OSError as error:
-        problems.add("unreadable", folder, error.strerror or "")
-        return [], []
-    folders = [entry.name for entry in entries if os.path.isdir(entry)]
-    images = {entry.name for entry in entries if _is_named_image(entry.name)} - set(folders)
-    return folders, sorted(images)
+        return list_folder(folder)
+    except UserError as error:
+        problems.add("unreadable", folder, str(error))
+        return Listing([], [], [])
 
 
 def _is_named_image(name: str) -> bool:

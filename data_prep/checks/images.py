@@ -41,7 +41,7 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
     except UserError as error:
         return [_not_an_image(data, error)]
     is_jpeg = image.format != "PNG"
-    misnamed = not is_jpeg and name.lower().endswith((".jpg", ".jpeg"))
+    misnamed = not is_jpeg and bool(name) and not name.lower().endswith(".png")
     checks = [
         ("png-as-jpeg", misnamed),
         ("cmyk", image.mode == "CMYK" and "adobe" in image.info),

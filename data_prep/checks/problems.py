@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rn50lib.data.scan import CONVERT, FETCH
+
 ERROR, WARNING, NOTE = "error", "warning", "note"
 LEVELS = (ERROR, WARNING, NOTE)
 
@@ -45,11 +47,15 @@ KINDS = {
     "png-as-jpeg": Kind(NOTE, "PNG images named as JPEG", "they are read as PNG"),
     "grey": Kind(NOTE, "grey images", "they are read as colour images"),
     # Folders.
+    "lost-class": Kind(ERROR, "classes without images", "bring their images back, or remove them"),
+    "dangling": Kind(ERROR, "links that lead to no file", FETCH),
+    "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out", CONVERT),
+    "names": Kind(ERROR, "names that are not those of a data root", "rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
     "nested": Kind(ERROR, "images in folders inside class folders", "move them up, or away"),
     "class-maps": Kind(ERROR, "classes that differ", "make train and val have the same classes"),
-    "empty-class": Kind(WARNING, "classes without images", "fill or remove them in both splits"),
+    "empty-class": Kind(WARNING, "classes that are not validated", "val has no image of them"),
     # Record files.
     "damage": Kind(ERROR, "damaged records", "copy the file again, or pack the images again"),
     "checksum": Kind(
@@ -69,7 +75,7 @@ KINDS = {
         "record files without checksums",
         "damage that still decodes is not found; `im2rec --checksums` adds them for the future",
     ),
-    "no-index": Kind(WARNING, "files without an index", "make the index (--index)"),
+    "no-index": Kind(WARNING, "shards without an index", "DALI needs it: make it (--index)"),
     # Contents.
     "leak": Kind(ERROR, "images of val that are also in train", "remove them from train"),
     "few-leaks": Kind(

@@ -142,9 +142,6 @@ def _checksums(path: Path, starts: list[int], problems: Problems) -> dict[int, i
 
 def _check_index(path: Path, starts: np.ndarray, keys: list[int], problems: Problems) -> None:
     path_idx = path.with_suffix(".idx")
-    if not path_idx.exists():
-        problems.add("no-index", path)
-        return
     try:
         index_keys, offsets = read_numbers(path_idx, "--index").T
     except RecordError as error:

@@ -124,7 +124,7 @@ def _check_features(example: dict[str, Any], types: dict[str, type]) -> str | No
         values = example.get(name)
         if values is None or len(values) != 1:
             count = "missing" if values is None else f"there {len(values)} times"
-            return f"the feature {name} is {count}"
+            return f"the feature {name} is {count}; found {', '.join(sorted(example)) or 'none'}"
         if not isinstance(values[0], type_):
             return f"the feature {name} has the wrong type"
     return None

@@ -25,6 +25,7 @@ from rn50lib.data.recordfile import (
     disk_cache,
     read_pairs,
 )
+from rn50lib.data.scan import LeftOut
 
 MAGIC = 0xCED7230A  # at the start of every part of a record, little-endian
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -287,6 +288,7 @@ class RecordSource:
     labels: np.ndarray = field(repr=False)
     classes: tuple[str, ...]
     _reader: Reader = field(repr=False)
+    left_out: LeftOut = field(default_factory=LeftOut, repr=False)
     format: ClassVar[str] = "recordio"
 
     def __len__(self) -> int:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,22 +16,44 @@ import numpy as np
 
 from rn50lib.data.recordfile import RecordError, disk_cache
 from rn50lib.data.recordio import Reader, RecordSource
-from rn50lib.data.tfrecord import ShardSource, find_shards, scan_shards, sidecar_path
+from rn50lib.data.scan import (
+    EMPTY,
+    FETCH,
+    IMAGE_EXTENSIONS,
+    SPLITS,
+    LeftOut,
+    describe_contents,
+    describe_lost_class,
+    find_lookalikes,
+    first_names,
+    list_folder,
+    list_split,
+)
+from rn50lib.data.tfrecord import (
+    SPLIT_PREFIX,
+    ShardSource,
+    describe_shards,
+    find_shards,
+    scan_shards,
+    sidecar_path,
+)
 from rn50lib.errors import UserError
 
-SPLITS = ("train", "val")
-IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png")  # or in capitals; im2rec has the same list
 LFS_POINTER = b"version https://git-lfs"  # the first bytes of a pointer in place of the file
 
 
 class Source(Protocol):
-    """One split of a data set; ``labels`` is int32 of shape (images,), ``classes`` names them."""
+    """One split of a data set; ``labels`` is int32 of shape (images,), ``classes`` names them.
+
+    ``left_out`` counts what the scan of the folders left out.
+    """
 
     format: ClassVar[str]
     root: Path
     path: Path
     labels: np.ndarray
     classes: tuple[str, ...]
+    left_out: LeftOut
 
     def __len__(self) -> int: ...
 
@@ -89,7 +112,8 @@ def _check_root(root: str | os.PathLike) -> Path:
 def _record_folder(root: Path) -> Path | None:
     """Return the folder with train.rec and val.rec: the root itself, or `records` in it."""
     for folder in (root, root / "records"):
-        if any((folder / f"{split}.rec").exists() for split in SPLITS):
+        # a dangling link is a record file that is missing, not a reason to take another form
+        if any(os.path.lexists(folder / f"{split}.rec") for split in SPLITS):
             return folder
     return None
 
@@ -110,11 +134,58 @@ def _detect(root: Path) -> str:
         return "files"
     if _shard_folder(root):
         return "tfrecord"
+    drawn = "`python -m data_prep.roadsigns data/roadsigns` draws the built-in data set"
+    found = describe_lookalikes(root, *SPLITS) or f"found {describe_contents(root)}; {drawn}"
     raise UserError(
         f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
         "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "
-        "(train-*-of-*, validation-*-of-*). "
-        "`python -m data_prep.roadsigns data/roadsigns` draws the built-in data set"
+        f"(train-*-of-*, validation-*-of-*): {found}"
+    )
+
+
+def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
+    """Return "found valid/, expected val/; ..." with the remedy for splits that are missing.
+
+    ``form`` is "files", "recordio" or "tfrecord", if only that is looked for. Returns "" if nothing
+    has a similar name.
+    """
+    texts = []
+    for split in splits:
+        found = find_lookalikes(root, split)
+        if (root / split).is_symlink() and not (root / split).exists():
+            texts.append(f"{root / split} is a link that points to nothing; {FETCH}, or remove it")
+        elif found.folders and form in ("", "files"):
+            texts.append(_describe_folder(root, found.folders, split))
+        elif found.records and form in ("", "recordio"):
+            texts.append(_describe_records(root, found.records, split))
+        elif found.shards and form in ("", "tfrecord"):
+            texts.append(describe_shards(root, found.shards, split))
+    if not texts and splits == SPLITS:  # names that say nothing, such as part-0.tfrecord
+        found = find_lookalikes(root, None)
+        if found.records and form in ("", "recordio"):
+            texts.append(_describe_records(root, found.records, "train"))
+        elif found.shards and form in ("", "tfrecord"):
+            texts.append(describe_shards(root, found.shards, "train"))
+    return "; ".join(dict.fromkeys(texts))
+
+
+def _describe_folder(root: Path, paths: list[str], split: str) -> str:
+    path = min(paths, key=lambda path: (path.count(os.sep), "test" in path.lower(), path))
+    above, name = os.path.split(path)
+    if name == split and not any((root / split).is_dir() for split in SPLITS):
+        return f"found {path}/: pass --data-root {root / above}"
+    link = shlex.join(["ln", "-s", path, str(root / split)])
+    return f"found {path}/, expected {split}/: rename it, or link it with `{link}`"
+
+
+def _describe_records(root: Path, paths: list[str], split: str) -> str:
+    place = _record_folder(root) or root
+    above, name = os.path.split(paths[0])
+    if name == f"{split}.rec" and not _record_folder(root):
+        return f"found {paths[0]}: pass --data-root {root / above}"
+    return (
+        f"found {first_names(paths)}, expected {split}.rec and {split}.idx in {place}: rename both"
+        " files, and the .crc if there is one"
     )
 
 
@@ -129,13 +200,14 @@ def _name_classes(names: tuple[str, ...] | None, labels: np.ndarray) -> tuple[st
 
 def _open_records(root: Path, split: str) -> RecordSource:
     path = (_record_folder(root) or root / "records") / f"{split}.rec"
-    if not path.exists():
+    if not os.path.lexists(path):
         command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
-        raise RecordError(
-            f"{path}: this record file does not exist: make it with "
-            f"`{command % '--list --recursive'}` and then `{command % '--pass-through'}`",
-            path,
-        )
+        remedy = f"make it with `{command % '--list --recursive'}` and then"
+        found = [
+            describe_lookalikes(place, split, form="recordio") for place in (root, path.parent)
+        ]
+        remedy = next(filter(None, found), f"{remedy} `{command % '--pass-through'}`")
+        raise RecordError(f"{path}: this record file does not exist: {remedy}", path)
     reader = Reader(path)
     labels = reader.labels()
     classes = _name_classes(read_class_names(root), labels)
@@ -143,6 +215,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
 
 
 def _open_shards(root: Path, split: str) -> ShardSource:
+    if not _shard_folder(root) and (text := describe_lookalikes(root, *SPLITS, form="tfrecord")):
+        raise UserError(f"{root}: it holds no shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN; {text}")
     folder = _shard_folder(root) or root / "tfrecord"
     shards = find_shards(folder, split)
     # written by data_prep for its own shards
@@ -177,6 +251,7 @@ class FileSource:
     classes: tuple[str, ...]
     _names: bytes = field(repr=False)  # all relative paths in one piece: light to hand to workers
     _ends: np.ndarray = field(repr=False)
+    left_out: LeftOut = field(default_factory=LeftOut, repr=False)
     format: ClassVar[str] = "files"
 
     def __len__(self) -> int:
@@ -200,11 +275,12 @@ class FileSource:
 def open_folders(root: Path, split: str) -> FileSource:
     """Open ROOT/SPLIT/CLASS/.
 
-    Raises UserError, which names the folder and the remedy, if it is missing, holds no images, or
-    if train and val do not have the same classes.
+    Raises UserError, which names the folder and the remedy, if it is missing, if a class has no
+    images, or if train and val do not have the same classes.
     """
     classes = folder_classes(root, split)
-    images = [_image_names(root / split / name) for name in classes]
+    left_out = list_split(root / split)[1]
+    images = [_images_of(root / split, name, left_out) for name in classes]
     paths = [
         os.fsencode(f"{name}/{image}")
         for name, found in zip(classes, images, strict=True)
@@ -213,10 +289,11 @@ def open_folders(root: Path, split: str) -> FileSource:
     if not paths:
         raise UserError(
             f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
+            f"{left_out.note}"
         )
     ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
-    source = FileSource(root, root / split, labels, classes, b"".join(paths), ends)
+    source = FileSource(root, root / split, labels, classes, b"".join(paths), ends, left_out)
     refuse_no_image(source.name(0), source.read(0))  # a folder of git-LFS pointers is seen here
     return source
 
@@ -241,37 +318,46 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
     """Return the names of a split's class folders, sorted by code point, as im2rec sorts them."""
     folder = root / split
     if not folder.is_dir():
+        found = describe_lookalikes(root, split, form="files")
         raise UserError(
-            f"{folder}: this folder does not exist; a data root holds train/CLASS/*.jpg and "
-            "val/CLASS/*.jpg"
+            f"{folder}: this folder does not exist; "
+            + (found or "a data root holds train/CLASS/*.jpg and val/CLASS/*.jpg")
         )
-    with os.scandir(folder) as entries:
-        found = [entry.name for entry in entries if entry.is_dir()]
-    classes = tuple(sorted(name for name in found if not name.startswith(".")))
+    classes, _ = list_split(folder)
     if classes:
-        return classes
+        return tuple(classes)
     raise UserError(
-        f"{folder}: it holds no class folders; sort the images into one folder for each class. For"
-        " ImageNet's validation images, `python -m data_prep.imagenet` does it"
+        f"{folder}: it holds no class folders, but {describe_contents(folder)}; sort the images"
+        " into one folder for each class. For ImageNet's validation images,"
+        " `python -m data_prep.imagenet` does it"
     )
 
 
-def _image_names(folder: Path) -> list[str]:
-    """Return the names of a class folder's images, sorted; files of other kinds are left out.
+def _images_of(folder: Path, name: str, left_out: LeftOut) -> list[str]:
+    """Return the names of a class's images, sorted; add what else is there to `left_out`.
 
-    Raises UserError if there is a folder in it, which im2rec would make a class.
+    Raises UserError if it is a folder of folders, which im2rec would make classes, if no image of
+    it can be read, or if there is none to train on.
     """
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.lower().endswith(IMAGE_EXTENSIONS) and entry.is_file():
-                found.append(entry.name)
-            elif entry.is_dir() and not entry.name.startswith("."):
-                raise UserError(
-                    f"{entry.path}: this is a folder inside a class folder; the layout is "
-                    "train/CLASS/*.jpg, with nothing deeper. Move its images up, or the folder out"
-                )
-    return sorted(found)
+    listing = list_folder(folder / name)
+    if listing.folders:
+        raise UserError(
+            f"{folder / name / listing.folders[0]}: this is a folder inside a class folder; the"
+            " layout is train/CLASS/*.jpg, with nothing deeper. Move its images up, or the folder"
+            " out"
+        )
+    if lost := listing.lost():
+        raise UserError(f"{folder / name}: {describe_lost_class(lost)}")
+    if not listing.images and folder.name == "train":
+        raise UserError(
+            f"{folder / name}: this class has no images to train on; add some, or remove the folder"
+            " from train and val"
+        )
+    if not listing.images:
+        left_out.add(EMPTY, name)
+    for file, reason in listing.left_out:
+        left_out.add(reason, f"{name}/{file}")
+    return listing.images
 
 
 # -- classes.txt ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
+from rn50lib.data.scan import LeftOut, find_lookalikes, first_names
 from rn50lib.errors import UserError
 
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
@@ -30,7 +31,7 @@ SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00
 IMAGE, LABEL = "image/encoded", "image/class/label"
 WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
 
-_NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
+STANDARD_NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 
@@ -125,13 +126,16 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
     Raises UserError if there are none, if some are missing, or if there are those of two sets.
     """
     folder, prefix = Path(folder), SPLIT_PREFIX[split]
-    found = {path.name for path in folder.glob(f"{prefix}-*") if _NAME.match(path.name)}
+    found = {path.name for path in folder.glob(f"{prefix}-*") if STANDARD_NAME.match(path.name)}
     counts = sorted({int(name[-5:]) for name in found})
     if not counts:
-        raise UserError(
-            f"{folder}: the shards {prefix}-NNNNN-of-NNNNN are missing here; "
-            f"`python -m data_prep.tfrecord {folder.parent}` writes them"
+        others = find_lookalikes(folder, split).shards
+        instead = (
+            f"; {describe_shards(folder, others, split)}"
+            if others
+            else (f"; `python -m data_prep.tfrecord {folder.parent}` writes them")
         )
+        raise UserError(f"{folder}: the shards {prefix}-NNNNN-of-NNNNN are missing here{instead}")
     if len(counts) > 1:
         listed = " and of ".join(map(str, counts))
         raise UserError(f"{folder}: there are shards of {listed}; remove those of one set")
@@ -142,7 +146,39 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
                 f"{folder}: {name} is missing ({len(found)} of {len(names)} shards are there); "
                 "copy it again, or write the shards again with `python -m data_prep.tfrecord`"
             )
+    if len(found) > len(names):
+        raise UserError(
+            f"{folder}: {max(found)} is one of more than the {len(names)} shards that its name"
+            " says; remove it, or write the shards again with `python -m data_prep.tfrecord`"
+        )
     return [folder / name for name in names]
+
+
+def describe_shards(folder: Path, names: Sequence[str], split: str) -> str:
+    """Return what files with unexpected names are, what is expected, and the remedy.
+
+    For example "found train-0.tfrecord with the keys image, label; expected ...".
+    """
+    above, name = os.path.split(names[0])
+    if STANDARD_NAME.match(name):
+        where = f"move them to {folder}, or pass --data-root {folder / above}"
+        return f"found {first_names(names)}: {where}"
+    count, prefix = len(names), SPLIT_PREFIX[split]
+    expected = f"{prefix}-00000-of-{count:05}"
+    if count > 1:
+        expected += f" to {prefix}-{count - 1:05}-of-{count:05}"
+    found = f"found {first_names(names)}"
+    try:
+        keys = sorted(parse_example(TFRecordReader(folder / names[0]).read(0)))
+    except (UserError, ValueError) as error:
+        return f"{found}, expected {expected}; {error}"
+    text = f"{found} with the keys {', '.join(keys)}; expected {expected}"
+    if IMAGE in keys and LABEL in keys:
+        return f"{text}: rename them so, in this order"
+    return (
+        f"{text} with the keys {IMAGE} and {LABEL}; `python -m data_prep.tfrecord` writes such"
+        " shards from class folders or record files"
+    )
 
 
 # -- labels and offsets --------------------------------------------------------------------------
@@ -153,7 +189,7 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
 
     `firsts` are the number of the first record of each shard, and of the records in all. Labels
     count from 0 here and from 1 in the records. Raises RecordError for a damaged shard, UserError
-    for an example without a label.
+    for an example without a label, or if a shard's first has no image.
     """
     offsets, labels = [], []
     for shard in shards:
@@ -170,6 +206,8 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
                 )
         offsets.append(starts - _HEAD.size)
         labels.append(found - 1)
+        # foreign shards: here, not in a loader's worker after the first step has started
+        example_value(data[starts[0] : stops[0]], f"{shard}: record 0 at offset 0", IMAGE)
     firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
     return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}
 
@@ -236,7 +274,10 @@ def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
         raise UserError(text) from None
     if len(values) != 1 or not isinstance(values[0], bytes if key == IMAGE else int):
         kind = "bytes" if key == IMAGE else "a whole number"
-        raise UserError(f"{name}: this example should have one {key}, {kind}; {WRITE_AGAIN}")
+        keys = ", ".join(sorted(parse_example(data, (key,)))) or "no keys"
+        raise UserError(
+            f"{name}: this example should have one {key}, {kind}, and has {keys}; {WRITE_AGAIN}"
+        )
     return values[0]
 
 
@@ -328,6 +369,7 @@ class ShardSource:
     firsts: np.ndarray = field(repr=False)
     offsets: np.ndarray = field(repr=False)
     _open: dict[int, TFRecordReader] = field(default_factory=dict, repr=False)
+    left_out: LeftOut = field(default_factory=LeftOut, repr=False)
     format: ClassVar[str] = "tfrecord"
 
     def __len__(self) -> int:

@@ -278,7 +278,7 @@ def test_broken_list(tmp_path, lines, reason):
     ("arguments", "message"),
     [
         (["--list", "{t}/a", "{t}/nowhere"], "{t}/nowhere: there is no such folder of images"),
-        (["--list", "{t}/a", "{t}"], "{t}: no images with the extensions .jpeg .jpg .png in this"),
+        (["--list", "{t}/a", "{t}"], "{t}: no images with the extensions .jpeg .jpg .png"),
         (["{t}/a", "{t}"], "{t}/a.lst: there is no such list; make it first with"),
         (["{t}/a"], "ROOT, the folder that holds the images, is missing"),
         (["--num-thread", "0", "{t}/a", "{t}"], "--num-thread 0: give at least one thread"),
@@ -305,9 +305,9 @@ def test_odd_folders_are_refused_or_noted(tree, tmp_path, capsys, error_of):
     (tree / "c").mkdir()
     shutil.copytree(tree / "zz", tree / "zz" / ".ipynb_checkpoints")
     im2rec.main(command)
-    notes = capsys.readouterr().err
-    assert "note: c holds no images and gets no label" in notes
-    assert "note: zz/.ipynb_checkpoints is a hidden folder and becomes a class" in notes
+    shown = capsys.readouterr()
+    assert "note: c holds no images and gets no label" in shown.err
+    assert "1 hidden file (zz/.ipynb_checkpoints)" in shown.out
 
 
 # -- the whole set, several processes, kills -----------------------------------------------------

@@ -143,7 +143,11 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
         (f"cp {TRAIN} train/plum/same.JPEG", {("conflict", "train/plum/same.JPEG")}),
         (f"head -c 300 {TRAIN} > train/pear/cut.jpg", {("undecodable", "train/pear/cut.jpg")}),
         ("touch train/pear/zero.jpg", {("empty-file", "train/pear/zero.jpg")}),
-        ("ln -s /nowhere train/pear/x.jpg", {("unreadable", "train/pear/x.jpg")}),
+        ("ln -s /nowhere train/pear/x.jpg", {("dangling", "train/pear/x.jpg")}),
+        ("rm */pear/*", {("lost-class", "train/pear"), ("empty-class", "val/pear")}),
+        ("mv train/pear/train_0.JPEG train/pear/0.webp", {("left-out", "train/pear/0.webp")}),
+        ("mv val valid", {("names", ".")}),
+        ("mkdir train/.ipynb_checkpoints; touch train/notes.txt val/pear/._x.jpg", set()),
     ],
 )  # fmt: skip
 def test_problems_of_folders(root, script, expected):
@@ -243,11 +247,15 @@ def test_undetectable_damage_is_reported_as_such(root, alone, capsys):
         assert verify.main([*map(str, paths), "--quiet", "--jobs", "1"]) == 0
         return capsys.readouterr().out.strip().splitlines()[-1]
 
-    assert last_line(alone) == "You can train on this data."
+    checked, unchecked = last_line(alone).split("; not checked: ")
+    assert "15 images decoded, checksums" in checked and "val (not here)" in unchecked
+    assert str(alone) not in unchecked
     alone.with_suffix(".crc").unlink()
-    line = last_line(alone)
-    assert f"would not be found in {alone} (recordio)" in line and "trust" not in line
-    assert f"{root / 'train'} (files), {root / 'val'} (files)" in last_line(root)
+    checked, unchecked = last_line(alone).split("; not checked: ")
+    assert "checksums" not in checked and f"checksums, in {alone} (recordio)" in unchecked
+    checked, unchecked = last_line(root).split("; not checked: ")
+    assert f"{root / 'train'} (files), {root / 'val'} (files)" in unchecked
+    assert "train and val" in checked and "not here" not in unchecked
 
 
 def test_checksums_of_another_record_file(root, alone):
@@ -269,12 +277,12 @@ def test_checksums_of_another_record_file(root, alone):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("rm train.idx", {("no-index", "train.rec")}),
+        ("rm train.idx", {("index", "train.idx")}),
         ("echo nonsense > train.idx", {("index", "train.idx")}),
         ("echo nonsense > train.lst", {("list", "train.lst")}),
         ("cp val.lst train.lst", {("list", "train.lst")}),
         ("head -c 5000 train.rec > x; mv x train.rec; rm train.[cil]*",
-         {("damage", "train.rec"), ("no-index", "train.rec"), ("no-checksums", "train.rec")}),
+         {("damage", "train.rec"), ("index", "train.idx"), ("no-checksums", "train.rec")}),
         ("cp val.idx train.idx", {("index", "train.idx")}),
         ("rm train.rec", {("index", "train.idx")}),
     ],
@@ -397,7 +405,7 @@ def run(*arguments):
 def test_text_json_and_exit_status(root):
     done = run(root)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "You can train on this data: " in done.stdout
+    assert "checked: class folders, record files" in done.stdout.splitlines()[-1]
     bad = root / "train/pear/bad ä.jpg"
     bad.write_bytes(b"text")
     done = run(files_only(root), "--json")

@@ -1,0 +1,233 @@
+"""The files of a data root: the images that are taken, what is left out and why, and other names.
+
+Every program that looks for images lists folders with `list_folder`, so that all of them take the
+same files. A listing is one scandir: it opens no file, and asks the disk about links only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rn50lib.errors import UserError
+
+SPLITS = ("train", "val")
+# of JPEG and PNG, the formats that every loader reads; or in capitals
+IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png", ".jpe", ".jfif")
+OTHER_IMAGES = (
+    *(".webp", ".heic", ".heif", ".avif", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".jp2", ".jxl"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".ico", ".svg", ".psd", ".dng", ".cr2", ".nef"),
+)
+
+HIDDEN = "hidden files"  # .DS_Store, macOS's ._copies, .ipynb_checkpoints
+DANGLING = "dangling links"
+UNREADABLE = "links that cannot be followed"
+SPECIAL = "special files"  # pipes, devices
+OTHER = "non-image files"  # notes.txt, Thumbs.db
+LOOSE = "images outside the class folders"
+EMPTY = "empty class folders"
+UNUSED = "images beyond --num-examples"
+HARMLESS = (HIDDEN, OTHER, EMPTY)  # no image is lost by leaving these out
+
+FETCH = "fetch what the links point to (`git annex get`, `dvc pull`, a missing mount)"
+CONVERT = "convert the images to JPEG or PNG"
+
+SHOWN = 3  # names for each reason
+
+
+class LeftOut(dict[str, int]):
+    """How many entries a scan left out for each reason; `str()` adds the first names of each."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, list[str]] = {}
+
+    def add(self, reason: str, *names: str, count: int = 0) -> None:
+        """Count entries with these names, or `count` entries without a name."""
+        self[reason] = self.get(reason, 0) + (count or len(names))
+        kept = self.names.setdefault(reason, [])
+        kept += names[: SHOWN - len(kept)]
+
+    def merge(self, other: LeftOut) -> None:
+        """Add the entries of a different scan."""
+        for reason, count in other.items():
+            self.add(reason, *other.names[reason], count=count)
+
+    def __str__(self) -> str:
+        """Return "2 dangling links (red/08.jpg, red/09.jpg), 1 .webp image (red/10.webp)"."""
+        texts = []
+        for reason, count in self.items():
+            noun = reason if count != 1 else re.sub(r"s\b", "", reason, count=1)
+            names = ", ".join(self.names[reason]) + (", ..." if count > SHOWN else "")
+            texts.append(f"{count:,} {noun}" + (f" ({names})" if self.names[reason] else ""))
+        return ", ".join(texts)
+
+    @property
+    def note(self) -> str:
+        """Return "; left out: ..." to end a line about what was found; "" if nothing was."""
+        return f"; left out: {self}" if self else ""
+
+
+class Listing(NamedTuple):
+    """The entries of one folder, each sorted by name; `left_out` has (name, reason)."""
+
+    images: list[str]
+    folders: list[str]
+    left_out: list[tuple[str, str]]
+
+    def lost(self) -> LeftOut | None:
+        """Return what was left out if that is why there is no image; None otherwise."""
+        found = LeftOut()
+        for name, reason in self.left_out:
+            if reason not in HARMLESS:
+                found.add(reason, name)
+        return found if found and not self.images and not self.folders else None
+
+
+def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Listing:
+    """List a folder. Hidden entries are left out, and files that have none of the `extensions`.
+
+    Raises UserError if the folder cannot be read.
+    """
+    listing, endings = Listing([], [], []), tuple(extensions)
+    try:
+        with os.scandir(os.fspath(folder)) as entries:
+            for entry in entries:
+                name, kind = entry.name, _kind(entry)
+                if name.startswith("."):
+                    listing.left_out.append((name, HIDDEN))
+                elif kind == "folder":
+                    listing.folders.append(name)
+                elif kind:
+                    listing.left_out.append((name, kind))
+                elif name.lower().endswith(endings):
+                    listing.images.append(name)
+                else:
+                    ending = os.path.splitext(name)[1].lower()
+                    known = ending in OTHER_IMAGES or ending in IMAGE_EXTENSIONS
+                    listing.left_out.append((name, f"{ending} images" if known else OTHER))
+    except OSError as error:
+        raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
+    for names in listing:
+        names.sort()
+    return listing
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """Return "" for a file, "folder", or the reason to leave an entry out."""
+    try:
+        if entry.is_file():
+            return ""
+        if entry.is_dir():
+            return "folder"
+        entry.stat()
+    except FileNotFoundError:
+        return DANGLING
+    except OSError as error:  # a link to itself, or into a folder that is closed to this user
+        return DANGLING if error.errno == errno.ELOOP else UNREADABLE
+    return SPECIAL
+
+
+def list_split(folder: Path) -> tuple[list[str], LeftOut]:
+    """Return the class folders of a split, sorted by code point, and what is next to them.
+
+    Raises UserError if a class folder is a link that leads nowhere.
+    """
+    listing, left_out = list_folder(folder), LeftOut()
+    for name, reason in listing.left_out:
+        if is_lost_class(name, reason):
+            raise UserError(f"{folder / name}: {describe_lost_link(reason)}")
+        left_out.add(reason, name)
+    if listing.images:
+        left_out.add(LOOSE, *listing.images)
+    return listing.folders, left_out
+
+
+def is_lost_class(name: str, reason: str) -> bool:
+    """Return True for a link next to class folders that led to one: it has no file's extension."""
+    return reason in (DANGLING, UNREADABLE) and not re.search(r"\.[A-Za-z]\w{1,4}$", name)
+
+
+def describe_lost_link(reason: str) -> str:
+    """Return what is wrong with the link of a class folder, and the remedy."""
+    what = "points to nothing" if reason == DANGLING else "cannot be followed"
+    return f"this class is a link that {what}, so all its images are missing; {FETCH}, or remove it"
+
+
+def describe_lost_class(lost: LeftOut) -> str:
+    """Return what is wrong with a class whose images are all left out, and the remedy."""
+    links = any(reason in (DANGLING, UNREADABLE) for reason in lost)
+    remedy = FETCH if links else CONVERT
+    return f"this class has no image that can be read, only {lost}; {remedy}, or remove the folder"
+
+
+# -- names that are not those of a data root ------------------------------------------------------
+
+ALIASES = {
+    "train": ("train", "training", "trn"),
+    "val": ("val", "valid", "validation", "validate", "eval", "dev", "test", "testing"),
+}
+SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
+_LIMIT = 50  # folders that are searched
+
+
+class Lookalikes(NamedTuple):
+    """What may be a split under a different name: paths relative to the data root."""
+
+    folders: list[str]
+    records: list[str]
+    shards: list[str]
+
+
+def find_lookalikes(root: Path, split: str | None) -> Lookalikes:
+    """Return what has the name of a split, but not the expected one; None finds all files.
+
+    The data root and its folders are searched, and nothing deeper.
+    """
+    found, places = Lookalikes([], [], []), [""]
+    for place in places:
+        try:
+            listing = list_folder(root / place)
+        except UserError:
+            continue
+        if not place:
+            places += listing.folders[:_LIMIT]
+        if split and place not in SPLITS:  # those hold classes
+            inside = (os.path.join(place, name) for name in listing.folders)
+            found.folders.extend(p for p in inside if p != split and _means(p, split))
+        for name, reason in listing.left_out:
+            path = os.path.join(place, name)
+            if reason != OTHER or (split and not _means(path, split)):
+                continue
+            if name.lower().endswith(".rec"):
+                found.records.append(path)
+            elif SHARD_NAME.search(name) and not name.endswith(".idx"):
+                found.shards.append(path)
+    return found
+
+
+def _means(path: str, split: str) -> bool:
+    """Return True if a name such as "my_valid-0.tfrecord", or else its folder's, is a split's."""
+    for part in reversed(path.split(os.sep)):
+        words = re.split(r"[^a-z]+", part.lower())
+        named = [s for s in SPLITS if any(word in ALIASES[s] for word in words)]
+        if named:
+            return split in named
+    return False
+
+
+def describe_contents(root: Path) -> str:
+    """Return the first names in a folder, such as "cat/, dog/, notes.txt and 2 more"."""
+    listing = list_folder(root)
+    files = [name for name, reason in listing.left_out if reason != HIDDEN]
+    names = [*(f"{name}/" for name in listing.folders), *sorted([*listing.images, *files])]
+    return first_names(names) if names else "nothing"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

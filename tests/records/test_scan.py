@@ -1,0 +1,342 @@
+"""What a scan of images takes and leaves out, and names that are almost those of a data root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from data_prep import im2rec, tfrecord, verify
+from data_prep.tfrecordwriter import frame_record, serialize_example
+from rn50lib.data.source import open_source
+from rn50lib.errors import UserError
+from tests.conftest import clean_environment
+from tests.support import TINY, strict_json, write_photo
+
+CLASSES = ("blue", "green", "red")
+
+
+def draw(root: Path, train: int = 6, val: int = 3) -> Path:
+    """Draw a small data set as class folders."""
+    for split, count in (("train", train), ("val", val)):
+        for label, name in enumerate(CLASSES):
+            for i in range(count):
+                write_photo(root / split / name / f"{i:02d}.jpg", 10 * label + i)
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return draw(tmp_path / "set")
+
+
+LEFT_OUT = {
+    "dangling links": 3,
+    "hidden files": 3,
+    ".webp images": 1,
+    ".gif images": 1,
+    "non-image files": 2,
+    "special files": 1,
+}
+TAKEN = 3 * 6 + 3 - 1  # three more that are JPEG files, one less that is now a link
+
+
+def leave_out(train: Path) -> None:
+    """Add to a split what no loader reads, and JPEG files with rare extensions."""
+    for ending in ("jfif", "JPE", "JPEG"):
+        shutil.copy(train / "red/00.jpg", train / f"red/extra.{ending}")
+    (train / "red/05.jpg").unlink()
+    (train / "red/05.jpg").symlink_to("/nowhere/05.jpg")
+    (train / "red/loop.png").symlink_to("loop.png")
+    (train / "blue/annex.jpg").symlink_to(".git/annex/objects/1")
+    (train / "red/._00.jpg").write_bytes(b"\0\5\x16\7")
+    (train / ".DS_Store").touch()
+    (train / "blue/.ipynb_checkpoints").mkdir()
+    for form in ("webp", "gif"):
+        Image.new("RGB", (20, 20)).save(train / f"blue/a.{form}")
+    (train / "blue/Thumbs.db").touch()
+    (train / "README").touch()
+    os.mkfifo(train / "green/x.jpg")
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_run_im2rec_and_verify_count_the_same_left_out_files(
+    root: Path, rn50: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    leave_out(root / "train")
+    done = rn50("train", "--data-root", str(root), *TINY, "-e", "1", "--report", "r.json")
+    assert done.status == 0, done.err
+    (line,) = (line for line in done.err.splitlines() if "left out" in line)
+    before = done.err[: done.err.index(line)]
+    assert "epoch 1/1" not in before and f"({TAKEN} images, files)" in line
+    for reason, count in LEFT_OUT.items():
+        assert re.search(rf"\b{count} {reason.removesuffix('s')}", line), (reason, line)
+    assert "blue/annex.jpg" in line and "red/05.jpg" in line
+    left_out = strict_json(Path("r.json"))["env"]["left_out"]
+    assert left_out == {"train": LEFT_OUT, "val": {}}
+
+    im2rec.main(["--list", "--recursive", str(root / "train"), str(root / "train")])
+    printed = capsys.readouterr().out
+    assert f"{TAKEN} images in 3 classes; left out: " in printed
+    assert sorted(printed.rpartition("left out: ")[2]) == sorted(line.rpartition("out: ")[2] + "\n")
+
+    assert verify.main([str(root), "--json", "--quiet", "--jobs", "1"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [part["left_out"] for part in report["parts"]] == [LEFT_OUT, {}]
+    problems = [problem["kind"] for problem in report["problems"]]
+    assert problems.count("dangling") == 3 and problems.count("left-out") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_images_beyond_num_examples_are_counted(root: Path, rn50: Callable) -> None:
+    flags = ["--num-examples", "16", "-e", "1", "--report", "r.json"]
+    done = rn50("train", "--data-root", str(root), *TINY, *flags)
+    assert "left out: 2 images beyond --num-examples" in done.err
+    left_out = strict_json(Path("r.json"))["env"]["left_out"]["train"]
+    assert left_out == {"images beyond --num-examples": 2}
+
+
+def test_skipped_images_are_counted_by_reason(root: Path, capsys: pytest.CaptureFixture) -> None:
+    im2rec.main(["--list", "--recursive", str(root / "t"), str(root / "train")])
+    (root / "train/red/00.jpg").write_bytes(b"")
+    (root / "train/red/01.jpg").unlink()
+    (root / "train/blue/01.jpg").unlink()
+    im2rec.main(["--pass-through", "--skip-bad", str(root / "t"), str(root / "train")])
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert "15 records" in line
+    assert "left out: 2 images (No such file or directory), 1 image (the file is empty)" in line
+
+
+# -- a class that disappears ---------------------------------------------------------------------
+
+LOST = {
+    "a class folder is a dangling link": "rm -r {split}/green; ln -s /nowhere {split}/green",
+    "only webp": "cd {split}/green; for f in *.jpg; do mv $f ${{f%jpg}}webp; done",
+    "only heic": "cd {split}/green; for f in *.jpg; do mv $f ${{f%jpg}}HEIC; done",
+    "only dangling links": "cd {split}/green; for f in *.jpg; do ln -sf /nowhere/$f $f; done",
+}
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("script", LOST.values(), ids=LOST)
+def test_a_class_that_disappears_is_an_error(root: Path, split: str, script: str) -> None:
+    subprocess.run(["bash", "-ec", script.format(split=split)], cwd=root, check=True)
+    folder = str(root / split / "green")
+    with pytest.raises(UserError) as caught:
+        open_source(root, split)
+    assert str(caught.value).startswith(f"{folder}: this class ")
+    with pytest.raises(UserError) as caught:
+        im2rec.main(["--list", "--recursive", str(root / split), str(root / split)])
+    assert str(caught.value).startswith(f"{folder}: this class ")
+    problems = verify.verify([root], jobs=0, quiet=True).problems
+    assert [folder] == [p.where for p in problems if p.kind == "lost-class"]
+
+
+@pytest.mark.parametrize("inside", [(), (".DS_Store",), ("notes.txt",)])
+def test_a_class_needs_training_images_but_no_validation_images(
+    root: Path, inside: tuple[str, ...]
+) -> None:
+    for split in ("train", "val"):
+        folder = root / split / "green"
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for name in inside:
+            (folder / name).touch()
+    assert dict(open_source(root, "val").left_out)["empty class folders"] == 1
+    with pytest.raises(UserError, match="train/green: this class has no images to train on"):
+        open_source(root, "train")
+
+
+def test_a_scan_opens_one_image_only(root: Path) -> None:
+    """ImageNet has 1.3 million files. The interpreter's own audit events count the opened ones."""
+    program = """
+import sys
+opened = []
+def hook(event, args):
+    if event == "open" and str(args[0]).endswith(".jpg"):
+        opened.append(args[0])
+from rn50lib.data.source import open_source
+sys.addaudithook(hook)
+source = open_source(sys.argv[1], "train")
+print(len(source), len(opened))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, root],
+        capture_output=True, text=True, check=True, env=clean_environment(),
+    )  # fmt: skip
+    assert done.stdout.split() == ["18", "1"]
+
+
+# -- other names ---------------------------------------------------------------------------------
+
+
+def told_by_verify(root: Path) -> str:
+    """Return the errors of verify in one text."""
+    try:
+        report = verify.verify([root], jobs=0, quiet=True)
+    except UserError as error:
+        return str(error)
+    return "\n".join(problem.line() for problem in report.problems if problem.level == "error")
+
+
+def refused(root: Path, split: str, data_format: str = "auto") -> str:
+    with pytest.raises(UserError) as caught:
+        open_source(root, split, data_format)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("split", "name"),
+    [("val", "valid"), ("val", "validation"), ("val", "Val"), ("val", "test"),
+     ("train", "Train"), ("train", "training"), ("val", "my-valid_2")],
+)  # fmt: skip
+def test_a_folder_with_another_name_is_named_and_the_remedy_works(
+    root: Path, split: str, name: str
+) -> None:
+    (root / split).rename(root / name)
+    error = refused(root, split)
+    assert f"found {name}/, expected {split}/" in error
+    assert f"found {name}/, expected {split}/" in told_by_verify(root)
+    (command,) = re.findall("`(ln -s .*?)`", error)
+    subprocess.run(shlex.split(command), check=True)
+    assert len(open_source(root, split)) == (18 if split == "train" else 9)
+
+
+def test_both_splits_with_other_names_and_a_data_set_one_folder_deeper(root: Path) -> None:
+    message = refused(root.parent, "train")
+    assert f"pass --data-root {root}" in message
+    (root / "train").rename(root / "Train")
+    (root / "val").rename(root / "Valid")
+    message = refused(root, "train")
+    assert "found Train/, expected train/" in message and "found Valid/, expected val/" in message
+    shutil.rmtree(root / "Train")
+    shutil.rmtree(root / "Valid")
+    (root / "cats").mkdir()
+    assert "found cats/" in refused(root, "train")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("val.*", "valid"), ("train.*", "training"), ("val.*", "val_rec/data")],
+)
+def test_record_files_with_other_names(
+    root: Path, before: str, after: str, capsys: pytest.CaptureFixture
+) -> None:
+    records = im2rec.ensure_records(root)
+    for split in ("train", "val"):
+        shutil.rmtree(root / split)
+    split = before.partition(".")[0]
+    for file in list(records.glob(before)):
+        target = records / f"{after}{file.suffix}"
+        target.parent.mkdir(exist_ok=True)
+        file.rename(target)
+    capsys.readouterr()
+    for folder in (root, records):
+        error = refused(folder, split, "recordio")
+        assert f"{after}.rec, expected {split}.rec and {split}.idx" in error
+    assert f"{after}.rec, expected {split}.rec" in told_by_verify(records)
+    for file in list(records.glob(f"{after}.*")):
+        file.rename(records / f"{split}{file.suffix}")
+    assert len(open_source(root, split)) == (18 if split == "train" else 9)
+
+
+def test_links_of_splits_and_record_files_that_point_to_nothing(root: Path) -> None:
+    """A record file that is not fetched yet is no reason to train on the folders instead."""
+    (root / "train").rename(root / "elsewhere")
+    (root / "train").symlink_to("/nowhere/train")
+    assert f"{root}/train is a link that points to nothing" in refused(root, "train")
+    assert f"{root}/train is a link that points to nothing" in told_by_verify(root)
+    (root / "train.rec").symlink_to("/nowhere/train.rec")
+    assert f"{root}/train.rec: " in refused(root, "train")
+    assert f"{root}/train.rec" in told_by_verify(root)
+
+
+@pytest.mark.parametrize(("form", "name"), [("recordio", "Records"), ("tfrecord", "tfrecords")])
+def test_record_files_and_shards_in_another_folder(root: Path, form: str, name: str) -> None:
+    if form == "recordio":
+        folder = im2rec.ensure_records(root)
+    else:
+        folder = tfrecord.convert(root, shards={"train": 2, "val": 1}, jobs=0, quiet=True)
+    folder.rename(root / name)
+    for split in ("train", "val"):
+        shutil.rmtree(root / split)
+    for data_format in ("auto", form):
+        error = refused(root, "train", data_format)
+        (data_root,) = re.findall(r"pass --data-root (.*?)(?:;|$)", error)[:1]
+        assert len(open_source(data_root, "train", data_format)) == 18
+
+
+KEYS = {
+    "image_raw": {"image_raw": b"x", "label": 1},
+    "image": {"image": b"x", "image/class/label": 1},
+    "jpg": {"jpg": b"x", "cls": b"1"},
+}
+
+
+@pytest.mark.parametrize("name", ["train-0.tfrecord", "part.tfrecord", "train-00000-of-00001"])
+@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+def test_shards_with_other_keys(tmp_path: Path, name: str, keys: dict) -> None:
+    (tmp_path / name).write_bytes(frame_record(serialize_example(keys)))
+    error = refused(tmp_path, "train")
+    assert all(key in error for key in keys) and "`python -m data_prep.tfrecord`" in error
+    assert "image/encoded" in error or "image/class/label" in error
+    if "-of-" not in name:
+        assert f"found {name} with the keys" in error
+        assert f"found {name} with the keys" in told_by_verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("train", "train-{}.tfrecord"),
+        ("train", "train-{:05}-of-00002.tfrecord"),
+        ("train", "set-train.tfrecord-{:05}-of-00002"),
+        ("train", "train.tfrecord.{}"),
+        ("validation", "val-{:05}-of-00002"),
+        ("validation", "valid/{}.tfrecords"),
+    ],
+)
+def test_shards_with_other_names_and_the_remedy_works(root: Path, old: str, new: str) -> None:
+    folder = tfrecord.convert(
+        root, root / "shards", shards={"train": 2, "val": 2}, jobs=0, quiet=True
+    )
+    images = {"train": 18, "validation": 9}[old]
+    (folder / f"{old}.labels").unlink()
+    shutil.rmtree(folder / "index")
+    names = [new.format(i) for i in range(2)]
+    for i, name in enumerate(names):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{old}-{i:05}-of-00002").rename(folder / name)
+    split = "train" if old == "train" else "val"
+    error = refused(folder, split)
+    assert f"found {names[0]}, {names[1]} with the keys" in error
+    assert f"found {names[0]}, {names[1]} with the keys" in told_by_verify(folder)
+    found = re.search(r"expected (\S+) to (\S+): rename them so, in this order", error)
+    assert found, error
+    for name, wanted in zip(names, found.groups(), strict=True):
+        (folder / name).rename(folder / wanted)
+    assert len(open_source(folder, split)) == images
+
+
+def test_compressed_shards_and_too_many(root: Path) -> None:
+    folder = tfrecord.convert(root, root / "shards", shards={"train": 1}, jobs=0, quiet=True)
+    shard = folder / "train-00000-of-00001"
+    shutil.copy(shard, folder / "train-00003-of-00001")
+    assert "train-00003-of-00001 is one of more than the 1 shards" in refused(folder, "train")
+    (folder / "train-00003-of-00001").unlink()
+    subprocess.run(["gzip", shard], check=True)
+    error = refused(folder, "train")
+    assert "found train-00000-of-00001.gz, expected train-00000-of-00001" in error
+    assert "gunzip" in error
