@@ -113,15 +113,15 @@ def chosen(prefixes: list[str], choice: str | None, file: Path) -> str:
     elif choice in (None, "model"):
         fitting = kinds["model"] if choice else next(filter(None, kinds.values()))
     else:
-        fitting = [prefix for prefix in prefixes if f".{choice}." in f".{prefix}"]
+        fitting = [prefix for prefix in prefixes if prefix == f"{choice}."]
+        fitting = fitting or [prefix for prefix in prefixes if f".{choice}." in f".{prefix}"]
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(named(prefix) for prefix in fitting or prefixes)
     if not fitting:
         raise UserError(f"--weights {choice}: {file} has no such weights, only {names}")
-    raise UserError(
-        f"{file} holds several networks: {names}; choose one with --weights {named(fitting[0])}"
-    )
+    one = named(next(filter(None, fitting)))
+    raise UserError(f"{file} holds several networks: {names}; choose one with --weights {one}")
 
 
 def named(prefix: str) -> str:

@@ -206,6 +206,8 @@ def moco(weights: dict[str, Any]) -> dict[str, Any]:
         (timm_ema, ["--weights", "ema"], True, "Imported state_dict_ema;"),
         (dino, [], True, "Imported teacher;"),
         (dino, ["--weights", "student"], False, "Imported student.module;"),
+        (lambda w: w | under("old.", averaged(w)), ["--weights", "old"], True, "Imported old;"),
+        (lambda w: under("a.", averaged(w)) | under("a.b.", w), ["--weights", "a"], True, "a.b."),
         (moco, ["--num-classes", "7"], False, "arrays: state_dict.module.queue"),
         (moco, ["--num-classes", "7", "--weights", "ema"], True, "encoder_k"),
     ],

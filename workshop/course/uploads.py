@@ -25,7 +25,8 @@ from workshop.course import build
 Cell = dict[str, Any]
 MAX_FILE = 40 * 2**20  # bytes of a notebook or of a zip inside a zip
 MAX_TOTAL = 10 * MAX_FILE  # bytes of all of them in an upload
-MAX_NOTEBOOKS, MAX_FILES = 200, 100_000  # of an upload
+MAX_NOTEBOOKS = 200  # of an upload
+MAX_FILES = 100_000  # and folders, of an upload that is a folder
 NESTING = 2  # zips inside zips
 NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.I)  # some browsers append a suffix
 ARCHIVE = re.compile(r"\.(7z|rar|tar|t?gz|bz2|xz|zst)$", re.I)
@@ -152,11 +153,8 @@ class Upload:
     def notebooks(self, names: Collection[str]) -> Iterator[tuple[File, bytes]]:
         """Yield the notebooks with their content, the likeliest ones first."""
         chosen = []
-        for number, file in enumerate(self.files(self.path)):
+        for file in self.files(self.path):
             parts, archive = PurePosixPath(file.where).parts, ARCHIVE.search(file.where)
-            if number == MAX_FILES:
-                self.leave_out(file.where, f"this and all after {MAX_FILES:,} files")
-                break
             if "__MACOSX" in parts or parts[-1].startswith("._"):
                 self.leave_out(file.where, RESOURCE)
             elif NOTEBOOK.search(file.where):
@@ -183,9 +181,13 @@ class Upload:
 
     def files(self, path: Path) -> Iterator[File]:
         """Yield all files, in a folder the shallow ones first. Links are not followed."""
-        waiting = deque([path])
+        waiting, seen = deque([path]), 0
         while waiting:
             inner = waiting.popleft()
+            seen += 1
+            if seen > MAX_FILES:
+                self.leave_out(inner.name, f"this and all after {MAX_FILES:,} files and folders")
+                break
             where = inner.name if inner == path else inner.relative_to(path).as_posix()
             try:
                 found = inner.lstat()

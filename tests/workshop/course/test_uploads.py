@@ -203,6 +203,17 @@ def test_everything_left_out_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
         assert why in notes, (why, notes)
 
 
+def test_shallow_files_come_first_in_a_large_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "MAX_FILES", 20)
+    for number in range(40):
+        saved(tmp_path / "anna" / ".venv" / "lib" / f"{number}.ipynb", BLANK)
+    saved(tmp_path / "anna" / "work" / NAME, RIGHT)
+    right, notes = work(tmp_path / "anna")
+    assert right and "all after 20 files" in notes
+
+
 def test_upload_without_a_notebook_lists_its_files(tmp_path: Path) -> None:
     (tmp_path / "ex01.py").write_text("x = 1\n")
     right, notes = work(tmp_path / "ex01.py")
