@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import multiprocessing.connection
 import multiprocessing.forkserver
-import os
 import signal
 import struct
 import threading
@@ -34,6 +32,7 @@ from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, find_frame, find
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
+from rn50lib.lifetime import end_with_creator
 from rn50lib.recipe import Box
 
 try:
@@ -170,20 +169,12 @@ class BatchDataset(torch.utils.data.Dataset):
 
 def _start_worker(worker: int) -> None:
     """Prepare a worker: one thread, and the learner's own functions installed."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_creator()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as SIGINT: the training process ends it
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
     assert info is not None
     hooks.install(info.dataset.overrides)  # type: ignore[attr-defined]
-
-
-def _end_with_parent() -> None:
-    """End this worker with the training process; its parent, the fork server, would live on."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 # -- in the training process ---------------------------------------------------------------------

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from rn50 import checks, launch
-from rn50lib import checkpoint
+from rn50lib import checkpoint, lifetime
 from rn50lib.distributed import launch_env
 from rn50lib.distributed.launch_env import LaunchEnv
 from tests.conftest import clean_environment
@@ -413,7 +413,7 @@ def test_a_worker_that_starts_too_late_ends(gone: str, tmp_path: Path) -> None:
         pass
     pid = ended.pid if gone == "process" else os.getpid()
     folder = tmp_path if gone == "process" else tmp_path / "none"
-    env = clean_environment(**{launch_env.GROUP: f"{os.uname().nodename}:{pid}:{folder}"})
+    env = clean_environment(**{lifetime.GROUP: f"{os.uname().nodename}:{pid}:{folder}"})
     argv = [sys.executable, *launch.WORKER, "experiment.json"]
     done = subprocess.run(argv, env=env, text=True, capture_output=True)
     assert done.returncode == 1 and done.stderr.startswith("error: the `rn50 run` that")
