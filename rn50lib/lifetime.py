@@ -70,7 +70,7 @@ def is_running(pid: int) -> bool:
     if sys.platform != "linux":
         return True
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
@@ -312,7 +312,7 @@ def record_end(status: int, text: str = "", killed_by: int = 0) -> None:
 def _write(kind: str, content: dict[str, object]) -> None:
     path = f"{_records}.{kind}"
     with contextlib.suppress(OSError):  # a folder that this host does not have
-        with open(f"{path}.{os.getpid()}.tmp", "w") as file:
+        with open(f"{path}.{os.getpid()}.tmp", "w", encoding="utf-8") as file:
             json.dump(content, file)
         os.replace(file.name, path)
 
@@ -357,7 +357,7 @@ def _records_of(pid: int) -> str:
         for name in os.listdir(folder or os.devnull):
             path = os.path.join(folder, name)
             if name.endswith(".started"):
-                with open(path) as file:
+                with open(path, encoding="utf-8") as file:
                     if json.load(file) == me:
                         return path.removesuffix(".started")
     return ""
