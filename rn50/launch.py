@@ -56,6 +56,8 @@ LAUNCHER_S = 8.0  # after SIGTERM a launcher ends the workers on other hosts
 POLL_S = 0.1
 WAITED_S = 5.0  # an error after a longer wait for other ranks is a timeout
 KEPT_LINES = 200
+SEEN_S = 1.0  # a worker that was killed may be seen so much later than an error that it caused
+ASKING = (signal.SIGTERM, signal.SIGINT)  # from launchers, to the others, when one has failed
 ASKED = (TERMINATED, 130)  # the statuses of workers that were asked to end
 
 # what launchers put before a worker's line: '[1,0]<stdout>:', '[0]<stderr>:', '[default0]:'
@@ -395,10 +397,15 @@ class WorkerGroup:
             return Outcome(128 - status, killed(0, -status))
         if self.alone or status == 0:
             return Outcome(status, None)
-        found = [(end.time, self.end_of(rank, end)) for rank, end in ends.items() if end.status]
+        # the kernel closes a killed worker's connections before it wakes the worker's parent
+        found = [
+            (end.time - SEEN_S * (end.signal not in (0, *ASKING)), self.end_of(rank, end))
+            for rank, end in ends.items()
+            if end.status
+        ]
         lost = f"ended without a record (was it killed?):\n{self.last_words()}"
         found += [
-            (at, Outcome(1, f"rank {rank} {lost}"))
+            (at - SEEN_S, Outcome(1, f"rank {rank} {lost}"))
             for rank, at in self.gone.items()
             if rank not in ends
         ]

@@ -367,8 +367,8 @@ GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by p
 @pytest.mark.parametrize(
     ("ends", "status", "named"),
     [  # of each rank: when, status, error, the signal that killed it
-        ([(5, 1, GLOO, 0), (4, 137, "", 9)], 137, "rank 1 was killed by signal 9"),
-        ([(4, 1, "ValueError: no", 0), (5, 137, "", 9)], 1,
+        ([(4, 1, GLOO, 0), (4.5, 137, "", 9)], 137, "rank 1 was killed by signal 9"),
+        ([(4, 1, "ValueError: no", 0), (6, 137, "", 9)], 1,
          "rank 0 ended with status 1:\nValueError: no"),
         ([(5, 1, GLOO, 0), (4, 1, "", 0)], 1, "rank 1 ended with status 1 without an error"),
         ([(5, 143, "", 0), (4, 2, "the ranks disagree", 0)], 2, "rank 1: the ranks disagree"),
