@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
+from rn50lib import lifetime
 from rn50lib.errors import TERMINATED, UserError, status_of
 from rn50lib.files import whole_output
 
@@ -22,22 +22,14 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
     SIGTERM becomes an exception first, so that unfinished files are removed.
     """
-    ended = False
-
-    def end(*_: object) -> None:
-        nonlocal ended
-        ended = True
-        sys.exit(TERMINATED)
-
-    signal.signal(signal.SIGTERM, end)
+    lifetime.end_on_sigterm()
     with whole_output():
         try:
             code = status_of(lambda: _refuse_denied(main))
         except Exception:
-            if not ended:
+            if not lifetime.terminated:
                 raise
-    # In the middle of an import, Python replaces the exception that `end` raises.
-    sys.exit(TERMINATED if ended else code)
+    sys.exit(TERMINATED if lifetime.terminated else code)
 
 
 def _refuse_denied(main: Callable[[], int | None]) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import functools
 import os
 import sys
@@ -29,7 +28,7 @@ from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import checksum_path, unpack_header
 from rn50lib.data.scan import IMAGE_EXTENSIONS, LeftOut
 from rn50lib.errors import Parser, UserError
-from rn50lib.files import write_file
+from rn50lib.files import lock_open, write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.hooks import function_in
 
@@ -197,7 +196,7 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_open(lock.fileno(), folder)
         if marker.exists():
             return folder
         for split in ("train", "val"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rn50lib.errors import UserError
-from rn50lib.files import FULL, check_file, replacing, sync
+from rn50lib.files import FULL, check_file, lock_open, replacing, sync
 
 STAMP = ".made-from"
 COMPLETE = ".complete"
@@ -122,18 +121,16 @@ class OutputFolder:
         while True:
             self.part.mkdir(exist_ok=True)
             descriptor = os.open(self.part, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock_open(descriptor, self.part, wait=False):
                 if not self.wait:
                     os.close(descriptor)
                     raise UserError(
                         f"{self.path}: another process is writing this folder; wait until it "
                         "has finished"
-                    ) from None
+                    )
                 message = f"{self.path}: another process is writing this folder; waiting for it"
                 print(message, file=sys.stderr, flush=True)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                lock_open(descriptor, self.part)
                 self.finished = self.is_complete()
             # The other process has renamed or removed what it held.
             with contextlib.suppress(FileNotFoundError):

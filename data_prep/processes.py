@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -16,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.lifetime import end_with_creator
 
 Work = Callable[[Any], Any]
 
@@ -96,16 +96,8 @@ def _start(prepare: Callable[[Any], Work], settings: Any) -> None:
     """Begin a worker."""
     global _prepared
     os.dup2(2, 1)  # what a library prints must not mix with the program's output
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_creator()
     _prepared = functools.cache(lambda: prepare(settings))
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent ends, even if that was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _do(task: Any) -> Any:

@@ -5,7 +5,6 @@ A class folder appears whole, by renaming, so that a resumed run knows what is f
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -107,12 +106,10 @@ def _extract(path: str, target: Path, offset: int, size: int) -> None:
 
 
 def _link(path: str, target: Path) -> None:
-    """Link a file, or copy it if this file system cannot link it."""
+    """Link a file, or copy it if that fails: file systems refuse links in many ways."""
     try:
         os.link(os.path.realpath(path), target)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
-            raise
+    except OSError:
         shutil.copyfile(path, target)
 
 

@@ -232,7 +232,9 @@ def resolve(
     else:
         n = add("n", 1, "one GPU is enough for this data" if gpus else "one process")
     if group is not None and n > 1:
-        comm = "ddp" if group.launcher in ("torchrun", "srun") else "horovod"
+        # MPICH and Open MPI start each other's workers as groups of one
+        by_horovod = group.launcher in ("horovodrun", "mpirun") or backend != "torch"
+        comm = "horovod" if by_horovod else "ddp"
         add("comm", comm, f"{group.launcher} has started the workers")
     elif "comm" not in values:  # asking what Horovod was built with takes seconds
         add("comm", *best_comm(n, backend, values.get("launcher"), bool(gpus)))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 from pathlib import Path
 
 from rn50.autoconfig import Given, resolve
 from rn50.launch import GRACE_S, SAVE_S, program, with_library
 from rn50lib.hardware import machine
-from rn50lib.preemption import PARENT
+from rn50lib.lifetime import PARENT, stop
 from rn50lib.report import write_json
 
 
@@ -22,11 +21,7 @@ class Job(subprocess.Popen):
 
     def stop(self) -> int:
         """Ask the run to save a checkpoint and exit; kill it if it does not."""
-        self.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(SAVE_S + GRACE_S)
-        self.kill()  # its workers end with it
-        return self.wait()
+        return stop(self, SAVE_S + GRACE_S)  # its workers end with it
 
 
 def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:

@@ -63,7 +63,7 @@ def workshop(argv: list[str]) -> int:
 def program() -> NoReturn:
     """Run `main` as a program, and exit."""
     if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
-        from rn50lib.preemption import end_with
+        from rn50lib.lifetime import end_with
 
         end_with(main)
     sys.exit(main())

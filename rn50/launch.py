@@ -1,7 +1,8 @@
 """Start the workers of a run through torchrun, horovodrun or mpirun, and end them together.
 
 `rn50 run` is the thin parent of the launcher: each worker registers in a folder
-(`rn50lib.distributed.launch_env`), and when one fails, all are ended.
+(`rn50lib.lifetime`), and when one fails, all are ended. The earliest end of a worker names the
+cause: its record, or the signal that killed it.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rn50lib.config import Resolved, TrainConfig, slots
-from rn50lib.distributed.launch_env import GROUP, end_with_parent, is_running
+from rn50lib.distributed.launch_env import RANKS
 from rn50lib.errors import TERMINATED, UserError
-from rn50lib.preemption import PARENT
+from rn50lib.lifetime import GROUP, PARENT, SUPERVISED, end_with_parent, is_running
 
 if TYPE_CHECKING:
     import psutil  # one worker alone does not need it
@@ -53,23 +54,14 @@ SAVE_S = 60.0  # after SIGTERM: the workers write a checkpoint
 GRACE_S = 5.0  # after a worker failed, or Ctrl-C: the others may end by themselves
 LAUNCHER_S = 8.0  # after SIGTERM a launcher ends the workers on other hosts
 POLL_S = 0.1
+WAITED_S = 5.0  # an error after a longer wait for other ranks is a timeout
 KEPT_LINES = 200
+SEEN_S = 1.0  # a worker that was killed may be seen so much later than an error that it caused
+ASKING = (signal.SIGTERM, signal.SIGINT)  # from launchers, to the others, when one has failed
 ASKED = (TERMINATED, 130)  # the statuses of workers that were asked to end
-SILENT = "ended without an error message"
 
 # what launchers put before a worker's line: '[1,0]<stdout>:', '[0]<stderr>:', '[default0]:'
 TAG = re.compile(r"^\[(?:\d+,|default)?(\d+)\](?:<std(?:out|err)>)?:")
-TIMEOUT = re.compile("timed? ?out|Horovod has been shut down", re.IGNORECASE)
-LOST = re.compile(  # what Gloo, Horovod and NCCL report when another rank has ended
-    "connection (?:closed|reset)|broken pipe|HorovodInternalError|remote process exited",
-    re.IGNORECASE,
-)
-SIGNALS = (  # how launchers report that rank {} was killed by a signal
-    r"rank\s+: {} \(.*\n\s+exitcode\s+: -(\d+)",
-    r"Process name: {}\n(?:.*\n)?Exit code: (1[3-9]\d)",
-    r"Process {} exit with status code (1[3-9]\d)",
-    r"process rank {} with PID \d+ on node \S+ exited on signal (\d+)",
-)
 
 
 # --- run folders ----------------------------------------------------------------------------------
@@ -122,6 +114,7 @@ def launcher_command(
     """Return the command that starts `worker` once per rank. torchrun's logs go to `folder`."""
     if alone(config):
         return worker
+    worker = [*SUPERVISED, *worker]
     if config.launcher == "torchrun":
         return torchrun(config, worker, folder)
     return (mpirun if config.launcher == "mpirun" else horovodrun)(config, worker)
@@ -302,6 +295,8 @@ class WorkerGroup:
         self.gone: dict[int, float] = {}  # by rank: when its process was found to have ended
         self.waiting: list[int] = []  # the ranks that did not end by themselves
         streams: dict[str, Any] = {}
+        # those of a launcher that has started this process would be taken for the workers' own
+        env = {name: value for name, value in env.items() if name not in RANKS}
         if not alone:
             env = env | {GROUP: f"{socket.gethostname()}:{os.getpid()}:{folder}"}
             streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
@@ -402,25 +397,32 @@ class WorkerGroup:
             return Outcome(128 - status, killed(0, -status))
         if self.alone or status == 0:
             return Outcome(status, None)
-        found = [(end.time, self.end_of(rank, end)) for rank, end in ends.items() if end.status]
-        found += [(at, self.death_of(rank)) for rank, at in self.gone.items() if rank not in ends]
+        # the kernel closes a killed worker's connections before it wakes the worker's parent
+        found = [
+            (end.time - SEEN_S * (end.signal not in (0, *ASKING)), self.end_of(rank, end))
+            for rank, end in ends.items()
+            if end.status
+        ]
+        lost = f"ended without a record (was it killed?):\n{self.last_words()}"
+        found += [
+            (at - SEEN_S, Outcome(1, f"rank {rank} {lost}"))
+            for rank, at in self.gone.items()
+            if rank not in ends
+        ]
         if not found:
             return Outcome(abs(status), f"the launcher failed:\n{self.last_words()}")
-        # a launcher kills the others some seconds after a rank has waited too long
-        begin, one = min(found, key=lambda one: one[0])
-        if TIMEOUT.search(one.failure or ""):
-            found = [(at, one) for at, one in found if order(one) != 1 or at < begin + 1.0]
-        # 143 promises a checkpoint, which a rank without a record has not written
-        _, first = min(found, key=lambda one: (order(one[1]), not one[1].failure, one[0]))
-        return first._replace(status=1) if first.status in ASKED and first.failure else first
+        return min(found, key=lambda one: one[0])[1]
 
     def end_of(self, rank: int, end: SimpleNamespace) -> Outcome:
         """Return the outcome for a rank that has recorded its end."""
         text = end.text.rstrip()
+        if end.signal:  # 143 and 130 promise that the worker ended by itself
+            return Outcome(1 if end.status in ASKED else end.status, killed(rank, end.signal))
         if end.status in (*ASKED, 2):  # 2: bad input
             return Outcome(end.status, f"rank {rank}: {text}" if end.status == 2 else None)
-        failure = f"rank {rank} ended with status {end.status}:\n{text}"
-        if TIMEOUT.search(text):
+        failure = f"rank {rank} ended with status {end.status}"
+        failure += f":\n{text}" if text else " without an error message"
+        if end.waited > WAITED_S:
             who = f"rank {', '.join(map(str, self.waiting))}" if self.waiting else "a rank"
             failure += (
                 f"\nerror: {who} did not answer within --comm-timeout: it hangs, or its host or"
@@ -428,31 +430,9 @@ class WorkerGroup:
             )
         return Outcome(end.status, failure)
 
-    def death_of(self, rank: int) -> Outcome:
-        """Return the outcome for a rank that ended without a record: the launcher knows why."""
-        for pattern in SIGNALS:
-            if found := re.search(pattern.format(rank), "\n".join(self.words)):
-                number = int(found[1]) - (128 if int(found[1]) > 128 else 0)
-                return Outcome(128 + number, killed(rank, number))
-        return Outcome(1, f"rank {rank} {SILENT}:\n{self.last_words()}")
-
     def last_words(self) -> str:
         """Return the last lines that the launcher wrote itself."""
         return "\n".join([line for line in self.words if line.strip()][-20:])
-
-
-def order(outcome: Outcome) -> int:
-    """Return where an outcome stands among possible causes of a failed run; 0 is the likeliest.
-
-    A rank's own error caused it rather than a kill, and a kill rather than a lost connection.
-    Launchers end the ranks that are left by SIGTERM when one has failed.
-    """
-    text = outcome.failure or ""
-    if outcome.status in ASKED:
-        return 3
-    if SILENT in text or LOST.search(text) or TIMEOUT.search(text):
-        return 2
-    return 1 if outcome.status > 128 else 0
 
 
 def killed(rank: int, number: int) -> str:

@@ -16,9 +16,9 @@ from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
-from rn50lib.errors import TERMINATED
+from rn50lib.errors import TERMINATED, UserError
 from rn50lib.files import lock, make_folder
-from rn50lib.preemption import die_with_parent, end_on_sigterm
+from rn50lib.lifetime import die_with_parent, end_on_sigterm
 
 
 def run(argv: list[str]) -> int:
@@ -49,6 +49,12 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
     """Complete and run a configuration; return the exit status."""
     die_with_parent()
     end_on_sigterm()
+    me = LaunchEnv.detect()
+    if me and me.size > 1:
+        raise UserError(
+            f"`rn50 run` starts the workers itself, and {me.launcher} has started {me.size} of it:"
+            " use `rn50 train`, or start `rn50 run` once"
+        )
     if dry_run:
         print("\n".join(description.plan(given)))
         return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,8 @@ from typing import Any
 from rn50lib.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, or a limit that is reached
+# how a file system refuses what it does not offer: locks, waiting for a folder, mapping a file
+UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
 DEVICES = ("/dev/std", "/dev/fd/", "/proc/")  # these may be links to a regular file
 
 
@@ -112,10 +115,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
+    """Wait until a file, or the entries of a folder, are on the disk, if its file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
     finally:
         os.close(descriptor)
 
@@ -140,7 +146,8 @@ def write_file(
 def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:
     """Take a lock file and return the context that holds it; it ends with this process in any case.
 
-    Raises UserError, beginning with `name`, if another run holds it.
+    Without locks on the file system, that is reported and nothing is held. Raises UserError,
+    beginning with `name`, if another run holds the lock, or if its file cannot be made.
     """
     from filelock import FileLock, Timeout
 
@@ -150,6 +157,35 @@ def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:
         raise UserError(
             f"{name}: another run is writing there: wait for its end, or name another"
         ) from None
+    except OSError as error:
+        if error.errno in UNSUPPORTED:
+            report_no_locks(path, error)
+            return contextlib.nullcontext()
+        raise UserError(
+            f"{name} cannot be locked: {path}: {error.strerror}: name a place that you may write to"
+        ) from error
+
+
+def lock_open(descriptor: int, path: Path, wait: bool = True) -> bool:
+    """Lock an open file or folder, until it is closed; return False if another process holds it.
+
+    Without locks on the file system, that is reported and nothing is held.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        report_no_locks(path, error)
+    return True
+
+
+def report_no_locks(path: Path, error: OSError) -> None:
+    """Warn that nothing keeps two processes from writing to the same place."""
+    text = f"{path}: this file system has no locks ({error.strerror}): let no other process write"
+    print(f"{text} there meanwhile", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

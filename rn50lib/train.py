@@ -16,16 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rn50lib import checkpoint, hooks, run_setup
+from rn50lib import checkpoint, hooks, lifetime, run_setup
 from rn50lib.checkpoint import CheckpointManager, resume_fingerprint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.data import Pipeline, open_pipeline
 from rn50lib.distributed import Comm, assert_same_across_ranks, connect, max_difference
-from rn50lib.distributed.launch_env import registered
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError, status_of
 from rn50lib.files import is_stream, make_folder
 from rn50lib.metrics import Meter
-from rn50lib.preemption import Preemption, die_with_parent, end_on_sigterm, end_with
 from rn50lib.progress import Progress, open_loggers
 from rn50lib.report import Report
 from rn50lib.train_step import TrainStep, build_step
@@ -40,7 +39,7 @@ class Run:
     step: TrainStep
     pipelines: dict[str, Pipeline]
     checkpoints: CheckpointManager
-    preemption: Preemption
+    preemption: lifetime.Preemption
     progress: Progress
     report: Report
     # of training, by where they went
@@ -51,11 +50,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run one worker of the run that a file describes."""
     parser = argparse.ArgumentParser(prog="python -m rn50lib.train", description=main.__doc__)
     parser.add_argument("--config", type=Path, required=True, help="RUN/experiment.json")
-    die_with_parent()
-    end_on_sigterm()
+    lifetime.die_with_parent()
+    lifetime.end_on_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `rn50 run`
     file = parser.parse_args(argv).config
-    with registered():
+    me = LaunchEnv.detect()
+    with lifetime.registered(me.rank if me else 0):
         if not file.exists():
             raise UserError(
                 f"{file} does not exist on {socket.gethostname()}: a run on several hosts needs a"
@@ -155,7 +155,7 @@ def build_run(
             "this loader reads a stream: --checkpoint-steps has no effect, and a resumed run"
             " repeats its epoch's training from the start"
         )
-    preemption = Preemption(comm, saves)
+    preemption = lifetime.Preemption(comm, saves)
     return Run(config, comm, step, pipelines, checkpoints, preemption, progress, report)
 
 
@@ -204,8 +204,9 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
         # all batches of one update have the same rate
         lr = schedule(epoch + state.images / used, config.effective_batch_size, recipe)
-        step.train_step(batch, lr)
-        meter.step_done(lr)
+        with lifetime.Wait():  # for the other ranks' gradients
+            step.train_step(batch, lr)
+            meter.step_done(lr)
         if i % config.grad_accum_steps == 0:
             state.images += config.effective_batch_size
             after_update(run, epoch, meter, last=i == steps)
@@ -337,4 +338,4 @@ def write_report(run: Run, file: str | Path | None) -> None:
 
 
 if __name__ == "__main__":
-    end_with(lambda: status_of(main))
+    lifetime.end_with(lambda: status_of(main))

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 
 from rn50 import launch
-from rn50lib import hardware
+from rn50lib import hardware, lifetime
 from rn50lib.errors import UserError
 from workshop import output
 from workshop.errors import RunFailed
@@ -111,12 +111,7 @@ def run(
         ended = process.wait()
     finally:  # also when the cell is interrupted: the program ends its own workers
         if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            lifetime.stop(process, GRACE_S)
     if ended:
         raise RunFailed(
             f"{shown.split(' -')[0]} ended with exit status {ended}; it said:",

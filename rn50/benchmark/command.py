@@ -15,7 +15,7 @@ from rn50.parser import converter, flag_of, natural, positive
 from rn50lib.config import flag_name
 from rn50lib.errors import UserError
 from rn50lib.files import check_output
-from rn50lib.preemption import die_with_parent
+from rn50lib.lifetime import die_with_parent
 from rn50lib.report import write_json
 
 # flags that are lists here, or a sweep's own; by the name of their value

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 from rn50 import launch
 from rn50lib import distributed as comm
 from rn50lib.config import Resolved
-from rn50lib.distributed.launch_env import registered
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError, status_of
-from rn50lib.preemption import die_with_parent, end_on_sigterm, end_with
+from rn50lib.lifetime import die_with_parent, end_on_sigterm, end_with, registered
 from rn50lib.progress import Progress
 from rn50lib.report import write_json
 from rn50lib.train import train
@@ -67,7 +67,8 @@ def main() -> int:
     """Measure every cell; return the exit status."""
     die_with_parent()
     end_on_sigterm()
-    with registered():
+    me = LaunchEnv.detect()
+    with registered(me.rank if me else 0):
         return measure_cells()
 
 

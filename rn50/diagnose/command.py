@@ -17,7 +17,7 @@ from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 from rn50lib.files import check_output
 from rn50lib.hardware import Machine, machine
-from rn50lib.preemption import die_with_parent
+from rn50lib.lifetime import die_with_parent
 from rn50lib.report import write_json
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement

@@ -14,7 +14,7 @@ import torch
 
 from rn50lib.config import TrainConfig, from_dict
 from rn50lib.errors import status_of
-from rn50lib.preemption import die_with_parent
+from rn50lib.lifetime import die_with_parent
 from rn50lib.torch.optimizer import set_precision
 
 TURNS = 3

@@ -82,21 +82,40 @@ class MappedFile:
     def data(self, records: int = sys.maxsize) -> Any:
         """Return the mapped file, to be read as a whole, or at the start of so many ``records``."""
         if self._map is None:
-            if self.size == 0:
-                raise self.error("the file is empty; write it again", 0)
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
-            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-            # no reading ahead: with random access it would read several times the data
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        dense = records * SPARSE > self.size
-        self._map.madvise(mmap.MADV_SEQUENTIAL if dense else mmap.MADV_RANDOM)
+            try:  # shared, some file systems refuse it
+                self._map = mmap.mmap(self._open(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+            except OSError as error:
+                self._map = self._read_whole(error.strerror)
+        if isinstance(self._map, mmap.mmap):
+            dense = records * SPARSE > self.size
+            self._map.madvise(mmap.MADV_SEQUENTIAL if dense else mmap.MADV_RANDOM)
         return self._map
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes from ``start`` to ``stop``, or to the end of the file."""
+        return os.pread(self._open(), stop - start, start)
+
+    def _open(self) -> int:
+        """Return the descriptor of the open file."""
+        if self.size == 0:
+            raise self.error("the file is empty; write it again", 0)
         if self._file is None:
-            self.data()
-        return os.pread(self._file.fileno(), stop - start, start)
+            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
+            # no reading ahead: with random access it would read several times the data
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        return self._file.fileno()
+
+    def _read_whole(self, why: str | None) -> bytes:
+        """Return the content of a file that the file system cannot map into memory."""
+        import psutil
+
+        if self.size > psutil.virtual_memory().available / 2:
+            raise self.error(
+                f"this file system cannot map files ({why}), and the file is too large to be read"
+                " into memory: copy it to another disk"
+            )
+        return b"".join(iter(lambda: self._file.read(1 << 24), b""))
 
     def error(self, problem: str, offset: int | None = None) -> RecordError:
         """Return the error for a problem with this file."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import multiprocessing.connection
 import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import signal
 import struct
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -34,6 +35,7 @@ from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, find_frame, find
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
+from rn50lib.lifetime import end_with_creator
 from rn50lib.recipe import Box
 
 try:
@@ -41,6 +43,7 @@ try:
 except ImportError:  # it has no wheel for some machines
     simplejpeg = None
 
+LONGEST_TMPDIR = 70  # bytes: a socket's path has at most 107, and 32 are multiprocessing's
 AHEAD = 4  # batches that each worker makes before they are asked for
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 Task = tuple[int | None, list[Key]]  # a batch, and the row of the shared memory to make it in
@@ -170,7 +173,7 @@ class BatchDataset(torch.utils.data.Dataset):
 
 def _start_worker(worker: int) -> None:
     """Prepare a worker: one thread, and the learner's own functions installed."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_creator()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as SIGINT: the training process ends it
     torch.set_num_threads(1)
     info = torch.utils.data.get_worker_info()
@@ -178,21 +181,36 @@ def _start_worker(worker: int) -> None:
     hooks.install(info.dataset.overrides)  # type: ignore[attr-defined]
 
 
-def _end_with_parent() -> None:
-    """End this worker with the training process; its parent, the fork server, would live on."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-
 # -- in the training process ---------------------------------------------------------------------
+
+
+def _shorten_sockets() -> None:
+    """Let multiprocessing make its sockets elsewhere if TMPDIR is too long for their paths.
+
+    Raises UserError if there is no shorter folder.
+    """
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) <= LONGEST_TMPDIR:
+        return
+    for place in ("/tmp", "/var/tmp", "/dev/shm"):
+        if os.access(place, os.W_OK):
+            tempfile.tempdir = place
+            try:
+                multiprocessing.util.get_temp_dir()  # this and the workers' processes keep it
+            finally:
+                tempfile.tempdir = folder
+            return
+    raise UserError(
+        f"TMPDIR {folder} is too long for the sockets of the loader's workers: set it to a path of"
+        f" at most {LONGEST_TMPDIR} characters, or use --data-nthreads 0"
+    )
 
 
 def _fork_server() -> Any:
     """Return the context of a server that forks workers: it runs no threads, so none can hang."""
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.data.torch_loader"])
+    _shorten_sockets()
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches all processes of a terminal, and a scheduler's SIGTERM all of a job: the
         # training process ends its workers itself

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import UserError
+from rn50lib.lifetime import watch_waits
 
 
 class Comm:
@@ -22,6 +23,10 @@ class Comm:
     rank = 0
     size = 1
     local_rank = 0
+
+    def others(self) -> str:
+        """Return the other ranks in words."""
+        return ranks([rank for rank in range(self.size) if rank != self.rank])
 
     def sum_vector(self, vector: np.ndarray) -> np.ndarray:
         """Return the sum of the vector over all ranks, on every rank."""
@@ -42,6 +47,12 @@ class Comm:
     def barrier(self) -> None:
         """Return when every rank has called this."""
         self.sum_vector(np.zeros(1, np.float32))
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Return ranks in words: 'rank 1', 'ranks 1, 2, 3 and 60 more'."""
+    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:8]))}{more}"
 
 
 def joined(
@@ -65,6 +76,8 @@ def connect(name: str = "local", backend: str = "torch", timeout: float | None =
     A rank that does not answer for `timeout` seconds fails the others (default: the library's).
     Raises UserError if the library is missing or the process was not started as a worker.
     """
+    if name in ("horovod", "ddp"):
+        watch_waits()
     if name == "horovod":
         from rn50lib.distributed.horovod import Horovod
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from rn50lib.distributed import Comm, choose_gpu
+from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
+from rn50lib.lifetime import Wait
 
 # Over MPI only the last two apply, and only to a rank whose Python hangs
 TIMEOUTS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -39,17 +41,23 @@ class Horovod(Comm):
                 f"--comm horovod: Horovod does not serve {backend} here ({lines[0]}): run"
                 " `make horovod`; `rn50 doctor` says what it was built with"
             ) from error
-        self.hvd.init()
+        me = LaunchEnv.detect()
+        if me:
+            self.rank, self.size = me.rank, me.size
+        with Wait(lambda: f"{self.others()}, to be started by {me.launcher if me else 'MPI'}"):
+            self.hvd.init()
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.local_rank = self.hvd.local_rank()
         if backend == "torch":  # `tensorflow.train_step.configure` does it for TensorFlow
             choose_gpu(self.local_rank)
 
     def sum_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
-        return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)
+        with Wait(self.others):
+            return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)
 
     def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
-        return self._call(self.hvd.broadcast, vector, root_rank=0)
+        with Wait(self.others):
+            return self._call(self.hvd.broadcast, vector, root_rank=0)
 
     def check_gpu_exchange(self) -> None:
         """Raise UserError if Horovod would abort the process on tensors of a GPU."""

@@ -1,21 +1,14 @@
-"""This process's place among the workers, and the records that it leaves for `rn50 run`.
+"""This process's place among the workers that a launcher has started.
 
 Standard library only: `rn50 workshop try` loads this file into the scripts that it watches.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import json
 import os
 import re
-import signal
-import socket
-import sys
-import time
-import traceback
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 VARIABLES = {  # by launcher: rank, size, local rank, local size
@@ -23,11 +16,23 @@ VARIABLES = {  # by launcher: rank, size, local rank, local size
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                "OMPI_COMM_WORLD_LOCAL_SIZE"),
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    # IBM's jsrun, Flux, MVAPICH's launcher
+    "jsrun": ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
+              "JSM_NAMESPACE_LOCAL_SIZE"),
+    "flux": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
+    "mpirun_rsh": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                   "MV2_COMM_WORLD_LOCAL_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
+    # MPICH and Intel MPI; Cray's PALS
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "PALS": ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
 }  # fmt: skip
+# Ranks without a size: PMIx (Open MPI's prun), PALS, ALPS, MVAPICH, IBM's poe, PBS, LSF, TensorFlow
+RANKS = ("PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "MPIRUN_RANK", "MP_CHILD", "PBS_VNODENUM",
+         "LSF_PM_TASKID", "MPI_LOCALRANKID", "TF_CONFIG",
+         *dict.fromkeys(rank for rank, *_ in VARIABLES.values()))  # fmt: skip
+JOBS = ("SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "LSB_JOBID", "PBS_JOBID", "PALS_APID")
 FIRST_PORT, PORTS = 10240, 20000  # below the ports that Linux assigns
-GROUP = "RN50_GROUP"  # HOST:PID:FOLDER: the `rn50 run` that started this worker, and its records
-_records = ""  # where this worker leaves records: FOLDER/RANK, once it has registered
 
 
 @dataclass(frozen=True)
@@ -43,59 +48,112 @@ class LaunchEnv:
 
     @classmethod
     def detect(cls, env: Mapping[str, str] = os.environ) -> LaunchEnv | None:
-        """Read a launcher's variables; return None if no launcher started this process."""
+        """Read a launcher's variables; return None if no launcher started this process.
+
+        Raises UserError if a launcher did and its variables make no sense.
+        """
         for launcher, (rank, size, local_rank, local_size) in VARIABLES.items():
-            if rank in env and size in env:
-                if launcher == "srun":
-                    found = slurm_task(env)
-                    return cls(launcher, *found) if found else None
-                local = int(env.get(local_rank, "0")), int(env.get(local_size, "1"))
-                return cls(launcher, int(env[rank]), int(env[size]), *local)
+            if rank not in env or size not in env or (launcher == "srun" and not is_task(env)):
+                continue
+            if launcher == "mpiexec" and local_rank not in env and "PMI_LOCAL_RANK" in env:
+                continue
+            me = cls(launcher, whole(env, rank), whole(env, size), 0, 1)
+            if launcher == "srun":
+                me = slurm_task(env)
+            elif local_rank in env or launcher != "torchrun":
+                # PMI alone does not tell hosts apart; Flux gives their number
+                share = -(-me.size // (whole(env, "FLUX_JOB_NNODES", 1) or 1))
+                on_host = whole(env, local_size, share)
+                me = cls(launcher, me.rank, me.size, whole(env, local_rank, me.rank), on_host)
+            if me.rank >= me.size:
+                raise refusal(f"{rank}={me.rank} with {size}={me.size} is no place among workers")
+            return me
+        seen = [name for name in RANKS if name in env and (name != "SLURM_PROCID" or is_task(env))]
+        if seen:
+            text = ", ".join(f"{name}={env[name]:.40}" for name in seen)
+            raise refusal(
+                f"a launcher has set {text}, which does not say how many workers there are"
+            )
         return None
 
 
-def slurm_task(env: Mapping[str, str]) -> tuple[int, int, int, int, int | None] | None:
-    """Return rank, size, local rank, local size and cores of an `srun` task.
+def refusal(problem: str) -> Exception:
+    """Return the error for a launcher's variables that are not understood."""
+    from rn50lib.errors import UserError
 
-    A batch script has SLURM_PROCID and SLURM_NTASKS too, but not the variables of a step: None.
+    return UserError(
+        f"{problem}: set RANK, WORLD_SIZE and LOCAL_RANK, or start the workers with torchrun,"
+        " horovodrun, mpirun, mpiexec or srun; to train with one process, unset these variables"
+    )
+
+
+def whole(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a variable that is a whole number. Raises UserError if it is not."""
+    if name not in env and default is not None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,9}", env[name]):
+        raise refusal(f"{name}={env[name]!r} is not a whole number from 0 on")
+    return int(env[name])
+
+
+def is_task(env: Mapping[str, str]) -> bool:
+    """Return True for an `srun` task that is itself a worker.
+
+    A batch script has SLURM_PROCID and SLURM_NTASKS too, but not the variables of a step. A task
+    may also be the daemon of another launcher, which then counts differently.
     """
     if "SLURM_STEP_NUM_TASKS" not in env and env.get("ENVIRONMENT") == "BATCH":
-        return None
-    size = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
+        return False
+    size = env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS")
+    pmi = env.get("PMI_RANK"), env.get("PMI_SIZE")
+    return None in pmi or pmi == (env.get("SLURM_PROCID"), size)
+
+
+def slurm_task(env: Mapping[str, str]) -> LaunchEnv:
+    """Return the place of an `srun` task."""
+    size = whole(env, "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS")
     per_node: list[int] = []  # '2(x3),1' is 2, 2, 2, 1
-    for part in env.get("SLURM_STEP_TASKS_PER_NODE", str(size)).split(","):
-        tasks, _, times = part.rstrip(")").partition("(x")
+    nodes = env.get("SLURM_STEP_TASKS_PER_NODE", "")
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", nodes):
         per_node += [int(tasks)] * int(times or 1)
-    node = min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)
-    cores = env.get("SLURM_CPUS_PER_TASK")
-    rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", "0"))
-    return rank, size, local_rank, per_node[node], int(cores) if cores else None
+    per_node = per_node or [size]
+    node = min(whole(env, "SLURM_NODEID", 0), len(per_node) - 1)
+    cores = whole(env, "SLURM_CPUS_PER_TASK") if env.get("SLURM_CPUS_PER_TASK") else None
+    local_rank = whole(env, "SLURM_LOCALID", 0)
+    return LaunchEnv("srun", whole(env, "SLURM_PROCID"), size, local_rank, per_node[node], cores)
 
 
 def torch_environment(me: LaunchEnv, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that `torchrun` would set, for a worker started by `srun`.
+    """Return the variables that `torchrun` would set, for a worker of any launcher.
 
-    All tasks meet at a port of the first host, or at MASTER_ADDR and MASTER_PORT if they are set.
-    Raises UserError if Slurm names no hosts.
+    All workers meet at MASTER_ADDR and MASTER_PORT. If these are not set, that is a port of the
+    first host that Slurm names, or of this host if all workers are here. Raises UserError if it is
+    unknown.
     """
     from rn50lib.errors import UserError
 
     hosts = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
-    address = env.get("MASTER_ADDR") or first_host(hosts)
+    address = env.get("MASTER_ADDR") or (first_host(hosts) if me.launcher == "srun" else "")
+    if me.local_size == me.size:
+        address = address or "127.0.0.1"
+    # two steps of a job may begin on the same host
+    job = "/".join(env.get(name, "") for name in JOBS)
+    port = env.get("MASTER_PORT") or str(FIRST_PORT + zlib.crc32(job.encode()) % PORTS)
     if not address:
         raise UserError(
-            "srun has started this worker, and SLURM_STEP_NODELIST does not say on which hosts: set"
-            " MASTER_ADDR to the first of them"
+            f"{me.launcher} has started {me.size} workers on several hosts, and does not say on"
+            " which: set MASTER_ADDR to the host of rank 0, the same for all workers (and"
+            f" MASTER_PORT to one of its free ports, if {port} is not)"
         )
-    # two steps of a job may begin on the same host
-    job, step = int(env.get("SLURM_JOB_ID", "0")), int(env.get("SLURM_STEP_ID", "0"))
+    if not re.fullmatch(r"[0-9]{1,5}", port):
+        raise UserError(f"MASTER_PORT={port!r} is not a port: set it to a number below 65536")
     return {
         "RANK": str(me.rank),
         "WORLD_SIZE": str(me.size),
         "LOCAL_RANK": str(me.local_rank),
         "LOCAL_WORLD_SIZE": str(me.local_size),
         "MASTER_ADDR": address,
-        "MASTER_PORT": env.get("MASTER_PORT") or str(FIRST_PORT + (job * 7 + step) % PORTS),
+        "MASTER_PORT": port,
     }
 
 
@@ -104,73 +162,3 @@ def first_host(hosts: str) -> str:
     found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
     first = found[0] if found else ""
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
-
-
-def end_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when its parent dies (Linux)."""
-    if sys.platform == "linux":
-        set_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
-
-
-def register() -> None:
-    """End this worker with its launcher, and write its pid for `rn50 run`.
-
-    Does nothing in other processes. Raises SystemExit if `rn50 run` is already gone.
-    """
-    global _records
-    if GROUP not in os.environ:
-        return
-    host, pid, folder = os.environ.pop(GROUP).split(":", 2)  # this process's children are none
-    me = LaunchEnv.detect()
-    _records = os.path.join(folder, str(me.rank if me else 0))
-    end_with_parent()
-    if host == socket.gethostname() and not (is_running(int(pid)) and os.path.isdir(folder)):
-        sys.exit("error: the `rn50 run` that started this worker is gone")
-    _write("started", {"host": socket.gethostname(), "pid": os.getpid()})
-
-
-@contextlib.contextmanager
-def registered() -> Iterator[None]:
-    """Register this worker, and record how the block ends."""
-    from rn50lib.errors import message_of
-
-    register()
-    try:
-        yield
-    except SystemExit as error:
-        record_end(error.code if isinstance(error.code, int) else 1, str(error.code))
-        raise
-    except KeyboardInterrupt:
-        record_end(130)
-        raise
-    except Exception as error:
-        message = message_of(error)
-        record_end(2 if message else 1, message or traceback.format_exc())
-        raise
-    record_end(0)
-
-
-def record_end(status: int, text: str = "") -> None:
-    """Leave the exit status of this worker, with its error or traceback, for `rn50 run`."""
-    if _records:
-        _write("ended", {"status": status, "time": time.time(), "text": text})
-
-
-def is_running(pid: int) -> bool:
-    """Return False if the process is gone or a zombie (Linux; True elsewhere)."""
-    if sys.platform != "linux":
-        return True
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def _write(kind: str, content: dict[str, object]) -> None:
-    path = f"{_records}.{kind}"
-    with contextlib.suppress(OSError):  # a folder that this host does not have
-        with open(f"{path}.tmp", "w") as file:
-            json.dump(content, file)
-        os.replace(f"{path}.tmp", path)

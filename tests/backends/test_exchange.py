@@ -20,7 +20,7 @@ import numpy as np
 from rn50lib import distributed as comm
 from rn50lib.train_step import build_step
 from rn50lib.data import Batch
-from rn50lib.preemption import end_with
+from rn50lib.lifetime import end_with
 from tests.support import full
 
 backend, carrier, result, layout = sys.argv[1:]

@@ -13,7 +13,7 @@ def error_of(monkeypatch, capsys):
 
     def run(main, *arguments):
         monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
-        monkeypatch.setattr(common.signal, "signal", lambda *_: None)
+        monkeypatch.setattr(common.lifetime, "end_on_sigterm", lambda: None)
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             common.run_program(main)

@@ -153,7 +153,7 @@ def test_worker_exits_without_interpreter_teardown(ends, status, said) -> None:
     """
     program = f"""
 import atexit, sys
-from rn50lib.preemption import end_with
+from rn50lib.lifetime import end_with
 class Held:
     def __del__(self): print("torn down")
 held = Held()

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from rn50 import checks, launch
-from rn50lib import checkpoint
+from rn50lib import checkpoint, lifetime
 from rn50lib.distributed import launch_env
 from rn50lib.distributed.launch_env import LaunchEnv
 from tests.conftest import clean_environment
@@ -132,7 +132,7 @@ STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_N
     ("env", "wanted"),
     [
         ({}, None),
-        ({"RANK": "0"}, None),  # no size, no group
+        ({"RANKING": "0"}, None),
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
          LaunchEnv("torchrun", 1, 2, 1, 2)),
         ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8",
@@ -142,9 +142,25 @@ STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_N
         (STEP | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "3,1",
                  "SLURM_CPUS_PER_TASK": "6"}, LaunchEnv("srun", 3, 4, 1, 1, 6)),
         # srun overrides what sbatch has asked for; a batch script is not a task
-        (STEP | {"ENVIRONMENT": "BATCH", "SLURM_STEP_NUM_TASKS": "2",
-                 "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, LaunchEnv("srun", 3, 2, 1, 1)),
+        (STEP | {"ENVIRONMENT": "BATCH", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2",
+                 "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, LaunchEnv("srun", 1, 2, 1, 1)),
         (STEP | {"ENVIRONMENT": "BATCH"}, None),
+        (STEP | {"PMI_RANK": "3", "PMI_SIZE": "4"}, LaunchEnv("srun", 3, 4, 1, 4)),
+        # MPICH's launcher, which srun has started once a node, or in a batch script
+        (STEP | {"SLURM_STEP_NUM_TASKS": "2", "PMI_RANK": "5", "PMI_SIZE": "8",
+                 "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"},
+         LaunchEnv("mpiexec", 5, 8, 1, 4)),
+        (STEP | {"ENVIRONMENT": "BATCH", "PMI_RANK": "1", "PMI_SIZE": "2"},
+         LaunchEnv("mpiexec", 1, 2, 1, 2)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_LOCAL_RANK": "0", "PMI_LOCAL_SIZE": "1",
+          "PALS_RANKID": "1"}, LaunchEnv("PALS", 1, 4, 0, 1)),
+        ({"FLUX_TASK_RANK": "5", "FLUX_JOB_SIZE": "8", "FLUX_TASK_LOCAL_ID": "1",
+          "FLUX_JOB_NNODES": "2", "PMI_RANK": "5", "PMI_SIZE": "8"},
+         LaunchEnv("flux", 5, 8, 1, 4)),
+        ({"JSM_NAMESPACE_RANK": "2", "JSM_NAMESPACE_SIZE": "6", "JSM_NAMESPACE_LOCAL_RANK": "2",
+          "JSM_NAMESPACE_LOCAL_SIZE": "6", "PMIX_RANK": "2"}, LaunchEnv("jsrun", 2, 6, 2, 6)),
+        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_LOCAL_RANK": "1",
+          "MV2_COMM_WORLD_LOCAL_SIZE": "2"}, LaunchEnv("mpirun_rsh", 1, 2, 1, 2)),
         # torchrun, started once a node by srun
         (STEP | {"RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"},
          LaunchEnv("torchrun", 0, 16, 0, 8)),
@@ -349,36 +365,36 @@ GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by p
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "says", "named"),
-    [  # the end of rank 0 is always seen first, and rank 1 is the cause
-        ((1, GLOO), None, "rank      : 1 (local_rank: 1)\n  exitcode  : -9",
-         "rank 1 was killed by signal 9"),
-        ((143, ""), None, "rank      : 1 (local_rank: 1)\n  exitcode  : -15",
-         "rank 1 was killed by signal 15"),
-        (None, (1, "ValueError: no"), "", "rank 1 ended with status 1:\nValueError: no"),
-        (None, (2, "the ranks disagree"), "", "rank 1: the ranks disagree"),
-        ((143, ""), (1, GLOO), "", "rank 1 ended with status 1:"),
-        (None, (1, "ValueError: no"), "rank      : 0 (local_rank: 0)\n  exitcode  : -15",
-         "rank 1 ended with status 1:"),
+    ("ends", "status", "named"),
+    [  # of each rank: when, status, error, the signal that killed it
+        ([(4, 1, GLOO, 0), (4.5, 137, "", 9)], 137, "rank 1 was killed by signal 9"),
+        ([(4, 1, "ValueError: no", 0), (6, 137, "", 9)], 1,
+         "rank 0 ended with status 1:\nValueError: no"),
+        ([(5, 1, GLOO, 0), (4, 1, "", 0)], 1, "rank 1 ended with status 1 without an error"),
+        ([(5, 143, "", 0), (4, 2, "the ranks disagree", 0)], 2, "rank 1: the ranks disagree"),
+        ([(5, 143, "", 0), (4, 143, "", 15)], 1, "rank 1 was killed by signal 15"),
+        ([(4, 143, "", 0), (5, 1, GLOO, 0)], 143, None),
+        ([None, None], 1, "ended without a record (was it killed?):\nthe launcher's own words"),
     ],
 )  # fmt: skip
-def test_the_cause_is_named_whichever_rank_ends_first(
-    first: Any, second: Any, says: str, named: str, tmp_path: Path
+def test_the_earliest_end_names_the_cause(
+    ends: list, status: int, named: str | None, tmp_path: Path
 ) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
-    for rank, end in enumerate((first, second)):
+    for rank, end in enumerate(ends):
         started = {"host": os.uname().nodename, "pid": ended.pid}
         (tmp_path / f"{rank}.started").write_text(json.dumps(started))
         if end is not None:
-            record = {"status": end[0], "text": end[1], "time": time.time() - 5 + 10 * rank}
-            (tmp_path / f"{rank}.ended").write_text(json.dumps(record))
-    group = launch.WorkerGroup(["sh", "-c", f"printf '{says}'; exit 1"], dict(os.environ), tmp_path)
+            record = dict(zip(("time", "status", "text", "signal"), end, strict=True))
+            (tmp_path / f"{rank}.ended").write_text(json.dumps(record | {"waited": 0}))
+    words = ["sh", "-c", 'echo "the launcher\'s own words"; exit 1']
+    group = launch.WorkerGroup(words, dict(os.environ), tmp_path)
     group.wait([])
     group.end()
-    status, failure = group.outcome()
-    assert failure and failure.startswith(named)
-    assert status == (137 if "signal 9" in named else 2 if "disagree" in named else 1)
+    found = group.outcome()
+    assert found.status == status
+    assert (named or "None") in str(found.failure)
 
 
 @pytest.mark.slow
@@ -413,7 +429,7 @@ def test_a_worker_that_starts_too_late_ends(gone: str, tmp_path: Path) -> None:
         pass
     pid = ended.pid if gone == "process" else os.getpid()
     folder = tmp_path if gone == "process" else tmp_path / "none"
-    env = clean_environment(**{launch_env.GROUP: f"{os.uname().nodename}:{pid}:{folder}"})
+    env = clean_environment(**{lifetime.GROUP: f"{os.uname().nodename}:{pid}:{folder}"})
     argv = [sys.executable, *launch.WORKER, "experiment.json"]
     done = subprocess.run(argv, env=env, text=True, capture_output=True)
     assert done.returncode == 1 and done.stderr.startswith("error: the `rn50 run` that")

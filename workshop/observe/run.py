@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50lib import hardware
+from rn50lib import hardware, lifetime
 from rn50lib.distributed import launch_env
 from rn50lib.errors import UserError
 from workshop import programs
@@ -29,15 +29,16 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", ".git")
 SITE = """\
 import atexit, sys, traceback
 import rn50_recorder
-from rn50_recorder import launch_env
+from rn50_recorder import launch_env, lifetime
 
 def record(*error):
-    atexit.unregister(launch_env.record_end)
-    launch_env.record_end(1, "".join(traceback.format_exception(*error)))
+    atexit.unregister(lifetime.record_end)
+    lifetime.record_end(1, "".join(traceback.format_exception(*error)))
 
-if {alone} or launch_env.LaunchEnv.detect():
-    launch_env.register()
-    atexit.register(launch_env.record_end, 0)
+me = launch_env.LaunchEnv.detect()
+if {alone} or me:
+    lifetime.register(me.rank if me else 0)
+    atexit.register(lifetime.record_end, 0)
     sys.excepthook = record
 rn50_recorder.Recorder()
 """
@@ -56,7 +57,8 @@ def run_ranks(
         own, work = (Path(top).resolve() / name for name in ("own", "work"))
         copy_folder(folder, work)
         recorder = shutil.copytree(Path(__file__).parent / "recorder", own / "rn50_recorder")
-        shutil.copy(launch_env.__file__, recorder)
+        for file in (launch_env.__file__, lifetime.__file__):
+            shutil.copy(file, recorder)
         (own / "sitecustomize.py").write_text(
             SITE.format(alone=launcher == "python"), encoding="utf-8"
         )
@@ -131,7 +133,7 @@ def choose_launcher(script: Path) -> str:
 
 def command(launcher: str, ranks: int, words: list[str], own: Path) -> list[str]:
     """Return the command line that starts the copy of the script."""
-    worker = [sys.executable, *words]
+    worker = [*lifetime.SUPERVISED, sys.executable, *words]
     if launcher == "python":
         return worker
     start, _ = programs.LAUNCHERS[launcher](ranks)

@@ -1,0 +1,367 @@
+"""The life of a run's processes: SIGTERM, Ctrl-C, the death of the parent, and workers' records.
+
+`python -m rn50lib.lifetime COMMAND...` is the parent of a worker, which records the signal that
+killed it. Standard library only: `rn50 workshop try` loads this file into the scripts it watches.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+PARENT = "RN50_PARENT"  # the number of the process whose death ends this one
+GROUP = "RN50_GROUP"  # HOST:PID:FOLDER: the `rn50 run` that started this worker, and its records
+SUPERVISED = [sys.executable, "-S", "-m", "rn50lib.lifetime"]  # and the command of a worker
+EXCHANGE_S = 1.0  # seconds, about, between two exchanges of whether a rank has received SIGTERM
+GRACE_S = 4.0  # from SIGTERM to the end of a worker that waits for other ranks
+ANNOUNCED_S = 5.0  # a longer wait for other ranks is announced
+POLL_S = 0.25
+
+
+# --- the death of the parent ----------------------------------------------------------------------
+
+
+def end_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when its parent dies (Linux)."""
+    if sys.platform == "linux":
+        set_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when `rn50 run` dies, or exit if it is gone."""
+    if parent := os.environ.get(PARENT):
+        end_with_parent()
+        if os.getppid() != int(parent):  # it died before the call
+            sys.exit("error: the launching process is gone")
+
+
+def end_with_creator() -> None:
+    """End this multiprocessing worker with the process that created it, even if that is killed.
+
+    Its parent may be a fork server, which would live on.
+    """
+
+    def wait(creator: Any) -> None:
+        creator.join()
+        os._exit(1)
+
+    if (creator := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=wait, args=(creator,), daemon=True).start()
+
+
+def is_running(pid: int) -> bool:
+    """Return False if the process is gone or a zombie (Linux; True elsewhere)."""
+    if sys.platform != "linux":
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# --- SIGTERM and Ctrl-C ---------------------------------------------------------------------------
+
+
+terminated = False  # in the middle of an import, Python replaces the exception of SIGTERM
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM raise SystemExit with status 143, so that files are closed and children ended."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        global terminated
+        terminated = True
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
+
+
+def stop(process: subprocess.Popen, seconds: float) -> int:
+    """End a child by SIGTERM, or after some seconds by SIGKILL; return its exit status."""
+    process.terminate()
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def end_with(work: Callable[[], int]) -> NoReturn:
+    """Do the work and end the process with its status, without finalizing the interpreter.
+
+    A thread of Gloo that releases a tensor during finalization aborts the process ("terminate
+    called without an active exception"), and closing the group first would make a failed worker
+    wait for its peers.
+    """
+    status = 1
+
+    def leave() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # a terminal and a launcher may both send Ctrl-C
+        raise KeyboardInterrupt
+
+    atexit.register(leave)  # the first to be registered is the last to run
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        status = work()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    except KeyboardInterrupt:
+        status = 130
+    finally:
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _waits.current = Wait()  # Horovod's end waits for the other ranks
+    sys.exit(status)
+
+
+class Preemption:
+    """SIGTERM, recorded when it comes and obeyed after the next update.
+
+    All ranks of `comm` stop after the same update, whichever of them received the signal. If the
+    run cannot write a checkpoint (`saves` is false), the signal keeps its earlier handler.
+    """
+
+    def __init__(self, comm: Any, saves: bool) -> None:
+        self.comm, self.saves = comm, saves
+        self.requested = False
+        self.wait, self.calls, self.since = 1, 0, time.perf_counter()
+        self.earlier_handler: Any = None
+
+    def __enter__(self) -> Preemption:
+        if self.saves and threading.current_thread() is threading.main_thread():
+            self.earlier_handler = signal.signal(signal.SIGTERM, self.on_sigterm)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.earlier_handler is not None:
+            signal.signal(signal.SIGTERM, self.earlier_handler)
+
+    def on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Record the request; a scheduler and a launcher may both send it."""
+        self.requested = True
+
+    def should_stop(self) -> bool:
+        """Return True, on all ranks alike, if any rank received SIGTERM.
+
+        Every rank must call this equally often.
+        """
+        if self.comm.size == 1 or not self.saves:
+            return self.requested
+        self.calls += 1
+        if self.calls < self.wait:
+            return False
+        seconds = (time.perf_counter() - self.since) / self.calls
+        (total,) = self.comm.sum([[float(self.requested), seconds]])
+        # the sums are equal on all ranks, and so is the number of calls until the next exchange
+        each = max(float(total[1]), 1e-6) / self.comm.size
+        self.wait = max(1, min(1000, int(EXCHANGE_S / each)))
+        self.calls, self.since = 0, time.perf_counter()
+        return bool(total[0])
+
+
+# --- waits for other ranks ------------------------------------------------------------------------
+
+
+class Wait:
+    """A wait for other ranks, which begins now; `whom` returns for whom if it is to be announced.
+
+    A context manager that marks the wait for the thread of `watch_waits`. Waits may be nested.
+    """
+
+    def __init__(self, whom: Callable[[], str] | None = None) -> None:
+        self.whom, self.since, self.announced = whom, time.monotonic(), False
+        self.outer: Wait | None = None
+
+    def __enter__(self) -> Wait:
+        self.outer, _waits.current = _waits.current, self
+        return self
+
+    def __exit__(self, kind: Any, error: object, trace: object) -> None:
+        seconds = time.monotonic() - self.since
+        if kind is None and self.whom is None:
+            _waits.longest = max(_waits.longest, seconds)
+        elif kind is not None:
+            _waits.failed = max(_waits.failed, seconds)
+        _waits.current = self.outer
+
+
+class Waits:
+    """The waits of this process: the current one, the longest update, the longest that failed."""
+
+    def __init__(self) -> None:
+        self.current: Wait | None = None
+        self.longest = self.failed = 0.0
+
+    def watch(self, reader: int) -> NoReturn:
+        """Announce long waits, and end this process if it still waits some time after SIGTERM."""
+        terminated = None
+        while True:
+            if select.select([reader], [], [], POLL_S)[0]:
+                if signal.SIGTERM in os.read(reader, 64):
+                    terminated = time.monotonic()
+            wait, now = self.current, time.monotonic()
+            if wait is None:
+                continue
+            # a wait for this rank's own long update is not one for a rank that is gone
+            if terminated and now - max(terminated, wait.since) > max(GRACE_S, 3 * self.longest):
+                print("ended by SIGTERM while waiting for other ranks", file=sys.stderr, flush=True)
+                status = 128 + signal.SIGTERM
+                record_end(status)
+                os._exit(status)
+            late = now - wait.since > max(ANNOUNCED_S, 3 * self.longest)
+            if wait.whom and late and not wait.announced:
+                wait.announced = True
+                print(f"waiting for {wait.whom()}", file=sys.stderr, flush=True)
+
+
+_waits = Waits()
+
+
+def watch_waits() -> None:
+    """Start the thread that watches this worker's waits.
+
+    Python's signal handlers do not run in a call of C++ that waits; the kernel's wake-up does.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.set_wakeup_fd(-1) == -1:
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=_waits.watch, args=(reader,), daemon=True).start()
+
+
+# --- the records of workers -----------------------------------------------------------------------
+
+_records = ""  # where this worker leaves records: FOLDER/RANK, once it has registered
+
+
+def register(rank: int) -> None:
+    """End this worker with its launcher, and write its pid for `rn50 run`.
+
+    Does nothing in other processes. Raises SystemExit if `rn50 run` is already gone.
+    """
+    global _records
+    if GROUP not in os.environ:
+        return
+    host, pid, folder = os.environ.pop(GROUP).split(":", 2)  # this process's children are none
+    _records = os.path.join(folder, str(rank))
+    end_with_parent()
+    if host == socket.gethostname() and not (is_running(int(pid)) and os.path.isdir(folder)):
+        sys.exit("error: the `rn50 run` that started this worker is gone")
+    _write("started", {"host": socket.gethostname(), "pid": os.getpid()})
+
+
+@contextlib.contextmanager
+def registered(rank: int) -> Iterator[None]:
+    """Register this worker, and record how the block ends."""
+    from rn50lib.errors import message_of
+
+    register(rank)
+    try:
+        yield
+    except SystemExit as error:
+        record_end(error.code if isinstance(error.code, int) else 1, str(error.code))
+        raise
+    except KeyboardInterrupt:
+        record_end(130)
+        raise
+    except Exception as error:
+        message = message_of(error)
+        record_end(2 if message else 1, message or traceback.format_exc())
+        raise
+    record_end(0)
+
+
+def record_end(status: int, text: str = "", killed_by: int = 0) -> None:
+    """Leave the end of this worker for `rn50 run`.
+
+    That is its exit status, its error or traceback, the signal that killed it, and for how many
+    seconds it had waited for the other ranks if that failed.
+    """
+    if _records:
+        _write("ended", {"status": status, "time": time.time(), "text": text,
+                         "signal": killed_by, "waited": _waits.failed})  # fmt: skip
+
+
+def _write(kind: str, content: dict[str, object]) -> None:
+    path = f"{_records}.{kind}"
+    with contextlib.suppress(OSError):  # a folder that this host does not have
+        with open(f"{path}.{os.getpid()}.tmp", "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(file.name, path)
+
+
+# --- the parent of a worker -----------------------------------------------------------------------
+
+
+def supervise(command: list[str]) -> int:
+    """Run a worker to its end and return its status; write its record if it left none.
+
+    Launchers differ in how they report a signal, and the kernel tells the parent alone. SIGTERM,
+    which also comes when the launcher dies, is passed on.
+    """
+    global _records
+    worker: subprocess.Popen | None = None
+    received: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if worker is not None:
+            worker.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
+    end_with_parent()
+    worker = subprocess.Popen(command)
+    for early in received:  # before there was a worker
+        worker.send_signal(early)
+    ended = worker.wait()
+    status = ended if ended >= 0 else 128 - ended
+    _records = _records_of(worker.pid)
+    if _records and not os.path.exists(f"{_records}.ended"):
+        record_end(status or 1, killed_by=max(0, -ended))
+    return status
+
+
+def _records_of(pid: int) -> str:
+    """Return where a worker of this host leaves its records, or nothing if it has not begun."""
+    folder = os.environ.get(GROUP, "::").split(":", 2)[2]
+    me = {"host": socket.gethostname(), "pid": pid}
+    with contextlib.suppress(OSError, ValueError):
+        for name in os.listdir(folder or os.devnull):
+            path = os.path.join(folder, name)
+            if name.endswith(".started"):
+                with open(path, encoding="utf-8") as file:
+                    if json.load(file) == me:
+                        return path.removesuffix(".started")
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(sys.argv[1:]))
