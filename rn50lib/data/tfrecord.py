@@ -148,8 +148,8 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
             )
     if len(found) > len(names):
         raise UserError(
-            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it, or"
-            " write the shards again with `python -m data_prep.tfrecord`"
+            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it,"
+            " or write the shards again with `python -m data_prep.tfrecord`"
         )
     return [folder / name for name in names]
 
