@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rn50lib.data.classes import Classes
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.data.scan import LeftOut, find_lookalikes, first_names
 from rn50lib.errors import UserError
@@ -148,8 +149,8 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
             )
     if len(found) > len(names):
         raise UserError(
-            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it, or"
-            " write the shards again with `python -m data_prep.tfrecord`"
+            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it,"
+            " or write the shards again with `python -m data_prep.tfrecord`"
         )
     return [folder / name for name in names]
 
@@ -364,7 +365,7 @@ class ShardSource:
     root: Path
     path: Path
     labels: np.ndarray = field(repr=False)
-    classes: tuple[str, ...]
+    classes: Classes
     shards: tuple[Path, ...] = field(repr=False)
     firsts: np.ndarray = field(repr=False)
     offsets: np.ndarray = field(repr=False)
