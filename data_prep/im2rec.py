@@ -2,7 +2,7 @@ r"""Turn a folder of images into the record files that MXNet, DALI and `rn50` re
 
 They are equal, byte for byte, to those of MXNet 1.9.1's im2rec: first list the images, then pack
 them. PREFIX.crc is added, a checksum for each record, by which `data_prep.verify` and training see
-damage that still decodes; MXNet and DALI ignore it.
+damage that still decodes, and classes.txt, the names of the classes; MXNet and DALI ignore them.
 
     python -m data_prep.im2rec --list --recursive data/roadsigns/records/train data/roadsigns/train
     python -m data_prep.im2rec --pass-through --num-thread 2 data/roadsigns/records/train \\
@@ -17,13 +17,24 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import frame
-from data_prep.lists import find_images, read_list, write_list
+from data_prep.lists import (
+    Found,
+    find_images,
+    other_list,
+    read_list,
+    read_words,
+    write_classes,
+    write_list,
+)
 from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
+from rn50lib.data.classes import Classes, check_agreement, read_class_names
+from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import checksum_path, unpack_header
 from rn50lib.data.scan import IMAGE_EXTENSIONS, LeftOut
@@ -43,19 +54,50 @@ def make_list(
 ) -> None:
     """Write PREFIX.lst, and print what it holds."""
     found = find_images(root, recursive, extensions)
-    for folder in found.empty:
-        note(
-            f"{folder} holds no images and gets no label, so the labels after it are one lower "
-            "than in a split that has images of it"
-        )
     path = Path(f"{prefix}.lst")
+    classes = check_classes(path, found, root)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_list(path, found, shuffle)
-    images, classes = len(found.images), max(1, len(found.classes))
-    print(f"{path}: {images:,} images in {classes:,} classes{found.left_out.note}")
+    name_classes(path, classes, Path(root))
+    images, count = len(found.images), max(1, len(found.classes))
+    print(f"{path}: {images:,} images in {count:,} classes{found.left_out.note}")
     for other in find_lists(prefix):
         if other != path:
             note(f"{other} was there before; packing {prefix} would pack it as well")
+
+
+def check_classes(path: Path, found: Found, root: str) -> Classes | None:
+    """Return the classes of the images found; None if they have no names.
+
+    Raises UserError if a label would mean a different class than in the list of the other split or
+    in `classes.txt`, next to the list at `path`.
+    """
+    classes = found.to_classes(root)
+    if classes is not None:
+        other, written = other_list(path), read_class_names(path.parent)
+        stated = [classes, other and read_list_classes(other)[0], written]
+        whole = [replace(classes, seen=False) for classes in stated if classes]
+        old = [*filter(None, [other]), *path.parent.glob("classes.txt"), *path.parent.glob("*.rec")]
+        remedy = f"make the folders the same, or remove {', '.join(map(str, sorted(old)))} and list"
+        check_agreement(whole, remedy=f"{remedy} both splits again")
+    for folder in found.empty:
+        parent = folder.rpartition("/")[0] or "."
+        after = [name for name in found.classes if name.split("/") > folder.split("/")]
+        if folder.startswith(".") or parent in found.classes or not after:
+            note(f"{folder} holds no images and gets no label")
+            continue
+        raise UserError(
+            f"{root}/{folder}: this class folder holds no images and gets no label, so those of"
+            f" {after[0]!r} and the classes after it would be one lower than in a split with images"
+            " of it; add images, or remove the folder from both splits"
+        )
+    return classes
+
+
+def name_classes(path: Path, classes: Classes | None, root: Path) -> None:
+    """Write `classes.txt` next to the list or records at `path` if none is there."""
+    if classes is not None and classes.known and not path.with_name("classes.txt").exists():
+        write_classes(path.parent, classes, read_words(root.parent))
 
 
 def note(message: str) -> None:
@@ -93,6 +135,10 @@ def pack_list(
     """
     bad_files: Bad = []
     bad_images: Bad = []
+    other, written = other_list(path_lst), read_class_names(path_lst.parent)
+    listed = [read_list_classes(file)[0] for file in (path_lst, other) if file]
+    statements = [stated for stated in (*listed, written) if stated]
+    classes = check_agreement(statements) if statements else None
     entries, sizes = check_files(read_list(path_lst), root, bad_files)
     _report_bad(bad_files, path_lst, skip_bad, "nothing was packed")
     if not entries:
@@ -106,6 +152,7 @@ def pack_list(
         packer.pack(entries, sizes, threads, progress)
         _report_bad(bad_images, path_lst, skip_bad, "the record file was not put in place")
         seconds = progress.seconds
+    name_classes(path_rec, classes, Path(root))
     if not quiet:
         print(
             f"{path_rec}: {writer.count:,} records, {format_bytes(writer.size)} in {seconds:.1f} s "

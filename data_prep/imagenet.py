@@ -20,6 +20,7 @@ from data_prep import processes, unpacking
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import Plan, make_plan
+from data_prep.lists import write_classes
 from data_prep.output import OutputFolder
 from rn50lib.errors import Parser, UserError
 from rn50lib.hardware import usable_cores
@@ -83,8 +84,7 @@ def _finish(part: Path, plan: Plan) -> None:
     for split in plan.images:
         for wnid in plan.wnids:
             (part / split / wnid).mkdir(parents=True, exist_ok=True)
-    lines = [f"{i}\t{wnid}\t{plan.words.get(wnid, '')}\n" for i, wnid in enumerate(plan.wnids)]
-    (part / "classes.txt").write_text("".join(lines), encoding="utf-8")
+    write_classes(part, plan.wnids, plan.words)
     os.sync()
 
 

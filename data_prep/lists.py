@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from data_prep.output import new_files
+from rn50lib.data.classes import Classes, classes_of_folders, read_class_rows
 from rn50lib.data.scan import (
     IMAGE_EXTENSIONS,
     LeftOut,
@@ -20,6 +21,7 @@ from rn50lib.data.scan import (
     list_folder,
 )
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 
 
 class Entry(NamedTuple):
@@ -38,6 +40,11 @@ class Found:
     classes: dict[str, int]
     empty: list[str]
     left_out: LeftOut
+
+    def to_classes(self, origin: str) -> Classes | None:
+        """Return the classes of the folder `origin`; None if they have no names of their own."""
+        folders = ((label, "" if name == "." else name) for name, label in self.classes.items())
+        return classes_of_folders(folders, origin)
 
 
 def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Found:
@@ -140,3 +147,33 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
             seen.add(entry.key)
             entries.append(entry)
     return entries
+
+
+# -- classes.txt ---------------------------------------------------------------------------------
+
+
+def read_words(folder: Path) -> dict[str, str]:
+    """Return name -> words from `classes.txt` of a folder, or of the one above."""
+    rows = read_class_rows(folder) or read_class_rows(folder.parent) or []
+    return {row[1]: row[2] for row in rows if len(row) > 2}
+
+
+def write_classes(folder: Path, names: Iterable[str], words: Mapping[str, str]) -> None:
+    """Write `classes.txt`: index, name and words of each class. Raises UserError."""
+    lines = [f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(names)]
+    for line in lines:
+        if line.count("\t") > 2 or line.count("\n") > 1:
+            raise UserError(
+                f"{folder / 'classes.txt'}: {line!r}: it cannot hold tabs or line breaks; rename"
+                " the class"
+            )
+    write_file(folder / "classes.txt", "".join(lines).encode("utf-8", "surrogateescape"))
+
+
+def other_list(path: Path) -> Path | None:
+    """Return val.lst for train.lst and train.lst for val.lst, if it is there."""
+    for one, other in (("train", "val"), ("val", "train")):
+        if path.stem.endswith(one):
+            found = path.with_name(f"{path.stem.removesuffix(one)}{other}.lst")
+            return found if found.exists() else None
+    return None

@@ -20,11 +20,13 @@ from pathlib import Path
 from data_prep import processes
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import write_sidecar
+from data_prep.lists import read_words, write_classes
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
 from data_prep.tfrecordwriter import describe_images, format_index, prepare
+from rn50lib.data.classes import check_agreement
 from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
-from rn50lib.data.source import Source, describe_lookalikes, open_source, read_class_rows
+from rn50lib.data.source import Source, describe_lookalikes, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import Parser, UserError
 from rn50lib.files import write_file
@@ -89,7 +91,7 @@ def convert(
         if folder.finished:
             return out
         (folder.part / "index").mkdir(exist_ok=True)
-        words = {row[1]: row[2] for row in read_class_rows(root) or [] if len(row) > 2}
+        words = read_words(root)
         orders = {split: epoch_order(len(source), seed, 0) for split, source in sources.items()}
         tasks = []
         for split, source in sources.items():
@@ -99,12 +101,14 @@ def convert(
                 if not (index_path(path).exists() and path.exists()):
                     images = describe_images(source, orders[split][first:last])
                     tasks.append([split, path.name, images])
-        classes = sources["train"].classes
+        classes = check_agreement([source.classes for source in sources.values()], str(root))
+        if classes.known:
+            write_classes(folder.part, classes, words)
         settings = {
             "out": str(folder.part),
             "schema": schema,
             "size": size,
-            "classes": classes,
+            "classes": list(classes),
             "words": words,
             "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
         }
@@ -118,9 +122,6 @@ def convert(
             seconds = max(progress.seconds, 1e-9)
         for draft in folder.part.rglob(".*.tmp*"):  # of a killed run
             draft.unlink()
-        (folder.part / "classes.txt").write_text(
-            "".join(f"{i}\t{name}\t{words.get(name, '')}\n" for i, name in enumerate(classes))
-        )
         if schema == "imagenet":
             for split, source in sources.items():
                 write_sidecar(folder.part, split, source.labels[orders[split]])
@@ -192,9 +193,9 @@ def image_bytes(source: Source) -> list[int]:
 
 
 def fingerprint(source: Source, sizes: list[int]) -> str:
-    """Return a hash of what a resumed run must find unchanged: names, sizes and labels."""
+    """Return a hash of what a resumed run must find unchanged: names, sizes, labels, classes."""
     digest = hashlib.sha256(source.labels.tobytes())
-    digest.update(repr(sizes).encode())
+    digest.update(f"{sizes} {source.classes.names}".encode("utf-8", "surrogateescape"))
     status = os.stat(source.path)
     digest.update(f"{source.format} {source.path} {status.st_mtime_ns}".encode())
     return digest.hexdigest()

@@ -44,7 +44,7 @@ def _feature(value: Value) -> list[bytes]:
     """Return the pieces of one Feature."""
     values = [value] if isinstance(value, (bytes, str, int, float)) else list(value)
     if all(isinstance(v, (bytes, str)) for v in values):
-        parts = [v.encode() if isinstance(v, str) else v for v in values]
+        parts = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in values]
         return _field(_BYTES, sum((_field(_FIELD_1, [part]) for part in parts), []))  # type: ignore
     if all(isinstance(v, int) for v in values):
         packed = b"".join(_varint(v & 0xFFFFFFFFFFFFFFFF) for v in values)  # type: ignore

@@ -28,6 +28,7 @@ from data_prep.checks.folders import Part, read_split
 from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.checks.recordfiles import read_record_file
 from data_prep.common import Progress, run_program
+from rn50lib.data.classes import Classes
 from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents
 from rn50lib.data.source import describe_lookalikes
 from rn50lib.data.tfrecord import STANDARD_NAME, describe_shards
@@ -103,11 +104,8 @@ class Report:
 
 def counts_per_class(part: Part) -> dict[str, int]:
     """Return class name (or number) → images."""
-    names = part.classes or ()
-    return {
-        names[label] if label < len(names) else str(label): int(count)
-        for label, count in enumerate(part.class_counts(len(names)))
-    }
+    names = part.classes or Classes((), "")
+    return {names[label]: int(count) for label, count in enumerate(part.class_counts(len(names)))}
 
 
 def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> Report:

@@ -19,6 +19,7 @@ from rn50.launch import with_library
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of, slots
+from rn50lib.data.classes import Classes
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
@@ -59,7 +60,9 @@ def prepare(
         if make_data or root.exists():
             from rn50lib.data.source import classes_of
 
-            counted = len(classes_of(root, found.experiment.data_format))
+            there = classes_of(root, found.experiment.data_format)
+            check_checkpoint(given, there)
+            counted = len(there)
             if classes is not None and classes < counted:
                 raise UserError(too_few(classes, counted, root, given))
             if classes is None:
@@ -68,7 +71,8 @@ def prepare(
         drawn = is_roadsigns(root)
         classes = 12 if drawn else 1000
         reason = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
-    config = replace(found.experiment, num_classes=classes)
+    absolute = os.path.abspath(found.experiment.data_root)
+    config = replace(found.experiment, num_classes=classes, data_root=absolute)
     checks.check_classes(config)
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
     return replace(found, experiment=config, reasons=reasons)
@@ -164,6 +168,21 @@ def stored_values(given: Given) -> dict[str, Any]:
                 del found["dtype"]  # trained on a different machine: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
     return found | ({"init_from": str(file)} if given.get("init_from") else {})
+
+
+def check_checkpoint(given: Given, classes: Classes) -> None:
+    """Raise ClassError if the checkpoint that a run starts from has other classes than its data."""
+    prefix, epoch, images = given.get("model_prefix"), given.get("load_epoch"), 0
+    if prefix and given.get("resume"):
+        epoch, images = next(reversed(checkpoint.positions(prefix)), (None, 0))
+    if not prefix or epoch is None:
+        return
+    file = checkpoint.path(prefix, epoch, images)
+    try:
+        there, root = checkpoint.read_classes(file)
+    except UserError:  # the worker passes over a damaged one, or names it
+        return
+    checkpoint.check_classes(there, classes, file, root)
 
 
 def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:

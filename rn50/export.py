@@ -5,12 +5,14 @@
     rn50 export PREFIX EPOCH -o model.pth          # for torchvision and timm; or model.safetensors
 
 The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3) RGB, under the
-name `images`, normalises them, and returns float32 `logits` (N, classes). A state dict holds the
-weights under the names of torchvision and timm.
+name `images`, normalises them, and returns float32 `logits` (N, classes); its metadata has the
+classes' names as JSON, under `classes`. A state dict holds the weights under the names of
+torchvision and timm; a .safetensors file has the same metadata.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -21,6 +23,7 @@ import numpy as np
 
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
+from rn50lib.data.classes import Classes
 from rn50lib.errors import UserError
 from rn50lib.files import check_writable, write_file
 from rn50lib.resnet import Network
@@ -43,25 +46,36 @@ def to_onnx(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> bytes:
     return serving(net, dict(arrays), size)
 
 
+def with_classes(content: bytes, classes: Classes) -> bytes:
+    """Return an ONNX file's content with the classes in its metadata."""
+    import onnx
+
+    model = onnx.load_from_string(content)
+    onnx.helper.set_model_props(model, {"classes": json.dumps(classes.to_dict())})
+    return model.SerializeToString()
+
+
 def split(images: np.ndarray) -> list[np.ndarray]:
     """Return images in batches of at most BATCH."""
     return np.array_split(images, -(-len(images) // BATCH))
 
 
-def to_int8(content: bytes, done: TrainConfig) -> bytes:
+def to_int8(content: bytes, done: TrainConfig, file: Path) -> bytes:
     """Return an ONNX file with 8-bit weights and activations, quantised by ONNX Runtime.
 
     Some validation images set the scales of the activations; print the top-1 accuracy of both files
-    on others. Raises UserError if there are no such images, or if ONNX Runtime is not installed.
+    on others. Raises UserError if there are no such images, if their classes are not those of the
+    checkpoint `file`, or if ONNX Runtime is not installed.
     """
     need("onnxruntime")
     import onnxruntime
     from onnxruntime import quantization
 
-    from rn50.predict import prepare
+    from rn50.predict import check_classes, prepare
     from rn50lib.data.source import open_source
 
     source = open_source(done.data_root, "val")
+    check_classes(file, source.classes)
     if len(source) < 2:
         raise UserError(f"--int8 needs two validation images or more: {done.data_root} has one")
     step = max(2, -(-len(source) // SCORED))
@@ -87,15 +101,17 @@ def to_int8(content: bytes, done: TrainConfig) -> bytes:
             full, small, Reader(), activation_type=unsigned, per_channel=True
         )
         result = small.read_bytes()
-    for name, file in (("float32", content), ("int8", result)):
-        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    for name, model in (("float32", content), ("int8", result)):
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         answers = [session.run(["logits"], {"images": part})[0].argmax(1) for part in split(images)]
         top1 = 100 * np.mean(np.concatenate(answers) == labels)
         print(f"{name}: {top1:.1f}% top-1 on {len(labels)} validation images")
     return result
 
 
-def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -> bytes:
+def to_state_dict(
+    net: Network, arrays: Mapping[str, np.ndarray], suffix: str, classes: Classes
+) -> bytes:
     """Return a file's content for torchvision and timm, which have ResNets of v1.5.
 
     Raises UserError for a network that they don't have.
@@ -107,7 +123,7 @@ def to_state_dict(net: Network, arrays: Mapping[str, np.ndarray], suffix: str) -
         )
     from rn50.state_dict import serialise
 
-    return serialise({name: arrays[name] for name in net.arrays()}, suffix)
+    return serialise({name: arrays[name] for name in net.arrays()}, suffix, classes)
 
 
 def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> None:
@@ -120,16 +136,19 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
         raise UserError(f"--int8 is for ONNX files: name one that ends in .onnx, not {output}")
     done = trained_as(prefix, epoch)
     net, source = done.to_network(), checkpoint.path(prefix, epoch)
-    arrays = checkpoint.load(prefix, epoch).arrays
+    found = checkpoint.load(prefix, epoch)
+    arrays, classes = found.arrays, found.classes
+    assert classes is not None  # `load` states at least their number
     checkpoint.check_shapes(arrays, net, source)
     check_writable(output, "--output")
     if output.exists() and output.samefile(source):
         raise UserError(f"--output {output} is the checkpoint itself: name another file")
     if output.suffix == ".onnx":
         content = to_onnx(net, arrays, done.image_shape)
-        content = to_int8(content, done) if int8 else content
+        content = to_int8(content, done, source) if int8 else content
+        content = with_classes(content, classes)
     else:
-        content = to_state_dict(net, arrays, output.suffix)
+        content = to_state_dict(net, arrays, output.suffix, classes)
     write_file(output, content)
 
 

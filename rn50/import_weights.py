@@ -98,7 +98,7 @@ def import_weights(
     replaced by an untrained one. Prints what was taken and what was left out. Raises UserError for
     any other file, and if there are checkpoints already.
     """
-    from rn50.state_dict import named, read, shortened
+    from rn50.state_dict import named, read, read_classes, shortened
 
     output = checkpoint.path(prefix, 0)
     if checkpoint.positions(prefix) or checkpoint.symbol_path(prefix).exists():
@@ -116,7 +116,14 @@ def import_weights(
     scored = {"dtype": "float32", "recipe": REFERENCE.name, **scored}
     if net.num_classes == IMAGENET_CLASSES:
         scored["data_root"] = IMAGENET_ROOT
-    checkpoint.save(prefix, Checkpoint(0, arrays, identity, dict(scored), metrics={}))
+    named_classes = read_classes(file)
+    if named_classes is not None and len(named_classes) > net.num_classes:
+        raise UserError(
+            f"{file} names {len(named_classes)} classes and has {net.num_classes}: export again"
+        )
+    checkpoint.save(
+        prefix, Checkpoint(0, arrays, identity, dict(scored), metrics={}, classes=named_classes)
+    )
     checkpoint.write_symbol(prefix, net)
     if weights.prefix:
         others = ", ".join(map(named, weights.others))

@@ -6,7 +6,6 @@ rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from rn50.autoconfig import resolve, stored_values
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
+from rn50lib.data.classes import Classes
 from rn50lib.data.decode import ImageDecoder
 from rn50lib.errors import UserError
 from rn50lib.files import check_output, replacing
@@ -103,20 +103,26 @@ def predict(
     return probabilities, bad
 
 
-def best(probabilities: np.ndarray, classes: Sequence[str]) -> str:
+def best(probabilities: np.ndarray, classes: Classes) -> str:
     """Return the most likely classes of one image: "stop 97.1%, yield 1.2%"."""
     likeliest = np.argsort(-probabilities, kind="stable")[:SHOWN]
     return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f}%" for i in likeliest)
 
 
-def class_names(data_root: str | Path | None, count: int) -> tuple[str, ...]:
-    """Return the names of a data set's classes, or their numbers if it does not have `count`."""
-    from rn50lib.data.source import classes_of
+def check_classes(file: Path, data: Classes | None) -> Classes:
+    """Return the classes of a checkpoint, after comparing them with those of a data set, if any.
 
-    names: tuple[str, ...] = ()
-    with contextlib.suppress(UserError):  # the data set is gone
-        names = classes_of(data_root) if data_root else ()
-    return names if len(names) == count else tuple(str(i) for i in range(count))
+    A line on stderr says if names are unknown. Raises ClassError if the classes differ.
+    """
+    classes, root = checkpoint.read_classes(file)
+    remark = None
+    if data is not None:
+        classes, remark = checkpoint.check_classes(classes, data, file, root)
+    elif not classes.known:
+        remark = f"{file} has no class names, so these are numbers: pass --data-root to name them"
+    if remark:
+        print(remark, file=sys.stderr)
+    return classes
 
 
 def is_predictions(file: Path) -> bool:
@@ -154,26 +160,30 @@ def main(argv: list[str]) -> int:
     parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
     parser.add_argument("images", nargs="*", type=Path, help="image files")
     parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
-    parser.add_argument("--data-root", help="the data set (default: the one it was trained on)")
+    parser.add_argument("--data-root", help="the data set (default: that of the training)")
     parser.add_argument("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
     add_engine(parser)
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")
     root = args.data_root or trained_as(args.prefix, args.epoch).data_root
+    file = checkpoint.path(args.prefix, args.epoch)
     if args.output:
         check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
         if args.output.suffix != ".npz":
             raise UserError(f"--output {args.output}: name a file that ends in .npz")
     images: Any = Files(tuple(args.images))
-    if args.split:
-        from rn50lib.data.source import open_source
+    data = None
+    if args.split or args.data_root:
+        from rn50lib.data.source import classes_of, open_source
         from rn50lib.run_setup import print_sources
 
-        images = open_source(root, args.split)
-        print_sources({args.split: images}, every=False)
+        if args.split:
+            images = open_source(root, args.split)
+            print_sources({args.split: images}, every=False)
+        data = images.classes if args.split else classes_of(root)
+    classes = check_classes(file, data)
     probabilities, bad = predict(args.prefix, args.epoch, images, predictor_of(args.engine))
-    classes = class_names(root, probabilities.shape[1])
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]
     rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]
@@ -181,6 +191,6 @@ def main(argv: list[str]) -> int:
         for name, _, row in rows:
             print(f"{name}: {best(row, classes)}")
     elif rows:
-        write(args.output, rows, classes)
+        write(args.output, rows, [classes[i] for i in range(probabilities.shape[1])])
         print(args.output)
     return 2 if bad else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import pickle
 import re
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from rn50lib.data.classes import Classes
 from rn50lib.errors import UserError
 from rn50lib.torch.model import PARTS
 
@@ -135,7 +138,19 @@ def shortened(names: Sequence[str]) -> str:
     return (", ".join(names[:3]) or "none") + more
 
 
-def serialise(arrays: dict[str, np.ndarray], suffix: str) -> bytes:
+def read_classes(file: Path) -> Classes | None:
+    """Return the classes in the metadata of a .safetensors file of `serialise`; None if unknown."""
+    if file.suffix != ".safetensors":
+        return None
+    with safe_open(file, framework="numpy") as opened:
+        text = (opened.metadata() or {}).get("classes")
+    try:
+        return Classes.from_dict(json.loads(text)) if text else None
+    except (ValueError, KeyError, TypeError):  # the metadata of another program
+        return None
+
+
+def serialise(arrays: dict[str, np.ndarray], suffix: str, classes: Classes) -> bytes:
     """Return the content of a file of these arrays that torchvision and timm load strictly."""
     named = {}
     for name, array in arrays.items():
@@ -143,7 +158,7 @@ def serialise(arrays: dict[str, np.ndarray], suffix: str) -> bytes:
         if name.endswith(".running_var"):
             named[f"{name_there(name).rpartition('.')[0]}.{COUNTER}"] = torch.tensor(0)
     if suffix == ".safetensors":
-        return save(named, {"format": "pt"})
+        return save(named, {"format": "pt", "classes": json.dumps(classes.to_dict())})
     content = io.BytesIO()
     torch.save(named, content)
     return content.getvalue()

@@ -2,7 +2,8 @@
 
 `<prefix>-NNNN-IMAGES.safetensors` is written within the next epoch, after IMAGES of its images.
 A file holds float32 arrays by canonical name (convolutions OIHW, fully-connected (out, in)), the
-velocity without the learning rate, and metadata. `<prefix>-symbol.json` holds the network.
+velocity without the learning rate, and metadata, such as the names of the classes.
+`<prefix>-symbol.json` holds the network.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import glob
 import json
 import re
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError
 from rn50lib.files import check_file, lock, read_json, write_file
 from rn50lib.metrics import NO_SUMS
@@ -69,6 +71,7 @@ class Checkpoint:
     metrics: dict[str, list]
     loss_scale: dict[str, float] = field(default_factory=dict)  # `TrainStep.loss_scale_state`
     position: TrainProgress = field(default_factory=TrainProgress)  # within the next epoch
+    classes: Classes | None = None  # None is written for weights whose classes have no names
 
 
 class CheckpointManager:
@@ -79,9 +82,15 @@ class CheckpointManager:
     """
 
     def __init__(
-        self, config: TrainConfig, net: Network, comm: Comm, fingerprint: dict[str, Any]
+        self,
+        config: TrainConfig,
+        net: Network,
+        comm: Comm,
+        fingerprint: dict[str, Any],
+        classes: Classes | None,
     ) -> None:
         self.config, self.net, self.comm = config, net, comm
+        self.classes = classes  # of the data set; None for synthetic images
         self.prefix = config.model_prefix or ""
         self.enabled = saves(config)
         self.fingerprint = fingerprint
@@ -108,6 +117,11 @@ class CheckpointManager:
         scored = config.only_inference  # any data, by any seed
         keys = ("model", "num_classes") if scored else tuple(SAME_FLAGS)
         check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
+        if self.classes is not None:
+            root = found.experiment.get("data_root")
+            self.classes, remark = check_classes(found.classes, self.classes, file, root)
+            if remark:
+                progress.say(remark)
         check_shapes(found.arrays, self.net, file)
         arrays = found.arrays if scored else self.with_own_bn_stats(found.arrays)
         step.load(arrays, found.loss_scale)
@@ -132,18 +146,33 @@ class CheckpointManager:
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
         """Load the weights of a checkpoint and return a line about them.
 
-        The last layer is loaded only if the number of classes is the same.
+        Classes of the same name keep their rows of the last layer, the others get new ones. If
+        names are unknown, the last layer is kept if the number of classes is the same.
         """
-        there = load(*parts(file)).arrays
-        classes, wanted = len(there["fc.bias"]), self.net.num_classes
-        arrays = {name: array for name, array in there.items() if name in self.net.arrays()}
-        head = "its last layer too"
-        if classes != wanted:
+        found = load(*parts(file))
+        fresh, wanted = step.state(), self.net.num_classes
+        arrays = {name: array for name, array in found.arrays.items() if name in self.net.arrays()}
+        count = len(found.arrays["fc.bias"])
+        old, new = found.classes, self.classes or unnamed(wanted, file)
+        assert old is not None
+        named = old.known and new.known
+        if count == wanted and (old.names == new.names or not named):
+            head = "its last layer too"
+            head += "" if named else ", by number: the names of its classes are unknown"
+        else:
+            rows = kept_rows(old, new) if named else {}
+            for name in ("fc.weight", "fc.bias"):
+                layer = fresh[name].copy()
+                layer[list(rows)] = arrays[name][list(rows.values())]
+                arrays[name] = layer
             head = f"a new last layer, for {wanted} classes"
-            arrays |= {name: a for name, a in step.state().items() if name.startswith("fc.")}
+            if rows:
+                others = [name for label, name in enumerate(new) if label not in rows]
+                head += f"; kept by name: {shortened([new[label] for label in rows])}"
+                head += f"; new: {shortened(others) or 'none'}"
         check_shapes(arrays, self.net, file)
         step.load(arrays)
-        return f"begins with the weights of {file} ({classes} classes): {head}"
+        return f"begins with the weights of {file} ({count} classes): {head}"
 
     def is_due(self, finished: int) -> bool:
         """Return True if a checkpoint is due after this many epochs."""
@@ -158,7 +187,9 @@ class CheckpointManager:
         if self.comm.rank == 0:
             metrics = {key: values[:epoch] for key, values in report.metrics.items()}
             given, scale = self.config.to_dict(), step.loss_scale_state()
-            written = Checkpoint(epoch, arrays, self.fingerprint, given, metrics, scale, self.state)
+            written = Checkpoint(
+                epoch, arrays, self.fingerprint, given, metrics, scale, self.state, self.classes
+            )
             save(self.prefix, written)
             self.prune((epoch, self.state.images))
         self.comm.barrier()
@@ -246,6 +277,32 @@ def check_fingerprint(
             )
 
 
+def check_classes(
+    there: Classes | None, classes: Classes, file: Path, root: str | None = None
+) -> tuple[Classes, str | None]:
+    """Return the classes of a checkpoint and a data set, and a line if names are unknown.
+
+    `root` is the data set that the checkpoint was trained on. Raises ClassError, which names both,
+    if a number means different classes.
+    """
+    assert there is not None  # `load` and `read_classes` state at least their number
+    remedy = (
+        f"use the data set of the training{f' ({root} as it was then)' if root else ''}, or start"
+    )
+    remedy += f" a new run with --init-from {file}, which keeps the classes of the same name"
+    both = check_agreement([replace(there, origin=str(file)), classes], remedy=remedy)
+    if there.known and classes.known:
+        return both, None
+    unknown = classes.origin if there.known else file
+    return both, f"{unknown} has no class names: only the number of classes was compared"
+
+
+def shortened(names: list[str]) -> str:
+    """Return the first names and the number of the others."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
 def check_shapes(arrays: dict[str, np.ndarray], net: Network, file: Path) -> None:
     """Raise UserError if the arrays are not those of `net`."""
     for name, shape in net.arrays().items():
@@ -326,7 +383,14 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
         metrics=json.loads(metadata["metrics"]),
         loss_scale=json.loads(metadata.get("scaling", "{}")),  # missing in older files
         position=TrainProgress(**position),
+        classes=classes_in(metadata, len(arrays.get("fc.bias", ())), file),
     )
+
+
+def classes_in(metadata: dict[str, str], count: int, file: Path) -> Classes:
+    """Return the classes in a checkpoint's metadata; without names if they are not there."""
+    text = metadata.get("classes")
+    return Classes.from_dict(json.loads(text)) if text else unnamed(count, file)
 
 
 def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -351,6 +415,17 @@ def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.nd
     if metadata.get("format") != FORMAT:
         raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
     return metadata, arrays
+
+
+def read_classes(file: Path) -> tuple[Classes, str | None]:
+    """Return the classes of a checkpoint, and the data set that it was trained on, if known.
+
+    The checkpoint is not verified. Raises UserError as `read` does.
+    """
+    metadata, _ = read(file, with_arrays=False)
+    count = read_network(parts(file)[0]).num_classes
+    root = json.loads(metadata["experiment"]).get("data_root")
+    return classes_in(metadata, count, file), root
 
 
 def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
@@ -435,6 +510,8 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
         "scaling": json.dumps(checkpoint.loss_scale, sort_keys=True),
     }
+    if checkpoint.classes is not None:
+        metadata["classes"] = json.dumps(checkpoint.classes.to_dict())
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch, checkpoint.position.images)
     check_file(file)

@@ -14,6 +14,7 @@ from typing import Any
 from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flag_name
 from rn50lib.data import open_pipeline
+from rn50lib.data.classes import Classes, check_agreement
 from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError
 from rn50lib.files import check_output, make_folder
@@ -83,6 +84,12 @@ def print_sources(sources: dict[str, Any], every: bool = True) -> None:
             print(f"  {split}: {text}{note}", file=sys.stderr, flush=True)
 
 
+def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | None:
+    """Return the classes of the splits; None for synthetic images. Raises ClassError."""
+    found = [source.classes for source in sources.values() if source is not None]
+    return check_agreement(found, f"--data-root {config.data_root}") if found else None
+
+
 def check_outputs(config: TrainConfig) -> None:
     """Create the output folders. Raise UserError if an output cannot be written."""
     if config.report:
@@ -92,8 +99,10 @@ def check_outputs(config: TrainConfig) -> None:
         make_folder(folder, f"--model-prefix {config.model_prefix}")
 
 
-def environment(resolved: Resolved, sources: dict[str, Any]) -> dict[str, Any]:
-    """Return the report's `env`: machine, values with their reasons, caps and overrides."""
+def environment(
+    resolved: Resolved, sources: dict[str, Any], classes: Classes | None
+) -> dict[str, Any]:
+    """Return the report's `env`: machine, values with their reasons, data, caps and overrides."""
     config, axes, versions = resolved.experiment, {}, {}
     for f in fields(TrainConfig):
         value = getattr(config, f.name)
@@ -110,6 +119,7 @@ def environment(resolved: Resolved, sources: dict[str, Any]) -> dict[str, Any]:
         "overrides": list(config.override),
         "data": describe_sources(sources),
         "left_out": {split: dict(s.left_out) for split, s in sources.items() if s is not None},
+        "classes": classes and classes.to_dict(),
         "allocator": os.environ.get("GLIBC_TUNABLES"),
     }
 

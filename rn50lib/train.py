@@ -20,6 +20,7 @@ from rn50lib import checkpoint, hooks, lifetime, run_setup
 from rn50lib.checkpoint import CheckpointManager, resume_fingerprint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.data import Pipeline, open_pipeline
+from rn50lib.data.classes import Classes
 from rn50lib.distributed import Comm, assert_same_across_ranks, connect, max_difference
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError, status_of
@@ -88,6 +89,7 @@ def train(
     comm = comm or connect(config.comm, config.backend, config.comm_timeout)
     run_setup.check_group(config, comm)
     sources = run_setup.open_sources(config)
+    classes = run_setup.check_classes(config, sources)
     first_rank = comm.rank == 0
     if config.test_io:
         if first_rank:
@@ -98,7 +100,7 @@ def train(
     if first_rank:
         run_setup.check_outputs(config)
     net = config.to_network()
-    env = run_setup.environment(resolved, sources)
+    env = run_setup.environment(resolved, sources, classes)
     report = Report(net.name, comm.size, ["rn50", "train", *flags_of(config)], env)
     loggers = open_loggers(config, run_dir) if first_rank else []
     progress = watch(run_dir, loggers, enabled=first_rank)
@@ -106,10 +108,12 @@ def train(
         stack.callback(progress.close)
         if first_rank:
             run_setup.print_sources(sources, every=run_dir is not None)
+        if classes and run_dir:
+            progress.say(f"  classes: {classes}")
         if first_rank and checkpoint.saves(config):
             stack.enter_context(checkpoint.lock_for(config))
         begin = time.perf_counter()
-        run = build_run(config, sources, comm, progress, report, stack)
+        run = build_run(config, sources, classes, comm, progress, report, stack)
         first_epoch = run.checkpoints.restore(run.step, report, progress)
         if first_rank and run.checkpoints.enabled:
             checkpoint.write_symbol(run.checkpoints.prefix, net)
@@ -129,6 +133,7 @@ def train(
 def build_run(
     config: TrainConfig,
     sources: dict[str, Any],
+    classes: Classes | None,
     comm: Comm,
     progress: Progress,
     report: Report,
@@ -146,8 +151,9 @@ def build_run(
     fingerprint = resume_fingerprint(config, net, sources)
     steps = {f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}
     same = steps | {f"the {name}": value for name, value in fingerprint.items()}
+    same["the classes"] = classes and classes.fingerprint()
     assert_same_across_ranks(same, comm)
-    checkpoints = CheckpointManager(config, net, comm, fingerprint)
+    checkpoints = CheckpointManager(config, net, comm, fingerprint, classes)
     training = pipelines.get("train")
     saves = checkpoints.enabled and training is not None and training.ordered
     if config.checkpoint_steps and not saves:

@@ -6,34 +6,33 @@ import numpy as np
 
 from data_prep.checks.folders import Part
 from data_prep.checks.problems import Problems
+from rn50lib.data.classes import Classes, check_agreement, read_class_names
+from rn50lib.errors import UserError
 
 FORMS = ("files", "recordio", "tfrecord")
+PARTS = ("train", "val", "records", "tfrecord")  # folders of a data root
 
 
 def compare_classes(parts: list[Part], problems: Problems) -> None:
-    """Compare the classes of train with those of val in each form."""
+    """Compare what folders, lists, labels and `classes.txt` state about the classes of a root."""
+    folders = [part.path if part.path.is_dir() else part.path.parent for part in parts]
+    folders += [folder.parent for folder in folders if folder.name in PARTS]
+    stated: list[Classes | None] = [part.stated_classes() for part in parts if len(part)]
+    try:
+        stated += map(read_class_names, dict.fromkeys(folders))
+        check_agreement(stated)
+    except UserError as error:
+        problems.add("class-maps", parts[0].path.parent, str(error))
+        return
     for form in FORMS:
         splits = {part.split: part for part in parts if part.form == form and len(part)}
         if len(splits) == 2:
-            _compare_splits(splits["train"], splits["val"], problems)
-
-
-def _compare_splits(train: Part, val: Part, problems: Problems) -> None:
-    if train.classes is not None and val.classes is not None:
-        if train.classes != val.classes:
-            only = sorted(set(train.classes) ^ set(val.classes))
-            text = f"{len(train.classes):,} classes in train, {len(val.classes):,} in val"
-            if only:
-                inside = "train" if only[0] in train.classes else "val"
-                text += f"; {only[0]!r} is only in {inside}"
-            else:
-                text += ", the same names with different labels"
-            problems.add("class-maps", val.path, text)
-        return
-    foreign = sorted(set(np.unique(val.labels)) - set(np.unique(train.labels)) - {-1})
-    if foreign:
-        text = f"label {foreign[0]} is in val, but train has no image of it"
-        problems.add("class-maps", val.path, text)
+            foreign = sorted(
+                {*splits["val"].labels.tolist()} - {*splits["train"].labels.tolist(), -1}
+            )
+            if foreign:
+                text = f"label {foreign[0]} is in val, but train has no image of it"
+                problems.add("class-maps", splits["val"].path, text)
 
 
 def find_repeats(parts: list[Part], problems: Problems) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.checks.problems import Problems
+from rn50lib.data.classes import MAX_CLASSES, Classes, unnamed
 from rn50lib.data.scan import (
     DANGLING,
     HARMLESS,
@@ -34,7 +35,7 @@ class Part:
 
     Attributes:
         names: What each image is called in a report.
-        classes: The names of the labels, if the form itself has them.
+        classes: The classes by class folders, or by the list of a record file.
         runs: The tasks for the workers, as (first image, task).
         contents: The proof that the bytes are those that were written: "checksums", or none,
             "decoded".
@@ -47,13 +48,18 @@ class Part:
     names: list[str] = field(default_factory=list)
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     digests: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    classes: tuple[str, ...] | None = None
+    classes: Classes | None = None
     runs: list[tuple[int, list]] = field(default_factory=list)
     contents: str = "decoded"
     left_out: LeftOut = field(default_factory=LeftOut)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def stated_classes(self) -> Classes:
+        """Return the classes, without names if they are unknown."""
+        count = min(int(self.labels.max()) + 1, MAX_CLASSES)
+        return self.classes or unnamed(count, self.path, seen=True)
 
     def class_counts(self, classes: int = 0) -> np.ndarray:
         """Return the images of each label, at least ``classes`` long."""
@@ -68,14 +74,14 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
     if top.images:
         problems.add("flat", path, f"{len(top.images):,} images are next to the class folders")
         part.left_out.add(LOOSE, *top.images)
-    part.classes = tuple(top.folders)
+    part.classes = Classes(tuple(top.folders), str(path))
     for name, reason in top.left_out:
         part.left_out.add(reason, name)
         if is_lost_class(name, reason):
             problems.add("lost-class", path / name, describe_lost_link(reason))
         elif reason in (DANGLING, UNREADABLE):
             problems.add("dangling", path / name)
-    for label, name in enumerate(part.classes):
+    for label, name in enumerate(top.folders):
         listing = _list(path / name, problems)
         names = listing.images
         for folder in listing.folders:

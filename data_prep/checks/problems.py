@@ -54,7 +54,9 @@ KINDS = {
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
     "nested": Kind(ERROR, "images in folders inside class folders", "move them up, or away"),
-    "class-maps": Kind(ERROR, "classes that differ", "make train and val have the same classes"),
+    "class-maps": Kind(
+        ERROR, "classes that differ", "a number must mean the same class everywhere"
+    ),
     "empty-class": Kind(WARNING, "classes that are not validated", "val has no image of them"),
     # Record files.
     "damage": Kind(ERROR, "damaged records", "copy the file again, or pack the images again"),

@@ -10,6 +10,7 @@ import numpy as np
 from data_prep.checks.folders import RUN, Part
 from data_prep.checks.problems import Problems
 from data_prep.lists import read_list
+from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import MappedFile, RecordError
 from rn50lib.data.recordio import (
     HEADER,
@@ -77,7 +78,8 @@ def read_record_file(path: Path, split: str, problems: Problems) -> Part:
         for first in range(0, len(starts), RUN)
     ]
     _check_index(path, np.array(starts, np.int64), keys, problems)
-    part.classes = _check_list(path, dict(zip(keys, labels, strict=True)), problems)
+    _check_list(path, dict(zip(keys, labels, strict=True)), problems)
+    part.classes, _ = read_list_classes(path.with_suffix(".lst"))
     return part
 
 
@@ -164,31 +166,24 @@ def _check_index(path: Path, starts: np.ndarray, keys: list[int], problems: Prob
         problems.add("index", path_idx, text, offset)
 
 
-def _check_list(path: Path, labels: dict[int, float], problems: Problems) -> tuple[str, ...] | None:
-    """Compare with PREFIX.lst, if it is there; return the names of the classes in it."""
+def _check_list(path: Path, labels: dict[int, float], problems: Problems) -> None:
+    """Compare with PREFIX.lst, if it is there."""
     path_lst = path.with_suffix(".lst")
     if not path_lst.exists():
-        return None
+        return
     try:
         entries = read_list(path_lst)
     except (UserError, OSError) as error:
         problems.add("list", path_lst, str(error))
-        return None
+        return
     missing = [entry for entry in entries if entry.key not in labels]
     if missing or len(entries) != len(labels):
         text = f"it has {len(entries):,} entries, the record file {len(labels):,} whole records"
         if missing:
             text += f"; there is no record for key {missing[0].key} ({missing[0].path})"
         problems.add("list", path_lst, text)
-    folders: dict[str, float] = {}
     for entry in entries:
         label = labels.get(entry.key)
         if label is not None and np.float32(entry.labels[0]) != np.float32(label):
             text = f"{entry.path} has the label {entry.labels[0]:g} here, {label:g} in its record"
             problems.add("list", path_lst, text)
-        folder = entry.path.rpartition("/")[0]
-        if folders.setdefault(folder, entry.labels[0]) != entry.labels[0]:
-            return None  # the folders are not the classes
-    if sorted(folders.values()) != list(range(len(folders))):
-        return None
-    return tuple(sorted(folders, key=lambda folder: folders[folder]))

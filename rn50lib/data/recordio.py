@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from rn50lib.data.classes import Classes
 from rn50lib.data.recordfile import (
     Arrays,
     MappedFile,
@@ -286,7 +287,7 @@ class RecordSource:
     root: Path
     path: Path
     labels: np.ndarray = field(repr=False)
-    classes: tuple[str, ...]
+    classes: Classes
     _reader: Reader = field(repr=False)
     left_out: LeftOut = field(default_factory=LeftOut, repr=False)
     format: ClassVar[str] = "recordio"

@@ -14,6 +14,15 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from rn50lib.data.classes import (
+    MAX_CLASSES,
+    ClassError,
+    Classes,
+    check_agreement,
+    read_class_names,
+    read_list,
+    unnamed,
+)
 from rn50lib.data.recordfile import RecordError, disk_cache
 from rn50lib.data.recordio import Reader, RecordSource
 from rn50lib.data.scan import (
@@ -43,7 +52,7 @@ LFS_POINTER = b"version https://git-lfs"  # the first bytes of a pointer in plac
 
 
 class Source(Protocol):
-    """One split of a data set; ``labels`` is int32 of shape (images,), ``classes`` names them.
+    """One split of a data set; ``labels`` is int32 of shape (images,), numbers of ``classes``.
 
     ``left_out`` counts what the scan of the folders left out.
     """
@@ -52,7 +61,7 @@ class Source(Protocol):
     root: Path
     path: Path
     labels: np.ndarray
-    classes: tuple[str, ...]
+    classes: Classes
     left_out: LeftOut
 
     def __len__(self) -> int: ...
@@ -81,19 +90,19 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
     return _open_records(root, split) if form == "recordio" else _open_shards(root, split)
 
 
-def classes_of(root: str | os.PathLike, data_format: str = "auto") -> tuple[str, ...]:
-    """Return the names of the classes of a data root, without reading any image.
+def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
+    """Return the classes of a data root; images are opened only if nothing names the classes.
 
-    They come from the class folders if there are any for both splits, unless ``data_format`` asks
-    for shards. Raises UserError as ``open_source`` does.
+    Raises UserError as ``open_source`` does, ClassError if class folders, lists, `classes.txt`,
+    train and val disagree about the number of a class.
     """
     root = _check_root(root)
-    folders = [split for split in SPLITS if (root / split).is_dir()]
-    form = data_format if data_format == "tfrecord" and _shard_folder(root) else _detect(root)
-    if form == "files" or (form == "recordio" and len(folders) == 2):
-        return folder_classes(root, folders[0])  # val alone can be scored
-    folder = (_shard_folder(root) or root) if form == "tfrecord" else root
-    return read_class_names(folder) or open_source(root, "train", form).classes
+    form = data_format if data_format in _forms(root) else _detect(root)
+    found = _stated_classes(root, form)
+    if found and (classes := _agreed(root, found)).known:
+        return classes
+    splits = [split for split in SPLITS if _has_split(root, split, form)] or SPLITS[:1]
+    return _agreed(root, [open_source(root, split, form).classes for split in splits])
 
 
 # -- the data root -------------------------------------------------------------------------------
@@ -126,14 +135,20 @@ def _shard_folder(root: Path) -> Path | None:
     return None
 
 
+def _forms(root: Path) -> list[str]:
+    """Return the forms in which a data set is there; "auto" takes the first."""
+    found = {
+        "recordio": _record_folder(root) is not None,
+        "files": any((root / split).is_dir() for split in SPLITS),
+        "tfrecord": _shard_folder(root) is not None,
+    }
+    return [form for form, there in found.items() if there]
+
+
 def _detect(root: Path) -> str:
     """Return the form of a data set. Raises UserError if there is none."""
-    if _record_folder(root):
-        return "recordio"
-    if any((root / split).is_dir() for split in SPLITS):
-        return "files"
-    if _shard_folder(root):
-        return "tfrecord"
+    if forms := _forms(root):
+        return forms[0]
     drawn = "`python -m data_prep.roadsigns data/roadsigns` draws the built-in data set"
     found = describe_lookalikes(root, *SPLITS) or f"found {describe_contents(root)}; {drawn}"
     raise UserError(
@@ -189,10 +204,63 @@ def _describe_records(root: Path, paths: list[str], split: str) -> str:
     )
 
 
-def _name_classes(names: tuple[str, ...] | None, labels: np.ndarray) -> tuple[str, ...]:
-    """Return the names if each label has one, else numbers."""
+def _has_split(root: Path, split: str, form: str) -> bool:
+    """Return True if there are record files or shards of a split."""
+    if form == "recordio":
+        return bool((folder := _record_folder(root)) and (folder / f"{split}.rec").exists())
+    folder = _shard_folder(root)
+    return bool(folder and any(folder.glob(f"{SPLIT_PREFIX[split]}-*-of-*")))
+
+
+# -- classes -------------------------------------------------------------------------------------
+
+
+def _stated_classes(root: Path, form: str) -> list[Classes]:
+    """Return what lists, `classes.txt` and class folders state about the classes of a data root."""
+    places = {"recordio": _record_folder(root), "tfrecord": _shard_folder(root)}
+    place = places.get(form) or root
+    found = [read_list(place / f"{split}.lst")[0] for split in SPLITS if form == "recordio"]
+    found += [read_class_names(folder) for folder in dict.fromkeys((place, root))]
+    if not any(found) and root.name in ("records", "tfrecord"):
+        found.append(read_class_names(root.parent))
+    for split in SPLITS:
+        if (root / split).is_dir() and (form == "files" or list_split(root / split)[0]):
+            found.append(_class_folders(root, split))
+    return [classes for classes in found if classes is not None]
+
+
+def _agreed(root: Path, statements: list[Classes]) -> Classes:
+    """Return the classes of a data root. Raises ClassError if two statements disagree."""
+    return check_agreement(statements, f"--data-root {root}")
+
+
+def _check_labels(root: Path, form: str, path: Path, labels: np.ndarray) -> Classes:
+    """Return the classes of records or shards. Raises UserError if their labels do not fit."""
     count = int(labels.max()) + 1
-    return names if names and len(names) >= count else tuple(map(str, range(count)))
+    if count > MAX_CLASSES:
+        raise UserError(
+            f"{path}: an image has the label {count - 1}, which is no class; pack again"
+        )
+    return _agreed(root, [*_stated_classes(root, form), unnamed(count, path, seen=True)])
+
+
+def _check_list(path: Path, labels: np.ndarray) -> None:
+    """Raise ClassError if records were not packed from the list next to them.
+
+    A class may have fewer images than in the list: `im2rec --skip-bad` leaves some out.
+    """
+    path_lst = path.with_suffix(".lst")
+    _, listed = read_list(path_lst)
+    packed = dict(
+        zip(*(part.tolist() for part in np.unique(labels, return_counts=True)), strict=True)
+    )
+    for label in sorted({*listed, *packed} if listed else ()):
+        images, wanted = packed.get(label, 0), listed.get(label, 0)
+        if images > wanted or not images:
+            raise ClassError(
+                f"{path} was not packed from {path_lst}: it holds {images:,} images of class"
+                f" {label}, the list {wanted:,}; pack the images again, or remove the list"
+            )
 
 
 # -- record files and shards ---------------------------------------------------------------------
@@ -210,7 +278,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
         raise RecordError(f"{path}: this record file does not exist: {remedy}", path)
     reader = Reader(path)
     labels = reader.labels()
-    classes = _name_classes(read_class_names(root), labels)
+    _check_list(path, labels)
+    classes = _check_labels(root, "recordio", path, labels)
     return RecordSource(root, path, labels, classes, reader)
 
 
@@ -222,7 +291,7 @@ def _open_shards(root: Path, split: str) -> ShardSource:
     # written by data_prep for its own shards
     found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))
     labels = found["labels"].astype(np.int32)
-    classes = _name_classes(read_class_names(folder), labels)
+    classes = _check_labels(root, "tfrecord", folder, labels)
     return ShardSource(
         root, folder, labels, classes, tuple(shards), found["firsts"], found["offsets"]
     )
@@ -248,7 +317,7 @@ class FileSource:
     root: Path
     path: Path
     labels: np.ndarray = field(repr=False)
-    classes: tuple[str, ...]
+    classes: Classes
     _names: bytes = field(repr=False)  # all relative paths in one piece: light to hand to workers
     _ends: np.ndarray = field(repr=False)
     left_out: LeftOut = field(default_factory=LeftOut, repr=False)
@@ -276,9 +345,10 @@ def open_folders(root: Path, split: str) -> FileSource:
     """Open ROOT/SPLIT/CLASS/.
 
     Raises UserError, which names the folder and the remedy, if it is missing, if a class has no
-    images, or if train and val do not have the same classes.
+    images, or if train, val and `classes.txt` do not have the same classes.
     """
-    classes = folder_classes(root, split)
+    classes = _class_folders(root, split)
+    _agreed(root, _stated_classes(root, "files"))
     left_out = list_split(root / split)[1]
     images = [_images_of(root / split, name, left_out) for name in classes]
     paths = [
@@ -298,24 +368,8 @@ def open_folders(root: Path, split: str) -> FileSource:
     return source
 
 
-def folder_classes(root: Path, split: str) -> tuple[str, ...]:
-    """Return the names of the class folders. Raises UserError if train and val differ in them."""
-    classes = _class_folders(root, split)
-    other = "val" if split == "train" else "train"
-    others = _class_folders(root, other) if (root / other).is_dir() else classes
-    if classes == others:
-        return classes
-    name = min(set(classes) ^ set(others))
-    inside, lacking = (split, other) if name in classes else (other, split)
-    raise UserError(
-        f"{root}: train and val do not have the same class folders ({split} has {len(classes)},"
-        f" {other} has {len(others)}): {name!r} is in {inside} and not in {lacking}, so a label"
-        " would mean one class in training and another in validation. Make them the same"
-    )
-
-
-def _class_folders(root: Path, split: str) -> tuple[str, ...]:
-    """Return the names of a split's class folders, sorted by code point, as im2rec sorts them."""
+def _class_folders(root: Path, split: str) -> Classes:
+    """Return the class folders of a split. Raises UserError if there are none."""
     folder = root / split
     if not folder.is_dir():
         found = describe_lookalikes(root, split, form="files")
@@ -323,9 +377,8 @@ def _class_folders(root: Path, split: str) -> tuple[str, ...]:
             f"{folder}: this folder does not exist; "
             + (found or "a data root holds train/CLASS/*.jpg and val/CLASS/*.jpg")
         )
-    classes, _ = list_split(folder)
-    if classes:
-        return tuple(classes)
+    if names := list_split(folder)[0]:
+        return Classes(tuple(names), str(folder))
     raise UserError(
         f"{folder}: it holds no class folders, but {describe_contents(folder)}; sort the images"
         " into one folder for each class. For ImageNet's validation images,"
@@ -358,33 +411,3 @@ def _images_of(folder: Path, name: str, left_out: LeftOut) -> list[str]:
     for file, reason in listing.left_out:
         left_out.add(reason, f"{name}/{file}")
     return listing.images
-
-
-# -- classes.txt ---------------------------------------------------------------------------------
-
-
-def read_class_names(root: Path) -> tuple[str, ...] | None:
-    """Return the class names in `classes.txt` of the data root or of the folder above, if any.
-
-    Each line is `index <tab> id <tab> words`, or just a name. The id, which is the folder's name,
-    names the class; the index, if there is one, gives the order.
-    """
-    rows = read_class_rows(root)
-    if rows is None:
-        return None
-    if all(len(row) > 1 and row[0].isdigit() for row in rows):
-        return tuple(row[1] for row in sorted(rows, key=lambda row: int(row[0])))
-    return tuple(row[0] for row in rows)
-
-
-def read_class_rows(root: Path) -> list[list[str]] | None:
-    """Return the columns of each line of `classes.txt`; None if the file is missing."""
-    for folder in (root, root.parent):
-        try:
-            text = (folder / "classes.txt").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        lines = [line for line in text.splitlines() if line.strip()]
-        rows = [[column.strip() for column in line.split("\t")] for line in lines]
-        return rows[1:] if rows and rows[0][0] == "index" else rows
-    return None

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rn50lib.data.classes import Classes
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.data.scan import LeftOut, find_lookalikes, first_names
 from rn50lib.errors import UserError
@@ -364,7 +365,7 @@ class ShardSource:
     root: Path
     path: Path
     labels: np.ndarray = field(repr=False)
-    classes: tuple[str, ...]
+    classes: Classes
     shards: tuple[Path, ...] = field(repr=False)
     firsts: np.ndarray = field(repr=False)
     offsets: np.ndarray = field(repr=False)

@@ -327,7 +327,11 @@ def test_ensure_records_works_once(tmp_path):
     folder = im2rec.ensure_records(tmp_path)
     assert folder == tmp_path / "records"
     endings = ("crc", "idx", "lst", "rec")
-    expected = [".complete", *(f"{s}.{e}" for s in ("train", "val") for e in endings)]
+    expected = [
+        ".complete",
+        "classes.txt",
+        *(f"{s}.{e}" for s in ("train", "val") for e in endings),
+    ]
     assert sorted(os.listdir(folder)) == expected
     before = (folder / "train.rec").stat().st_ino
     im2rec.ensure_records(tmp_path)

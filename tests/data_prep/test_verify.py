@@ -136,7 +136,7 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
     [
         (f"cp {VAL} val/flat.JPEG", {("flat", "val")}),
         ("cp -r train/pear train/apple/pear", {("nested", "train/apple/pear")}),
-        ("rm -r val/plum", {("class-maps", "val")}),
+        ("rm -r val/plum", {("class-maps", "")}),
         ("rm val/plum/*", {("empty-class", "val/plum")}),
         ("rm -r val/*", {("no-images", "val")}),
         (f"cp {TRAIN} val/pear/leak.JPEG", {("leak", "val/pear/leak.JPEG")}),

@@ -40,7 +40,7 @@ def contents(source):
 def test_shards_hold_the_same_images_with_the_same_labels(photos, packed, split):
     files = open_source(photos.root, split, "files")
     source = open_source(packed / "field", split, "tfrecord")
-    assert (source.format, source.classes) == ("tfrecord", CLASSES)
+    assert (source.format, source.classes.names) == ("tfrecord", CLASSES)
     assert source.labels.dtype == np.int32 and len(source) == len(files)
     assert contents(source) == contents(files)
 
@@ -48,7 +48,7 @@ def test_shards_hold_the_same_images_with_the_same_labels(photos, packed, split)
 def test_shards_are_found_in_usual_places(photos, packed, shards):
     assert open_source(shards, "train").format == "tfrecord"  # the folder itself
     assert open_source(shards.parent, "train").path == shards  # or the one above
-    assert classes_of(shards.parent) == classes_of(shards) == CLASSES
+    assert classes_of(shards.parent).names == classes_of(shards).names == CLASSES
     (shards.parent / "records").symlink_to(photos.records)
     assert open_source(shards.parent, "train").format == "recordio"
     assert open_source(shards.parent, "train", "tfrecord").format == "tfrecord"

@@ -9,7 +9,7 @@ from data_prep import im2rec
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from rn50lib.data.decode import open_image
-from rn50lib.data.source import open_source, read_class_names
+from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 
 CLASSES = ("Zebra", "apple", "stop sign", "ähre")  # in the order of code points
@@ -38,7 +38,7 @@ def packed(root):
 def test_files(root):
     source = open_source(root, "train", "files")
     assert (source.format, source.root, source.path) == ("files", root, root / "train")
-    assert source.classes == CLASSES
+    assert source.classes.names == CLASSES
     assert len(source) == 18
     assert source.labels.dtype == np.int32
     assert source.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 5 + [3] * 6
@@ -67,10 +67,11 @@ def test_records_hold_the_same_images_with_the_same_labels(packed):
     ],
 )
 def test_class_names(packed, text):
+    for path in [packed / "records/classes.txt", *(packed / "records").glob("*.lst")]:
+        path.unlink()
     (packed / "classes.txt").write_text(text)
-    assert read_class_names(packed) == CLASSES
-    assert open_source(packed, "train").classes == CLASSES
-    assert open_source(packed / "records", "val").classes == CLASSES
+    assert open_source(packed, "train").classes.names == CLASSES
+    assert open_source(packed / "records", "val").classes.names == CLASSES
 
 
 # -- what is wrong, and how it is said -----------------------------------------------------------

@@ -1,0 +1,234 @@
+"""The classes of a data set or model: their names in the order of the labels, and where from.
+
+Class folders, `classes.txt`, im2rec's lists, records and checkpoints each state them.
+`check_agreement` compares the statements, so that a number never means two classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rn50lib.errors import UserError
+
+MAX_CLASSES = 1_000_000  # labels beyond are not those of a classifier
+REPACK = "correct the folders or classes.txt, or list and pack the images again"
+NAME_THEM = "pack the images again, or name all classes in a classes.txt, one in each line"
+
+
+class ClassError(UserError):
+    """Two statements about which class has which number disagree."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a data set or model, in the order of their labels.
+
+    Attributes:
+        names: The name of each class; None if it is unknown.
+        origin: The file or folder that states them.
+        seen: Whether they come from the labels of images, so that there may be more.
+    """
+
+    names: tuple[str | None, ...]
+    origin: str
+    seen: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of classes."""
+        return len(self.names)
+
+    def __getitem__(self, label: int) -> str:
+        """Return the name of a class, or its number if the name is unknown."""
+        return (self.names[label] if label < len(self.names) else None) or str(label)
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names, with numbers for unknown ones."""
+        return (self[label] for label in range(len(self)))
+
+    @property
+    def known(self) -> bool:
+        """Return True if every class has a name."""
+        return None not in self.names
+
+    def __str__(self) -> str:
+        if self.known:
+            return f"{len(self)}, named by {self.origin}"
+        return f"{len(self)}, names unknown ({self.origin}): only the number can be compared"
+
+    def fingerprint(self) -> str:
+        """Return the number of the classes, and a checksum of their names in order."""
+        return f"{len(self)}, names {zlib.crc32(json.dumps(self.names).encode()):08x}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the classes for JSON: names (null if unknown), number, origin (absolute)."""
+        names = list(self.names) if any(self.names) else None
+        return {"names": names, "count": len(self), "origin": os.path.abspath(self.origin)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Classes:
+        """Return the classes that `to_dict` has described."""
+        names = values["names"]
+        return cls((None,) * values["count"] if names is None else tuple(names), values["origin"])
+
+
+def unnamed(count: int, origin: str | os.PathLike[str], seen: bool = False) -> Classes:
+    """Return classes whose names are unknown."""
+    return Classes((None,) * count, os.fspath(origin), seen)
+
+
+def check_agreement(
+    statements: Iterable[Classes | None], name: str = "", remedy: str | None = None
+) -> Classes:
+    """Return the statement that knows most, after comparing each with each.
+
+    Raises ClassError for the first two that disagree, beginning with `name` and ending with
+    `remedy`, by default how to correct a data set.
+    """
+    found = [classes for classes in statements if classes is not None]
+    for a, b in itertools.combinations(found, 2):
+        if problem := disagreement(a, b):
+            usual = REPACK if a.known or b.known else NAME_THEM
+            raise ClassError(f"{name}{': ' if name else ''}{problem}; {remedy or usual}")
+    return max(found, key=lambda classes: (classes.known, not classes.seen, len(classes)))
+
+
+def disagreement(a: Classes, b: Classes) -> str | None:
+    """Return which class has a different number or name in `a` and `b`; None if they agree.
+
+    A statement from seen labels may lack classes that a complete list of names has.
+    """
+    of_a, of_b = (f"{c.origin} ({count(len(c))})" for c in (a, b))
+    for label, (x, y) in enumerate(zip(a.names, b.names, strict=False)):
+        if x != y and x is not None and y is not None:
+            return f"class {label} is {x!r} in {of_a} and {y!r} in {of_b}"
+    few, many = sorted((a, b), key=len)
+    if len(few) == len(many) or (few.seen and many.known):
+        return None
+    name = many.names[len(few)]
+    if name is None:
+        return f"{of_a} and {of_b} differ in the number of classes"
+    return f"class {len(few)} is {name!r} in {many.origin} ({count(len(many))}) and missing in" + (
+        f" {few.origin} ({count(len(few))})"
+    )
+
+
+def count(classes: int) -> str:
+    """Return "1 class" or "3 classes"."""
+    return f"{classes} class{'es' * (classes != 1)}"
+
+
+# -- classes.txt ---------------------------------------------------------------------------------
+
+
+def read_class_names(folder: Path) -> Classes | None:
+    """Return the classes in `classes.txt` of a folder; None if there is none.
+
+    Each line is `index <tab> id <tab> words`, or just a name. The id, which is the folder's name,
+    names the class; the index, if there is one, gives the order. Raises UserError if the indexes
+    are not 0 to N - 1.
+    """
+    rows = read_class_rows(folder)
+    if rows is None:
+        return None
+    origin = str(folder / "classes.txt")
+    if rows and all(len(row) > 1 and row[0].isdecimal() for row in rows):
+        rows.sort(key=lambda row: int(row[0]))
+        for label, row in enumerate(rows):
+            if int(row[0]) != label:
+                raise UserError(
+                    f"{origin}: the class numbers should be 0 to {len(rows) - 1}, each once, but"
+                    f" {row[1]!r} has {row[0]}; correct the file, or remove it"
+                )
+        return Classes(tuple(row[1] for row in rows), origin)
+    return Classes(tuple(row[0] for row in rows), origin) if rows else None
+
+
+def read_class_rows(folder: Path) -> list[list[str]] | None:
+    """Return the columns of each line of `classes.txt`; None if the file is missing."""
+    try:
+        data = (folder / "classes.txt").read_bytes()
+    except OSError:
+        return None
+    lines = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
+    rows = [line.split("\t") for line in lines if line.strip()]
+    rows = [row if len(row) > 1 else [row[0].strip()] for row in rows]
+    return rows[1:] if rows and rows[0][0] == "index" and len(rows[0]) > 1 else rows
+
+
+# -- im2rec's lists ------------------------------------------------------------------------------
+
+
+def read_list(path: Path) -> tuple[Classes | None, dict[int, int]]:
+    """Return the classes and the images per label of a list `index <tab> label <tab> path`.
+
+    The classes are the folders of the images; None if each folder is not one class. If the list is
+    missing or holds anything else but one label for each image, return (None, {}).
+    """
+    try:
+        status = os.stat(path)
+        found = _read_list(os.path.abspath(path), status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError):
+        return None, {}
+    per_label: Counter[int] = Counter()
+    for (label, _), images in found.items():
+        per_label[label] += images
+    return classes_of_folders(found, path), dict(per_label)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_list(path: str, mtime_ns: int, size: int) -> Counter[tuple[int, str]]:
+    """Return the images of each (label, folder). Raises ValueError for any other file."""
+    with open(path, "rb") as file:
+        lines = (line.rstrip(b"\r\n").split(b"\t") for line in file)
+        found = Counter((label, name.rpartition(b"/")[0]) for _, label, name in lines)
+    return Counter(
+        {(_whole(label), os.fsdecode(name)): images for (label, name), images in found.items()}
+    )
+
+
+def _whole(text: bytes) -> int:
+    """Return a label. Raises ValueError unless it is a whole number from 0 on."""
+    value = float(text)
+    if not (value.is_integer() and 0 <= value < MAX_CLASSES):
+        raise ValueError(f"{text!r} is no class")
+    return int(value)
+
+
+def classes_of_folders(
+    folders: Iterable[tuple[int, str]], origin: str | os.PathLike[str]
+) -> Classes | None:
+    """Return the classes of (label, folder) pairs; None unless each folder is one class."""
+    pairs = sorted(set(folders))
+    names = [folder.rpartition("/")[2] for _, folder in pairs]
+    if len(set(names)) < len(names):
+        names = [folder for _, folder in pairs]
+    labels = [label for label, _ in pairs]
+    if not pairs or "" in names or len({*labels}) < len(pairs) or len({*names}) < len(pairs):
+        return None
+    by_label = dict(zip(labels, names, strict=True))
+    found = tuple(by_label.get(label) for label in range(labels[-1] + 1))
+    return Classes(found, os.fspath(origin), seen=True)
+
+
+# -- a new last layer ----------------------------------------------------------------------------
+
+
+def kept_rows(old: Classes, new: Classes) -> dict[int, int]:
+    """Return new label -> old label of the classes with the same name."""
+    before = unique(old.names)
+    return {label: before[name] for name, label in unique(new.names).items() if name in before}
+
+
+def unique(names: Sequence[str | None]) -> dict[str, int]:
+    """Return name -> label of the names that occur once."""
+    times = Counter(names)
+    return {name: i for i, name in enumerate(names) if name is not None and times[name] == 1}
