@@ -202,7 +202,7 @@ def test_submit_names_other_notebooks(course: Path, rn50) -> None:
 # --- grade ----------------------------------------------------------------------------------------
 
 LOOP = "def index(shard):\n    while True:\n        pass\n"
-MEMORY = "def index(shard):\n    return [bytearray(2**26) for _ in range(160)]\n"
+MEMORY = "def index(shard):\n    return bytearray(2**34)\n"
 ENDS = "import os\ndef index(shard):\n    os._exit(0)\n"
 ODD = "def index(shard):\n    raise ValueError('=1+1\\n<script>half \\ud800 of\\x1b[2J')\n"
 READS = """
