@@ -116,7 +116,7 @@ def import_weights(
     scored = {"dtype": "float32", "recipe": REFERENCE.name, **scored}
     if net.num_classes == IMAGENET_CLASSES:
         scored["data_root"] = IMAGENET_ROOT
-    named_classes = read_classes(file)
+    named_classes = None if classes else read_classes(file)
     if named_classes is not None and len(named_classes) > net.num_classes:
         raise UserError(
             f"{file} names {len(named_classes)} classes and has {net.num_classes}: export again"

@@ -284,7 +284,7 @@ def test_a_checkpoint_is_not_used_with_other_classes(
         assert f"'cherry' in {root}/" in error, use
     assert not Path("m.onnx").exists() and not Path("m-0002.safetensors").exists()
     rename(root, cherry="plum")
-    assert rn50(*uses["score"]).status == 0
+    assert rn50(*uses["predict"], "-o", "o.npz").status == 0
 
 
 @torch
