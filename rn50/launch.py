@@ -108,13 +108,17 @@ def alone(config: TrainConfig) -> bool:
     return config.n == 1 and config.launcher is None
 
 
+def worker_command(config: TrainConfig, *arguments: str) -> list[str]:
+    """Return the command of a worker in Python, with a parent that records how it ended."""
+    return [*([] if alone(config) else SUPERVISED), sys.executable, *arguments]
+
+
 def launcher_command(
     config: TrainConfig, worker: list[str], folder: Path | None = None
 ) -> list[str]:
     """Return the command that starts `worker` once per rank. torchrun's logs go to `folder`."""
     if alone(config):
         return worker
-    worker = [*SUPERVISED, *worker]
     if config.launcher == "torchrun":
         return torchrun(config, worker, folder)
     return (mpirun if config.launcher == "mpirun" else horovodrun)(config, worker)
@@ -245,7 +249,7 @@ def run(resolved: Resolved, run_dir: Path) -> int:
 def run_once(resolved: Resolved, run_dir: Path) -> int:
     """Write RUN/experiment.json, run the workers that read it, and report how they ended."""
     config, file = resolved.experiment, run_dir / "experiment.json"
-    worker = [sys.executable, *WORKER, str(file.absolute())]
+    worker = worker_command(config, *WORKER, str(file.absolute()))
     command = launcher_command(config, worker, run_dir)
     resolved.write(file, command)
     status, failure = run_command(command, config, run_dir)

@@ -135,7 +135,7 @@ def write_file(
         with replacing(path) as draft:
             draft.write_bytes(data)
     except OSError as error:
-        folder = Path(path).parent
+        folder = Path(os.path.realpath(path)).parent  # of a link, the disk that it leads to
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
         raise UserError(
             f"{path} cannot be written: {error.strerror or error} ({len(data) / 1e6:.1f} MB needed,"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import harmonic_mean
@@ -78,7 +77,7 @@ def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
         cell.resolved.write(cell.folder / "experiment.json")
     file = cells[0].folder / "cells.json"
     report.write_json(file, [{"title": cell.title, "folder": str(cell.folder)} for cell in cells])
-    worker = [sys.executable, "-m", "rn50.benchmark.worker", str(file)]
+    worker = launch.worker_command(first, "-m", "rn50.benchmark.worker", str(file))
     command = launch.launcher_command(first, worker, cells[0].folder)
     return launch.run_command(command, first, cells[0].folder)
 
