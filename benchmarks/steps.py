@@ -54,7 +54,7 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
         dtype=args.dtype, threads=args.threads, num_classes=1000,
         only_inference=args.job == "predict",
     )  # fmt: skip
-    config = resolve(asked, machine(), 1000).experiment
+    config = resolve(asked, machine(), 1000).config
     hooks.install(predictor_of(args.engine))
     net = config.to_network()
     step = build_step(config, net, comm.connect())

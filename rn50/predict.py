@@ -59,7 +59,7 @@ def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
 
     given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True}
     stored = stored_values(given)
-    return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).experiment
+    return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).config
 
 
 def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:

@@ -135,7 +135,7 @@ class Dali:
             ImageSpec(
                 pixels=self.config.image_shape,
                 resize=self.config.val_resize,
-                augmentation=self.config.to_recipe().augmentation,
+                augmentation=self.config.augmentation,
                 gpu=gpu is not None,
                 engine=engine,
             ),
