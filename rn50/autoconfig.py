@@ -7,6 +7,7 @@ in the rest for this machine, and checks the result once.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from rn50lib import recipe as recipes
 from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of, slots
 from rn50lib.data.classes import Classes
 from rn50lib.distributed.launch_env import LaunchEnv
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, as_command
 from rn50lib.files import read_json
 from rn50lib.hardware import Machine, machine
 
@@ -36,10 +37,12 @@ def prepare(
     make_data: bool = True,
     here: Machine | None = None,
     group: LaunchEnv | None = None,
+    fit: bool = True,
 ) -> Resolved:
     """Return the complete configuration of a run on this machine, or on the machine `here`.
 
-    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker.
+    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker;
+    without `fit` the batch is not compared with the data set.
     Raises UserError for values that are impossible or contradict each other.
     """
     real, here = here is None, here or machine()
@@ -48,7 +51,7 @@ def prepare(
     classes = given.get("num_classes", stored.get("num_classes"))
     reason = "given" if "num_classes" in given else "the checkpoint's"
     # Errors come before the drawing; the classes change nothing else.
-    found = resolve({**given, **stored}, here, classes or 1000, group)
+    found, counted = resolve({**given, **stored}, here, classes or 1000, group), None
     if real:
         checks.check_framework(found.experiment, here)
     if found.experiment.loader == "synthetic":
@@ -74,8 +77,50 @@ def prepare(
     absolute = os.path.abspath(found.experiment.data_root)
     config = replace(found.experiment, num_classes=classes, data_root=absolute)
     checks.check_classes(config)
+    if fit and counted is not None:
+        config = fit_batch(config, {**given, **stored})
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
+    if config.batch_size != found.experiment.batch_size:
+        reasons["batch_size"] = "as many as the training images fill"
     return replace(found, experiment=config, reasons=reasons)
+
+
+def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
+    """Return the configuration with an automatic batch that the training images fill.
+
+    Raises UserError if they do not fill one that was passed.
+    """
+    from rn50lib.data.source import count_images
+
+    needed, n = config.effective_batch_size, config.n
+    if config.only_inference:
+        return config
+    there = count_images(config.data_root, "train", config.data_format, needed)
+    images = min(there, config.num_examples or there)
+    if images >= needed:
+        return config
+    gives = f"--data-root {config.data_root} has {there} training images"
+    if images < there:
+        gives = f"--num-examples leaves {images} training images"
+    least = checks.smallest_batch(config)
+    if images < least:
+        raise UserError(f"{gives}, and a step needs {least}: add images")
+    if images < n * least:
+        raise UserError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
+    if config.macrobatch_size is not None:
+        size = images // n if "batch_size" not in given else images // n // config.batch_size
+        size *= 1 if "batch_size" not in given else config.batch_size
+        raise UserError(
+            f"--macrobatch-size {config.macrobatch_size}: an update takes {needed} images, and"
+            f" {gives}: use"
+            + (f" --macrobatch-size {size}" if size else f" -b {images // n} without it")
+        )
+    if "batch_size" in given:
+        raise UserError(
+            f"--batch-size {config.batch_size}: one step takes {needed} images, and {gives}: use"
+            f" -b {images // n}"
+        )
+    return replace(config, batch_size=images // n)
 
 
 def too_few(classes: int, counted: int, root: Path, given: Given) -> str:
@@ -136,8 +181,8 @@ def make_roadsigns(root: Path, data_format: str) -> None:
         raise KeyboardInterrupt
     if program.returncode:
         raise UserError(
-            f"the road signs are not complete in {root}: try `python {' '.join(arguments)}`, or set"
-            " RN50_DATA to a folder that you may write to"
+            f"the road signs are not complete in {root}: try {as_command('python', *arguments)}, or"
+            " set RN50_DATA to a folder that you may write to"
         )
 
 
@@ -198,7 +243,7 @@ def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any
     for name, value in found.items():
         if given.get(name, value) != value:
             raise UserError(
-                f"{' '.join(flags_of({name: given[name]}))}: the checkpoint {prefix} is a"
+                f"{shlex.join(flags_of({name: given[name]}))}: the checkpoint {prefix} is a"
                 f" {net.name} {net.version} with {net.num_classes} classes; leave the flag out"
             )
     return found
@@ -260,11 +305,14 @@ def resolve(
     if n > 1 and group is None:
         comm = values["comm"]
         add("launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}")
+    batch, reason = 32, "the recipe's" if small else "no GPU: a small batch"
     if gpus and not small:
+        batch = base.batch_size
         reason = "the reference's, for 16 GB in FP16" if name == "reference" else f"of {name}"
-        add("batch_size", base.batch_size, reason)
-    else:
-        add("batch_size", 32, "the recipe's" if small else "no GPU: a small batch")
+    if macro := values.get("macrobatch_size"):
+        batch = max(size for size in range(1, batch + 1) if macro % size == 0)
+        reason = f"a divisor of --macrobatch-size {macro}"
+    add("batch_size", batch, reason)
     if add("network", "resnet", "the default") != "tiny":
         add("num_layers", 50, "the default")
     add("resnet_version", "v1.5", "the default")

@@ -82,10 +82,6 @@ def check_sizes(c: TrainConfig) -> None:
     """Raise UserError for batches or images that cannot be trained on."""
     macro, batch, pixels = c.macrobatch_size or c.batch_size, c.batch_size, c.image_shape
     near = sorted({macro // batch * batch, -(-macro // batch) * batch} - {0})
-    one_value = False
-    if batch == 1 and trains(c):
-        layers = c.to_network().layers(pixels)
-        one_value = min(layer.size for layer in layers if layer.kind == "batchnorm") == 1
     refuse(
         (macro % batch,
          f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use"
@@ -93,10 +89,18 @@ def check_sizes(c: TrainConfig) -> None:
         (c.val_resize < pixels,
          f"--set val_resize={c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
          " more, or a smaller --image-shape"),
-        (one_value,
+        (batch < smallest_batch(c),
          f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm cannot"
          " train on a single value per channel: use -b 2 or more, or larger images"),
     )  # fmt: skip
+
+
+def smallest_batch(c: TrainConfig) -> int:
+    """Return the smallest batch per worker: 2 if batch norm would have one value per channel."""
+    if not trains(c):
+        return 1
+    layers = c.to_network().layers(c.image_shape)
+    return 1 + (min(layer.size for layer in layers if layer.kind == "batchnorm") == 1)
 
 
 def trains(c: TrainConfig) -> bool:

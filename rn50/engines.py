@@ -167,7 +167,8 @@ def check(name: str, model: nn.Module, dtype: torch.dtype, dtypes: tuple[torch.d
         raise UserError(f"--engine {name} runs on the processor: set CUDA_VISIBLE_DEVICES=")
     if dtype not in dtypes:
         names = " or ".join(str(known).removeprefix("torch.") for known in dtypes)
-        raise UserError(f"--engine {name} computes in {names}: pass --dtype {names.split()[0]}")
+        found = str(dtype).removeprefix("torch.")
+        raise UserError(f"--engine {name} computes in {names}, not {found}: use --engine torch")
 
 
 class WithNormalisation(nn.Module):

@@ -15,7 +15,7 @@ from typing import Any
 
 from rn50.verbs import VERBS
 from rn50lib import config, errors
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, converter, what_instead
 from rn50lib.files import read_json
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
@@ -193,17 +193,6 @@ class Help(argparse.Action):
         parser.exit()
 
 
-def positive(text: str, low: int = 1) -> int:
-    """Return a whole number of at least 1, or of at least `low`."""
-    value = int(text)
-    if value < low:
-        raise ValueError(f"must be at least {low}")
-    return value
-
-
-natural = partial(positive, low=0)
-
-
 def image_shape(text: str) -> int:
     """Return the size in pixels of '3,224,224', the reference's form, or '224'."""
     parts = [int(part) for part in text.split(",")]
@@ -249,25 +238,6 @@ def assignment(text: str) -> tuple[str, Any]:
     if name not in config.RARE:
         raise ValueError(f"must be NAME=VALUE with one of the names {', '.join(config.RARE)}")
     return name, from_text(name, value)
-
-
-def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return `read` for argparse, with its ValueError's text in the message."""
-
-    def convert(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} {what_instead(error)}") from error
-
-    return convert
-
-
-def what_instead(error: ValueError) -> str:
-    """Return what a refused text must be, also if Python's own message does not say it."""
-    if str(error).startswith("must be"):
-        return str(error)
-    return "must be a whole number" if "int()" in str(error) else "must be a number"
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:

@@ -11,12 +11,12 @@ from rn50 import parser as parsers
 from rn50.autoconfig import Given, prepare
 from rn50.benchmark.cells import Cell, contents, measure
 from rn50.common import counts, has_key
-from rn50.parser import converter, flag_of, natural, positive
+from rn50.parser import flag_of
 from rn50lib.config import flag_name
-from rn50lib.errors import UserError
-from rn50lib.files import check_output
+from rn50lib.errors import UserError, converter, whole
+from rn50lib.files import Output
 from rn50lib.lifetime import die_with_parent
-from rn50lib.report import write_json
+from rn50lib.report import as_json
 
 # flags that are lists here, or a sweep's own; by the name of their value
 SWEEP = {
@@ -37,11 +37,11 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
         help="numbers of workers")  # fmt: skip
     add("-b", "--batch-size", "--batch-sizes", dest="batches", type=several, metavar="N,N,...",
         help="batch sizes per worker")  # fmt: skip
-    add("-i", "--benchmark-iters", type=converter(positive), metavar="N",
+    add("-i", "--benchmark-iters", type=whole(), metavar="N",
         help="iterations per epoch (100)")  # fmt: skip
-    add("-e", "--num-epochs", "--epochs", type=converter(positive), metavar="N",
+    add("-e", "--num-epochs", "--epochs", type=whole(), metavar="N",
         help="epochs (1)")  # fmt: skip
-    add("-w", "--warmup", type=converter(natural), default=0, metavar="N",
+    add("-w", "--warmup", type=int, default=0, metavar="N",
         help="first epochs to leave out (0)")  # fmt: skip
     add("-o", "--output", type=Path, help="JSON file to write", required=True)
     parsers.add_engine(parser)
@@ -68,10 +68,10 @@ def main(argv: list[str]) -> int:
     """Return 0 if every cell was measured, 1 if one failed, 130 after Ctrl-C."""
     die_with_parent()
     own, asked = parse(argv)
+    output = Output("-o", own.output, "a benchmark", has_key("metric_keys"))
     if own.dry_run:
         show(plan(own, asked), asked)
         return 0
-    check_output(own.output, "-o", "a benchmark", has_key("metric_keys"))
     cells = plan(own, asked)
     resolve(cells, asked)
     runnable = [cell for cell in cells if cell.resolved]
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
         launch.say("interrupted before the first cell was measured: nothing is written")
         return 130
     found = contents(cells, dropped, ["rn50", "benchmark", *argv])
-    write_json(own.output, found)
+    output.write(as_json(found))
     launch.say(compare.text([compare.side_of(found, "this sweep")]))
     print(own.output)
     return 130 if interrupted else int(any(cell.reason for cell in cells))
@@ -121,6 +121,8 @@ def show(cells: list[Cell], asked: Given) -> None:
         print("\n".join([f"{cell.title}:", *description.command_lines(resolved)]))
         missing |= dict.fromkeys(remarks)
     print("\n".join(missing))
+    if not any(map(description.is_elsewhere, missing)):
+        description.check_inputs(asked, resolved.experiment)
 
 
 def resolve(cells: list[Cell], asked: Given) -> None:

@@ -68,7 +68,7 @@ def open_pipeline(
     if batches.train and batches.examples < config.global_batch:
         raise UserError(
             f"--batch-size {config.batch_size}: one step takes {config.global_batch}"
-            f" images and {source.path} gives {batches.examples}; use a smaller batch"
+            f" images and {source.path} gives {batches.examples}; use -b {batches.examples // size}"
         )
     if config.loader == "dali":
         from rn50lib.data.dali import Dali, DaliStream
