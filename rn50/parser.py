@@ -107,7 +107,6 @@ RARE_HELP = {  # the fields without a flag of their own
     "zero_gamma": "true: start the last batch norm of each block at 0, so that the block begins as"
     " its shortcut (default: the recipe's)",
     "val_resize": "shorter side of a validation image before the crop (default: size x 256 / 224)",
-    "rotate": "rotate each training image by up to this many degrees to either side (default: 0)",
     "keep": "keep the checkpoints of only this many newest epochs (default: all)",
     "step": "images per second of a simulated device, which waits instead of running the model",
 }

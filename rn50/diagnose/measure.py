@@ -30,7 +30,6 @@ INPUT_ONLY = (
     "data_root",
     "data_format",
     "loader",
-    "rotate",
     "data_nthreads",
     "num_examples",
     "val_resize",
