@@ -212,8 +212,9 @@ class Choices:
 
     def __init__(self, given: Given) -> None:
         self.values = {name: value for name, value in given.items() if value is not None}
-        if self.values.get("profile") == "auto":
-            del self.values["profile"]
+        for name in ("profile", "data_format"):
+            if self.values.get(name) == "auto":
+                del self.values[name]
         self.reasons = dict.fromkeys(self.values, "given")
 
     def add(self, name: str, value: Any, reason: str) -> Any:
@@ -239,7 +240,7 @@ def resolve(
     if small and epochs != base.epochs:
         base = recipes.shortened(base, epochs)
     backend = add("backend", "torch", "the default")
-    add("data_format", "auto", "records where there are some, else files")
+    add("data_format", *best_format(backend, values["data_root"]))
     add("loader", *best_loader(values, machine, name))
     dtype = add("dtype", *best_dtype(machine, name))
     if dtype == "float16":
@@ -321,12 +322,23 @@ def add_threads(choices: Choices, machine: Machine, n: int, group: LaunchEnv | N
     choices.add("data_nthreads", cores, reason)
 
 
+def best_format(backend: str, data_root: str) -> tuple[str, str]:
+    """Return which form of the data set is read, and why. Raises UserError if there is none."""
+    if backend != "tensorflow":
+        return "auto", "records where there are some, else files"
+    from rn50lib.data.source import format_for_tensorflow
+
+    return format_for_tensorflow(data_root), "TensorFlow reads files, else TFRecord shards"
+
+
 def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]:
     """Return the default loader, and why."""
     if not machine.gpus or recipe == "roadsigns":
         return "native", "the default"
     if not checks.has_dali():
         return "native", "DALI is not installed here"
+    if values["backend"] == "tensorflow":
+        return "native", "tf.data, TensorFlow's own"
     if any(checks.replaces(values.get("override", ()), part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"

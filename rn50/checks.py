@@ -71,6 +71,17 @@ def check_values(c: TrainConfig) -> None:
          " loss_scale=dynamic"),
         (replaces(c.override, "predictor") and (c.backend != "torch" or c.compile),
          "--engine and --override predictor need --backend torch without --compile"),
+        *((c.backend == "tensorflow" and used, f"{flag}, or use --backend torch")
+          for used, flag in (
+              (c.loader == "dali",
+               "--loader dali feeds PyTorch: for TensorFlow use --loader native"),
+              (c.data_format == "recordio",
+               "--data-format recordio: TensorFlow reads class folders and TFRecord shards: leave"
+               f" the flag out, make shards by `python -m data_prep.tfrecord {c.data_root}`"),
+              (c.compile, "--compile is torch.compile: leave it out"),
+              (c.grad_accum_steps > 1,
+               "--macrobatch-size: gradients are accumulated in PyTorch only: leave it out"),
+          )),
         *((paced and getattr(c, name),
            f"{flag_name(name)}: --set step has nothing to save: leave one of them out")
           for name in ("max_restarts", "checkpoint_steps")),

@@ -27,8 +27,9 @@ HELP = {
         " val/CLASS/*.jpg (default: ImageNet if it is where the reference mounts it, else"
         " the road signs)",
         "data_format": "storage of the images (default: records if there are any, else files,"
-        " else TFRecord shards)",
-        "loader": "input pipeline: native is PyTorch's or tf.data; synthetic makes random images"
+        " else TFRecord shards; TensorFlow reads no records)",
+        "loader": "input pipeline: native is PyTorch's or tf.data, dali is for PyTorch; synthetic"
+        " makes random images"
         " (default: native; dali for the reference's recipe on GPUs, if DALI is installed)",
         "dtype": "precision (default: the fastest that the hardware supports)",
         "n": "workers: one per GPU, or processes on the CPU (default: 1)",
@@ -36,7 +37,7 @@ HELP = {
         " hardware, else DDP)",
         "batch_size": "images per worker and step",
         "macrobatch_size": "images per worker and update, a multiple of -b: the gradients of"
-        " several batches are accumulated and synchronised once (default: -b)",
+        " several batches are accumulated and synchronised once, with PyTorch (default: -b)",
     },
     "model": {
         "network": "tiny is a small network for tests; the code is the same (default: resnet)",
@@ -93,7 +94,7 @@ HELP = {
         "threads": "compute threads per worker (default: the cores it may use)",
         "data_nthreads": "loader workers per worker; 0 loads in the training process (default:"
         " the cores)",
-        "compile": "compile the model with torch.compile or TensorFlow's XLA",
+        "compile": "compile the model with torch.compile",
         "profile": "ci limits the run to seconds and prints every limit (default: gpu or cpu)",
     },
 }
