@@ -27,6 +27,9 @@ from rn50lib.hardware import Machine, machine
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 STDERR = 2
+# Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
+# writing the ONNX file and timing the engines takes tens of seconds.
+ENGINE_PAYS = 1e13
 SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 
@@ -75,6 +78,9 @@ def prepare(
     config = replace(found.experiment, num_classes=classes, data_root=absolute)
     checks.check_classes(config)
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
+    if config.only_inference and "engine" not in given and root.exists():
+        engine, reasons["engine"] = best_engine(config, images_of(config))
+        config = replace(config, engine=engine)
     return replace(found, experiment=config, reasons=reasons)
 
 
@@ -342,6 +348,30 @@ def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]
     if any(checks.replaces(values.get("override", ()), part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
+
+
+def images_of(config: TrainConfig) -> int:
+    """Return how many images a run validates; 0 for one that measures the speed only."""
+    if config.loader == "synthetic" or config.no_metrics or config.test_io:
+        return 0
+    from rn50lib.data.source import open_source
+
+    images = len(open_source(config.data_root, "val", config.data_format))
+    most = (config.benchmark_iters or images) * config.global_batch
+    return min(images, most) * config.num_epochs
+
+
+def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
+    """Return what computes the answers for so many images on a processor, and why."""
+    able = config.backend == "torch" and not config.compile and not machine().gpus
+    if not able or checks.replaces(config.override, "predictor"):
+        return "torch", "the default"
+    flops = images * config.to_network().train_flops(config.image_shape) / 3
+    if flops < ENGINE_PAYS * config.n * config.threads:
+        return "torch", "an engine's start would take longer than it saves"
+    if not (checks.has("onnxscript") and (checks.has("openvino") or checks.has("onnxruntime"))):
+        return "torch", "no engine is installed: pip install onnx onnxscript openvino"
+    return "auto", "the work takes much longer than an engine's start"
 
 
 def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:

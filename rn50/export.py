@@ -41,7 +41,7 @@ def need(*packages: str) -> None:
 def to_onnx(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> bytes:
     """Return an ONNX file's content. Raises UserError if a package is not installed."""
     need("onnx", "onnxscript")
-    from rn50.engines import serving
+    from rn50lib.torch.engines import serving
 
     return serving(net, dict(arrays), size)
 

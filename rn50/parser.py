@@ -94,6 +94,9 @@ HELP = {
         "threads": "compute threads per worker (default: the cores it may use)",
         "data_nthreads": "loader workers per worker; 0 loads in the training process (default:"
         " the cores)",
+        "engine": "what computes the answers of `rn50 score`, `predict` and `benchmark"
+        " --only-inference` on a processor; auto is the fastest installed one (default: torch, or"
+        " auto if the work takes much longer than its start)",
         "compile": "compile the model with torch.compile",
         "profile": "ci limits the run to seconds and prints every limit (default: gpu or cpu)",
     },
@@ -118,7 +121,6 @@ FOREIGN_FLAGS = {
     for answer, names in read_json(Path(__file__).with_name("foreign_flags.json")).items()
     for name in names.split()
 }
-ENGINES = ("torch", "onnxruntime", "openvino", "auto")
 SHORT = {"n": "-n", "batch_size": "-b", "num_epochs": "-e", "lr": "-l"}
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
@@ -270,20 +272,6 @@ def what_instead(error: ValueError) -> str:
     return "must be a whole number" if "int()" in str(error) else "must be a number"
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add --engine, for the verbs that compute answers."""
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="torch",
-        help="what computes the answers on a processor; auto takes the fastest installed one",
-    )  # fmt: skip
-
-
-def predictor_of(engine: str) -> tuple[str, ...]:
-    """Return the --override of an engine."""
-    file = Path(__file__).with_name("engines.py")
-    return () if engine == "torch" else (f"predictor={file}:{engine}",)
-
-
 def config_parser(verb: str) -> Parser:
     """Return a parser of every field of TrainConfig."""
     parser = Parser(
@@ -350,8 +338,6 @@ def parse_given(
             raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
         flags["loader"] = "native"
     given |= flags
-    if predictor := predictor_of(getattr(args, "engine", "torch")):
-        given["override"] = (*given.get("override", ()), *predictor)
     if given.get("profile") == "auto":
         del given["profile"]
     return given, args

@@ -23,6 +23,7 @@ BACKENDS = ("torch", "tensorflow")
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
+ENGINES = ("torch", "onnxruntime", "openvino", "auto")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
 PROFILES = ("auto", "ci", "cpu", "gpu")
 # Fields of earlier versions: files that have them still load.
@@ -116,6 +117,7 @@ class TrainConfig:
     num_examples: int | None = value(None, low=1)
     test_io: bool = False
     step: float | None = value(None, low=1e-6)  # images per second of a simulated device
+    engine: str = value("torch", choices=ENGINES)  # computes the answers on a processor
     override: tuple[str, ...] = ()
     disp_batches: int = value(20, low=1)
 
