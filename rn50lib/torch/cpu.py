@@ -31,9 +31,6 @@ def has_onednn(device: str, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(machine().bfloat16))
 
 
-# --- training -------------------------------------------------------------------------------------
-
-
 def for_training(model: ResNet, net: Network, config: TrainConfig, dtype: torch.dtype) -> nn.Module:
     """Return the form of `model` that trains fastest on the run's batches; it shares its weights.
 
@@ -53,9 +50,9 @@ def for_training(model: ResNet, net: Network, config: TrainConfig, dtype: torch.
 
 
 class Blocked(nn.Module):
-    """A ResNet whose stem and first `count` blocks train in oneDNN's blocked layout (nChw16c).
+    """A ResNet whose stem and first `count` blocks compute in oneDNN's blocked layout (nChw16c).
 
-    PyTorch calls such tensors mkldnn tensors.
+    PyTorch calls such tensors mkldnn tensors. For prediction, all blocks compute in it.
     """
 
     def __init__(self, model: ResNet, count: int, dtype: torch.dtype) -> None:
