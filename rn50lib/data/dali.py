@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from rn50lib import hooks, recipe
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
-from rn50lib.data.decode import ImageDecoder
+from rn50lib.data.decode import ImageDecoder, find_orientation
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource, index_path
@@ -44,6 +44,8 @@ except ImportError as error:
     ) from error
 
 BATCHES_AHEAD = 2
+TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters  # DALI 2 does
+HEAD = 4096  # bytes of an image in which an EXIF block is looked for
 JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 
 
@@ -112,6 +114,8 @@ class Dali:
                 if step == build_at and self.ahead and epoch + 1 < self.config.num_epochs:
                     self.next_epoch = {epoch + 1: self.builder.submit(self._open, epoch + 1)}
                 images, labels = batch["images"], batch["labels"]
+                if not TURNS:
+                    self._refuse_turned(batch["heads"].numpy(), epoch, step)
                 valid = len(labels)
                 if missing := self.sampler.batch_size - valid:  # of the last one in validation
                     images = F.pad(images, (0, 0, 0, 0, 0, 0, 0, missing))
@@ -141,7 +145,7 @@ class Dali:
         try:
             return DALIGenericIterator(
                 pipeline,
-                ["images", "labels"],
+                ["images", "labels", *["heads"] * (not TURNS)],
                 reader_name="reader",
                 last_batch_policy=LastBatchPolicy.PARTIAL,
                 prepare_first_batch=False,  # here its errors would be those of building
@@ -160,14 +164,31 @@ class Dali:
         """
         suspects: Any = ()
         if self.files:
-            batch, first = self.sampler.batch_size, self._shard()[0] * self.examples
-            start = first // self._shard()[1] + step * batch
-            suspects = self._numbers(epoch)[start : start + (2 * BATCHES_AHEAD + 2) * batch]
+            images = (2 * BATCHES_AHEAD + 2) * self.sampler.batch_size
+            suspects = self._numbers(epoch)[self._first(step) :][:images]
         decoder = ImageDecoder(self.source, False, self.config)
         return decoder.find_bad(epoch, suspects) or UserError(
             f"{self.source.path}: DALI fails at it: {in_short(error)}; "
             f"`python -m data_prep.verify {self.source.root}` names images that do not decode"
         )
+
+    def _refuse_turned(self, heads: np.ndarray, epoch: int, step: int) -> None:
+        """Raise UserError if an EXIF block turns one of these images, given by their first bytes.
+
+        DALI 1 leaves such images as they are stored; all other loaders read them upright.
+        """
+        together = heads.tobytes()
+        if b"Exif\0\0" not in together and b"eXIf" not in together:
+            return
+        for row, head in enumerate(heads):
+            if (turned := find_orientation(head.tobytes())) != 1:
+                name = f"{self.source.path}: an image in it"
+                if self.files:
+                    name = self.source.name(int(self._numbers(epoch)[self._first(step) + row]))
+                raise UserError(
+                    f"{name} is stored turned (EXIF orientation {turned}), which DALI 1 ignores:"
+                    " use --loader native or DALI 2, or store it upright"
+                )
 
     # -- what is read ------------------------------------------------------------------------------
 
@@ -178,6 +199,11 @@ class Dali:
         """
         train = self.sampler.train
         return self.sampler.rows(epoch)[0].ravel() if train else np.arange(self.examples)
+
+    def _first(self, step: int) -> int:
+        """Return the place of a batch's first file among the `_numbers`."""
+        rank, size = self._shard()
+        return rank * self.examples // size + step * self.sampler.batch_size
 
     def _shard(self) -> tuple[int, int]:
         """Return which part of what it is given DALI's reader takes, and of how many."""
@@ -220,7 +246,7 @@ class Dali:
 
     # -- the operators -----------------------------------------------------------------------------
 
-    def _training(self, epoch: int) -> tuple[Any, Any]:
+    def _training(self, epoch: int) -> tuple[Any, ...]:
         """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
         encoded, label = self._read(epoch)
         augmentation = self.config.to_recipe().augmentation
@@ -242,9 +268,9 @@ class Dali:
             left = fn.cast(mirror, dtype=types.FLOAT)
             sides = {"roi_start": fn.stack(0.0, left), "roi_end": fn.stack(1.0, 1.0 - left)}
             images = self._resized(images, roi_relative=True, **sides)
-        return self._delivered(images, label)
+        return self._delivered(images, label, encoded)
 
-    def _validation(self, epoch: int) -> tuple[Any, Any]:
+    def _validation(self, epoch: int) -> tuple[Any, ...]:
         """Define the middle of each image, as uint8 (pixels, pixels, 3), and its label.
 
         Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
@@ -252,7 +278,7 @@ class Dali:
         is.
         """
         encoded, label = self._read(epoch)
-        shape = fn.peek_image_shape(encoded, dtype=types.INT32, **as_stored(fn.peek_image_shape))
+        shape = fn.peek_image_shape(encoded, dtype=types.INT32)
         height, width = shape[0], shape[1]
         side = center_side(math.min(height, width), self.config.image_shape, self.config.val_resize)
         start = fn.stack((height - side) // 2, (width - side) // 2)
@@ -266,7 +292,7 @@ class Dali:
                 fn.decoders.image_slice, encoded, start=start, shape=square, axes=[0, 1]
             )
             images = self._resized(images)
-        return self._delivered(images, label)
+        return self._delivered(images, label, encoded)
 
     def _decoded(self, operator: Callable, encoded: Any, **how: Any) -> Any:
         """Return decoded images: faster for training, and for validation as in all other loaders.
@@ -278,7 +304,7 @@ class Dali:
         how |= {"device": "cpu" if self.gpu is None else "mixed", "output_type": types.RGB}
         how |= {"use_fast_idct": train, "jpeg_fancy_upsampling": not train}
         how |= {} if self.engine else {"hw_decoder_load": 0.0}
-        return operator(encoded, **how, **as_stored(operator))
+        return operator(encoded, **how)
 
     def _resized(self, images: Any, **how: Any) -> Any:
         """Return a rectangle of each image, or all of it, as (pixels, pixels, 3).
@@ -288,10 +314,14 @@ class Dali:
         how |= {"resize_x": self.config.image_shape, "resize_y": self.config.image_shape}
         return fn.resize(images, interp_type=types.INTERP_LINEAR, antialias=True, **how)
 
-    def _delivered(self, images: Any, label: Any) -> tuple[Any, Any]:
-        """Return images and labels (int32) on the device where they were made."""
+    def _delivered(self, images: Any, label: Any, encoded: Any) -> tuple[Any, ...]:
+        """Return images and labels (int32) on the device where they were made, and `heads`."""
         label = fn.cast(label, dtype=types.INT32)
-        return images, label if self.gpu is None else label.gpu()
+        label = label if self.gpu is None else label.gpu()
+        if TURNS:
+            return images, label
+        head = fn.slice(encoded, 0, HEAD, axes=[0], out_of_bounds_policy="pad")
+        return images, label, head
 
 
 def center_side(shorter: Any, pixels: int, resize: int) -> Any:
@@ -303,15 +333,6 @@ def center_side(shorter: Any, pixels: int, resize: int) -> Any:
     nearest = doubled // (2 * resize)
     is_half = fn.cast(doubled == nearest * (2 * resize), dtype=types.INT32)
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
-
-
-def as_stored(operator: Callable) -> dict[str, Any]:
-    """Return what keeps DALI 2 from turning images as their EXIF block says.
-
-    DALI 1 leaves them as they are in the file, like every other loader here.
-    """
-    known = inspect.signature(operator).parameters
-    return {"adjust_orientation": False} if "adjust_orientation" in known else {}
 
 
 def in_short(error: RuntimeError) -> str:
