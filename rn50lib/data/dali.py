@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -34,6 +34,7 @@ from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
 try:
+    from nvidia import dali
     from nvidia.dali import fn, math, pipeline_def, tfrecord, types
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -44,8 +45,8 @@ except ImportError as error:
     ) from error
 
 BATCHES_AHEAD = 2
-TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters  # DALI 2 does
-HEAD = 4096  # bytes of an image in which an EXIF block is looked for
+TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters
+"""Whether DALI turns images upright, as their EXIF block says: DALI 2 does, DALI 1 cannot."""
 JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 
 
@@ -114,8 +115,6 @@ class Dali:
                 if step == build_at and self.ahead and epoch + 1 < self.config.num_epochs:
                     self.next_epoch = {epoch + 1: self.builder.submit(self._open, epoch + 1)}
                 images, labels = batch["images"], batch["labels"]
-                if not TURNS:
-                    self._refuse_turned(batch["heads"].numpy(), epoch, step)
                 valid = len(labels)
                 if missing := self.sampler.batch_size - valid:  # of the last one in validation
                     images = F.pad(images, (0, 0, 0, 0, 0, 0, 0, missing))
@@ -142,10 +141,12 @@ class Dali:
             exec_async=self.ahead,
             prefetch_queue_depth=BATCHES_AHEAD if self.ahead else 1,
         )
+        share = pipeline.share_outputs
+        pipeline.share_outputs = lambda: refuse_turned(*share())
         try:
             return DALIGenericIterator(
                 pipeline,
-                ["images", "labels", *["heads"] * (not TURNS)],
+                ["images", "labels"],
                 reader_name="reader",
                 last_batch_policy=LastBatchPolicy.PARTIAL,
                 prepare_first_batch=False,  # here its errors would be those of building
@@ -164,31 +165,14 @@ class Dali:
         """
         suspects: Any = ()
         if self.files:
-            images = (2 * BATCHES_AHEAD + 2) * self.sampler.batch_size
-            suspects = self._numbers(epoch)[self._first(step) :][:images]
+            (rank, size), batch = self._shard(), self.sampler.batch_size
+            start = rank * self.examples // size + step * batch
+            suspects = self._numbers(epoch)[start : start + (2 * BATCHES_AHEAD + 2) * batch]
         decoder = ImageDecoder(self.source, False, self.config)
         return decoder.find_bad(epoch, suspects) or UserError(
             f"{self.source.path}: DALI fails at it: {in_short(error)}; "
             f"`python -m data_prep.verify {self.source.root}` names images that do not decode"
         )
-
-    def _refuse_turned(self, heads: np.ndarray, epoch: int, step: int) -> None:
-        """Raise UserError if an EXIF block turns one of these images, given by their first bytes.
-
-        DALI 1 leaves such images as they are stored; all other loaders read them upright.
-        """
-        together = heads.tobytes()
-        if b"Exif\0\0" not in together and b"eXIf" not in together:
-            return
-        for row, head in enumerate(heads):
-            if (turned := find_orientation(head.tobytes())) != 1:
-                name = f"{self.source.path}: an image in it"
-                if self.files:
-                    name = self.source.name(int(self._numbers(epoch)[self._first(step) + row]))
-                raise UserError(
-                    f"{name} is stored turned (EXIF orientation {turned}), which DALI 1 ignores:"
-                    " use --loader native or DALI 2, or store it upright"
-                )
 
     # -- what is read ------------------------------------------------------------------------------
 
@@ -199,11 +183,6 @@ class Dali:
         """
         train = self.sampler.train
         return self.sampler.rows(epoch)[0].ravel() if train else np.arange(self.examples)
-
-    def _first(self, step: int) -> int:
-        """Return the place of a batch's first file among the `_numbers`."""
-        rank, size = self._shard()
-        return rank * self.examples // size + step * self.sampler.batch_size
 
     def _shard(self) -> tuple[int, int]:
         """Return which part of what it is given DALI's reader takes, and of how many."""
@@ -315,13 +294,13 @@ class Dali:
         return fn.resize(images, interp_type=types.INTERP_LINEAR, antialias=True, **how)
 
     def _delivered(self, images: Any, label: Any, encoded: Any) -> tuple[Any, ...]:
-        """Return images and labels (int32) on the device where they were made, and `heads`."""
+        """Return images and labels (int32) on the device where they were made.
+
+        With DALI 1 also the encoded images, for `refuse_turned`.
+        """
         label = fn.cast(label, dtype=types.INT32)
-        label = label if self.gpu is None else label.gpu()
-        if TURNS:
-            return images, label
-        head = fn.slice(encoded, 0, HEAD, axes=[0], out_of_bounds_policy="pad")
-        return images, label, head
+        made = (images, label if self.gpu is None else label.gpu())
+        return made if TURNS else (*made, encoded)
 
 
 def center_side(shorter: Any, pixels: int, resize: int) -> Any:
@@ -338,3 +317,16 @@ def center_side(shorter: Any, pixels: int, resize: int) -> Any:
 def in_short(error: RuntimeError) -> str:
     """Return DALI's message, on one line and without its stack."""
     return " ".join(str(error).partition("Stacktrace")[0].split())
+
+
+def refuse_turned(images: Any, labels: Any, encoded: Iterable[Any] = ()) -> tuple[Any, Any]:
+    """Return images and labels of a batch. Raises UserError that names the first turned image."""
+    for image in encoded:
+        if find_orientation(np.asarray(image).data) != 1:
+            name = image.source_info().replace(" at index ", ": record at offset ")
+            raise UserError(
+                f"{name}: this image is turned by its EXIF block, which DALI {dali.__version__}"
+                " ignores: use --loader native or DALI 2, or pack the images upright with"
+                " `python -m data_prep.im2rec` without --pass-through"
+            )
+    return images, labels

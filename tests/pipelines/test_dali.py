@@ -5,7 +5,6 @@ Truth is plain Pillow, and the recipe's way to draw crops.
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import shutil
@@ -18,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from rn50lib import checkpoint, recipe
 from rn50lib.data import Batch, open_pipeline
@@ -26,7 +24,7 @@ from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source, open_source
 from rn50lib.errors import UserError
 from tests.pipelines import test_loaders
-from tests.pipelines.conftest import by_pillow, pack
+from tests.pipelines.conftest import by_pillow
 from tests.pipelines.test_loaders import labels, pixels
 from tests.support import TINY, Photos, full
 from tests.training.test_kills import signalled
@@ -160,33 +158,6 @@ def test_a_stopped_run_repeats_its_epoch(photos: Photos, tmp_path: Path) -> None
         checkpoint.load(folder / "m", 4).arrays for folder in (tmp_path / "whole", tmp_path)
     )
     assert all(np.array_equal(wanted[name], made[name]) for name in wanted)
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_turned_images_are_upright_or_refused(tmp_path: Path, split: str) -> None:
-    """DALI 2 turns them. DALI 1 cannot: the first that it meets is an error."""
-    from rn50lib.data.dali import TURNS
-
-    grey = np.tile(np.linspace(0, 255, 90)[:, None], (1, 120))  # brighter downwards
-    for folder, turned in itertools.product(("train", "val"), (1, 6)):
-        stored = np.rot90(grey, 1) if turned == 6 else grey  # viewers turn it clockwise
-        exif = Image.Exif()
-        exif[0x0112] = turned
-        path = tmp_path / folder / "a" / f"{turned}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(stored.astype(np.uint8)).save(path, exif=exif, quality=95)
-    pack(tmp_path)
-    for data_format in FORMATS:
-        source = open_source(tmp_path, split, data_format)
-        if TURNS:
-            made = pixels(read(source, split, num_classes=1, batch_size=2)).astype(int)
-            assert len(made) == 2
-            assert (made[:, -1].mean(axis=(1, 2)) > made[:, 0].mean(axis=(1, 2)) + 9).all()
-            assert (np.abs(made[:, :, -1] - made[:, :, 0]).mean(axis=(1, 2)) < 9).all()
-            continue
-        place = "6.jpg is" if data_format == "files" else "an image in it is"
-        with pytest.raises(UserError, match=rf"{place} stored turned .*6\), .* --loader native"):
-            read(source, split, num_classes=1, batch_size=2)
 
 
 # --- bad input ------------------------------------------------------------------------------------
