@@ -218,16 +218,14 @@ def format_for_tensorflow(root: str | os.PathLike) -> str:
     Raises UserError if there are record files alone.
     """
     root = Path(root)
-    if not any((root / split).is_dir() for split in SPLITS):
-        if _shard_folder(root):
-            return "tfrecord"
-        if _record_folder(root):
-            raise UserError(
-                f"--data-root {root}: it holds record files, and TensorFlow reads class folders or"
-                f" TFRecord shards: `python -m data_prep.tfrecord {root}` makes shards of them; or"
-                " use --backend torch"
-            )
-    return "files"
+    forms = _forms(root)
+    if forms == ["recordio"]:
+        raise UserError(
+            f"--data-root {root}: it holds record files, and TensorFlow reads class folders or"
+            f" TFRecord shards: `python -m data_prep.tfrecord {root}` makes shards of them; or"
+            " use --backend torch"
+        )
+    return "files" if "files" in forms or not forms else "tfrecord"
 
 
 # -- classes -------------------------------------------------------------------------------------
