@@ -28,6 +28,9 @@ from rn50lib.hardware import Machine, machine
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 STDERR = 2
+# Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
+# writing the ONNX file and timing the engines takes tens of seconds.
+ENGINE_PAYS = 1e13
 SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 
@@ -82,6 +85,9 @@ def prepare(
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
     if config.batch_size != found.experiment.batch_size:
         reasons["batch_size"] = "as many as the training images fill"
+    if config.only_inference and "engine" not in given and root.exists():
+        engine, reasons["engine"] = best_engine(config, images_of(config))
+        config = replace(config, engine=engine)
     return replace(found, experiment=config, reasons=reasons)
 
 
@@ -257,8 +263,9 @@ class Choices:
 
     def __init__(self, given: Given) -> None:
         self.values = {name: value for name, value in given.items() if value is not None}
-        if self.values.get("profile") == "auto":
-            del self.values["profile"]
+        for name in ("profile", "data_format"):
+            if self.values.get(name) == "auto":
+                del self.values[name]
         self.reasons = dict.fromkeys(self.values, "given")
 
     def add(self, name: str, value: Any, reason: str) -> Any:
@@ -284,7 +291,7 @@ def resolve(
     if small and epochs != base.epochs:
         base = recipes.shortened(base, epochs)
     backend = add("backend", "torch", "the default")
-    add("data_format", "auto", "records where there are some, else files")
+    add("data_format", *best_format(backend, values["data_root"]))
     add("loader", *best_loader(values, machine, name))
     dtype = add("dtype", *best_dtype(machine, name))
     if dtype == "float16":
@@ -369,15 +376,50 @@ def add_threads(choices: Choices, machine: Machine, n: int, group: LaunchEnv | N
     choices.add("data_nthreads", cores, reason)
 
 
+def best_format(backend: str, data_root: str) -> tuple[str, str]:
+    """Return which form of the data set is read, and why. Raises UserError if there is none."""
+    if backend != "tensorflow":
+        return "auto", "records where there are some, else files"
+    from rn50lib.data.source import format_for_tensorflow
+
+    return format_for_tensorflow(data_root), "TensorFlow reads files, else TFRecord shards"
+
+
 def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]:
     """Return the default loader, and why."""
     if not machine.gpus or recipe == "roadsigns":
         return "native", "the default"
     if not checks.has_dali():
         return "native", "DALI is not installed here"
+    if values["backend"] == "tensorflow":
+        return "native", "tf.data, TensorFlow's own"
     if any(checks.replaces(values.get("override", ()), part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
+
+
+def images_of(config: TrainConfig) -> int:
+    """Return how many images a run validates; 0 for one that measures the speed only."""
+    if config.loader == "synthetic" or config.no_metrics or config.test_io:
+        return 0
+    from rn50lib.data.source import open_source
+
+    images = len(open_source(config.data_root, "val", config.data_format))
+    most = (config.benchmark_iters or images) * config.global_batch
+    return min(images, most) * config.num_epochs
+
+
+def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
+    """Return what computes the answers for so many images on a processor, and why."""
+    able = config.backend == "torch" and not config.compile and not machine().gpus
+    if not able or checks.replaces(config.override, "predictor"):
+        return "torch", "the default"
+    flops = images * config.to_network().train_flops(config.image_shape) / 3
+    if flops < ENGINE_PAYS * config.n * config.threads:
+        return "torch", "an engine's start would take longer than it saves"
+    if not (checks.has("onnxscript") and (checks.has("openvino") or checks.has("onnxruntime"))):
+        return "torch", "no engine is installed: pip install onnx onnxscript openvino"
+    return "auto", "the work takes much longer than an engine's start"
 
 
 def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:

@@ -21,8 +21,8 @@ ELSEWHERE = "not on this machine: "
 AXES = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "launcher",
         "batch_size", "macrobatch_size", "recipe")  # fmt: skip
 TRICKS = ("optimizer", "lr_schedule", "label_smoothing", "bn_decay", "zero_gamma")
-REST = ("num_epochs", "image_shape", "num_classes", "threads", "data_nthreads", "model_prefix",
-        "init_from")  # fmt: skip
+REST = ("num_epochs", "image_shape", "num_classes", "threads", "data_nthreads", "engine",
+        "model_prefix", "init_from")  # fmt: skip
 
 
 def describe(resolved: Resolved) -> str:
@@ -30,6 +30,7 @@ def describe(resolved: Resolved) -> str:
     c, lines = resolved.experiment, list(resolved.caps)
     hidden = {"data_root", "data_nthreads"} if c.loader == "synthetic" else set()
     hidden |= {"comm"} if c.comm == "local" else set()
+    hidden |= {"engine"} if c.engine == "torch" else set()
     hidden |= {name for name in TRICKS if getattr(c, name) == getattr(recipes.REFERENCE, name)}
     for name in (*AXES, *TRICKS, *REST):
         value = getattr(c, name)

@@ -41,7 +41,7 @@ def need(*packages: str) -> None:
 
 def to_onnx(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> bytes:
     """Return an ONNX file's content."""
-    from rn50.engines import serving
+    from rn50lib.torch.engines import serving
 
     return serving(net, dict(arrays), size)
 

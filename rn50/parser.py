@@ -27,8 +27,9 @@ HELP = {
         " val/CLASS/*.jpg (default: ImageNet if it is where the reference mounts it, else"
         " the road signs)",
         "data_format": "storage of the images (default: records if there are any, else files,"
-        " else TFRecord shards)",
-        "loader": "input pipeline: native is PyTorch's or tf.data; synthetic makes random images"
+        " else TFRecord shards; TensorFlow reads no records)",
+        "loader": "input pipeline: native is PyTorch's or tf.data, dali is for PyTorch; synthetic"
+        " makes random images"
         " (default: native; dali for the reference's recipe on GPUs, if DALI is installed)",
         "dtype": "precision (default: the fastest that the hardware supports)",
         "n": "workers: one per GPU, or processes on the CPU (default: 1)",
@@ -36,7 +37,7 @@ HELP = {
         " hardware, else DDP)",
         "batch_size": "images per worker and step",
         "macrobatch_size": "images per worker and update, a multiple of -b: the gradients of"
-        " several batches are accumulated and synchronised once (default: -b)",
+        " several batches are accumulated and synchronised once, with PyTorch (default: -b)",
     },
     "model": {
         "network": "tiny is a small network for tests; the code is the same (default: resnet)",
@@ -93,7 +94,10 @@ HELP = {
         "threads": "compute threads per worker (default: the cores it may use)",
         "data_nthreads": "loader workers per worker; 0 loads in the training process (default:"
         " the cores)",
-        "compile": "compile the model with torch.compile or TensorFlow's XLA",
+        "engine": "what computes the answers of `rn50 score`, `predict` and `benchmark"
+        " --only-inference` on a processor; auto is the fastest installed one (default: torch, or"
+        " auto if the work takes much longer than its start)",
+        "compile": "compile the model with torch.compile",
         "profile": "ci limits the run to seconds and prints every limit (default: gpu or cpu)",
     },
 }
@@ -107,7 +111,6 @@ RARE_HELP = {  # the fields without a flag of their own
     "zero_gamma": "true: start the last batch norm of each block at 0, so that the block begins as"
     " its shortcut (default: the recipe's)",
     "val_resize": "shorter side of a validation image before the crop (default: size x 256 / 224)",
-    "rotate": "rotate each training image by up to this many degrees to either side (default: 0)",
     "keep": "keep the checkpoints of only this many newest epochs (default: all)",
     "step": "images per second of a simulated device, which waits instead of running the model",
 }
@@ -118,7 +121,6 @@ FOREIGN_FLAGS = {
     for answer, names in read_json(Path(__file__).with_name("foreign_flags.json")).items()
     for name in names.split()
 }
-ENGINES = ("torch", "onnxruntime", "openvino", "auto")
 SHORT = {"n": "-n", "batch_size": "-b", "num_epochs": "-e", "lr": "-l"}
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
@@ -240,18 +242,6 @@ def assignment(text: str) -> tuple[str, Any]:
     return name, from_text(name, value)
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add --engine, for the verbs that compute answers."""
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="torch",
-        help="what computes the answers on a processor; auto takes the fastest installed one",
-    )  # fmt: skip
-
-
-def predictor_of(engine: str) -> tuple[str, ...]:
-    """Return the --override of an engine."""
-    file = Path(__file__).with_name("engines.py")
-    return () if engine == "torch" else (f"predictor={file}:{engine}",)
 
 
 def config_parser(verb: str) -> Parser:
@@ -320,8 +310,6 @@ def parse_given(
             raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
         flags["loader"] = "native"
     given |= flags
-    if predictor := predictor_of(getattr(args, "engine", "torch")):
-        given["override"] = (*given.get("override", ()), *predictor)
     if given.get("profile") == "auto":
         del given["profile"]
     return given, args

@@ -10,15 +10,15 @@ import argparse
 import sys
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rn50.autoconfig import resolve, stored_values
+from rn50.autoconfig import best_engine, resolve, stored_values
 from rn50lib import checkpoint
-from rn50lib.config import TrainConfig
+from rn50lib.config import ENGINES, TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.data.decode import ImageDecoder
 from rn50lib.errors import UserError, whole
@@ -69,19 +69,21 @@ def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
 
 
 def predict(
-    prefix: str | Path, epoch: int, images: Any, override: tuple[str, ...] = (), **values: Any
+    prefix: str | Path, epoch: int, images: Any, **values: Any
 ) -> tuple[np.ndarray, list[int]]:
     """Return the class probabilities of `Files` or a data set, float32 (images, classes).
 
     Also return the numbers of the images that could not be decoded: each is reported on stderr, and
-    its row is NaN. `values` are settings of your own. Raises UserError for a bad checkpoint.
+    its row is NaN. `values` are those of `trained_as`. Raises UserError for a bad checkpoint.
     """
     from rn50lib import distributed as comm
     from rn50lib import hooks
     from rn50lib.train_step import build_step
 
-    done = trained_as(prefix, epoch, override=override, **values)
-    hooks.install(override)
+    done = trained_as(prefix, epoch, **values)
+    if "engine" not in values:
+        done = replace(done, engine=best_engine(done, len(images))[0])
+    hooks.install(done.override)
     net = done.to_network()
     found = checkpoint.load(prefix, epoch)
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
@@ -155,7 +157,7 @@ def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequ
 
 def main(argv: list[str]) -> int:
     """Run `rn50 predict`; return the exit status."""
-    from rn50.parser import Parser, add_engine, predictor_of
+    from rn50.parser import HELP, Parser
 
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
@@ -168,7 +170,7 @@ def main(argv: list[str]) -> int:
         "-b", "--batch-size", type=whole(), default=argparse.SUPPRESS, metavar="N",
         help="images at the same time (default: as in the training)",
     )  # fmt: skip
-    add_engine(parser)
+    parser.add_argument("--engine", choices=ENGINES, help=HELP["machine"]["engine"])
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")
@@ -189,10 +191,9 @@ def main(argv: list[str]) -> int:
             print_sources({args.split: images}, every=False)
         data = images.classes if args.split else classes_of(root)
     classes = check_classes(checkpoint.path(args.prefix, args.epoch), data)
-    batch = {"batch_size": args.batch_size} if "batch_size" in args else {}
-    probabilities, bad = predict(
-        args.prefix, args.epoch, images, predictor_of(args.engine), **batch
-    )
+    values = {"engine": args.engine} if args.engine else {}
+    values |= {"batch_size": args.batch_size} if "batch_size" in args else {}
+    probabilities, bad = predict(args.prefix, args.epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]
     rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rn50 import launch
-from rn50.parser import add_engine, config_parser, parse_given
+from rn50.parser import config_parser, parse_given
 from rn50.run import launch_run
 from rn50lib.files import Output
 from rn50lib.report import as_json, is_report, load
@@ -16,7 +16,6 @@ def main(argv: list[str]) -> int:
     parser = config_parser("score")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
-    add_engine(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     given, extra = parse_given(parser, argv)

@@ -23,17 +23,17 @@ BACKENDS = ("torch", "tensorflow")
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
+ENGINES = ("torch", "onnxruntime", "openvino", "auto")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
 PROFILES = ("auto", "ci", "cpu", "gpu")
 # Fields of earlier versions: files that have them still load.
 REMOVED = (
     "logdir", "elastic", "min_np", "fp16_allreduce", "fusion_mb", "cycle_ms", "profile_trace",
-    "freeze_until", "cuda_graphs", "resample", "flip_up_down", "timeline", "bind",
+    "freeze_until", "cuda_graphs", "resample", "flip_up_down", "timeline", "bind", "rotate",
 )  # fmt: skip
 # Fields without a flag: `--set NAME=VALUE` sets them.
 RARE = (
-    "loss_scale", "resnet_version", "bn_decay", "zero_gamma", "val_resize", "rotate", "keep",
-    "step",
+    "loss_scale", "resnet_version", "bn_decay", "zero_gamma", "val_resize", "keep", "step",
 )  # fmt: skip
 
 
@@ -99,7 +99,6 @@ class TrainConfig:
     zero_gamma: bool
     label_smoothing: float = value(low=0, high=0.99)
     val_resize: int = value(low=1)  # shorter side before the crop, in pixels
-    rotate: float = value(0.0, low=0, high=180)  # degrees
     seed: int = value(low=0, high=2**32 - 1)
 
     model_prefix: str | None = None
@@ -118,6 +117,7 @@ class TrainConfig:
     num_examples: int | None = value(None, low=1)
     test_io: bool = False
     step: float | None = value(None, low=1e-6)  # images per second of a simulated device
+    engine: str = value("torch", choices=ENGINES)  # computes the answers on a processor
     override: tuple[str, ...] = ()
     disp_batches: int = value(20, low=1)
 
@@ -154,8 +154,7 @@ class TrainConfig:
         """Return the recipe with the numbers of this configuration."""
         base = recipes.RECIPES[self.recipe]
         return replace(
-            base, augmentation=replace(base.augmentation, rotate=self.rotate),
-            epochs=self.num_epochs, lr=self.lr,
+            base, epochs=self.num_epochs, lr=self.lr,
             batch_size=self.batch_size, image_size=self.image_shape,
             warmup_epochs=self.warmup_epochs, lr_step_epochs=self.lr_step_epochs,
             momentum=self.mom, weight_decay=self.wd, zero_gamma=self.zero_gamma,

@@ -60,13 +60,16 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
 
 
-def memory_full(batch: int, training: bool) -> UserError:
-    """Return the error for a full device memory, which names half of the batch size."""
+def memory_full(batch: int, accumulates: bool) -> UserError:
+    """Return the error for a full device memory, which names half of the batch size.
+
+    `accumulates` says whether the updates can stay as large.
+    """
     fits, problem = batch // 2, f"--batch-size {batch}: the device's memory is full"
     if fits < 1:
         return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
     more = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
-    return UserError(f"{problem}: use -b {fits}{more if training else ''}")
+    return UserError(f"{problem}: use -b {fits}{more if accumulates else ''}")
 
 
 def positive(text: str, low: int = 1, high: int | None = None) -> int:

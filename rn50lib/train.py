@@ -155,10 +155,10 @@ def build_run(
     checkpoints = CheckpointManager(config, net, comm, fingerprint, classes)
     training = pipelines.get("train")
     saves = checkpoints.enabled and training is not None and training.ordered
-    if config.checkpoint_steps and not saves:
+    if checkpoints.enabled and not saves:
         progress.say(
-            "this loader reads a stream: --checkpoint-steps has no effect, and a resumed run"
-            " repeats its epoch's training from the start"
+            "this loader cannot begin in the middle of an epoch: checkpoints are written at the end"
+            " of an epoch only, and a resumed run repeats the one in which it was stopped"
         )
     preemption = lifetime.Preemption(comm, saves)
     return Run(config, comm, step, pipelines, checkpoints, preemption, progress, report)

@@ -44,7 +44,6 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     add("-w", "--warmup", type=int, default=0, metavar="N",
         help="first epochs to leave out (0)")  # fmt: skip
     add("-o", "--output", type=Path, help="JSON file to write", required=True)
-    parsers.add_engine(parser)
     add("--dry-run", action="store_true", help="print every cell's run, and stop")
     if file := parser.parse_known_args(argv)[0].config:
         for key, value in parsers.read_file(file).items():
@@ -55,8 +54,6 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     for name in REFUSED:
         if asked.get(name):
             raise UserError(f"{flag_name(name)} does not work with a benchmark: omit it")
-    if own.engine != "torch" and not asked.get("only_inference"):
-        raise UserError(f"--engine {own.engine} does not train: pass --only-inference too")
     asked = {"num_epochs": 1, "benchmark_iters": 100, **asked, "no_metrics": True}
     epochs = asked["num_epochs"]
     if own.warmup >= epochs:

@@ -55,14 +55,14 @@ def candidates(part: str, done: TrainConfig, machine: Machine) -> list[str]:
     reduced = done.dtype in ("float32", "tf32") and (gpu or bool(machine.bfloat16))
     table = {
         INPUT: {
-            "--loader dali": done.loader != "dali",
+            "--loader dali": done.loader != "dali" and done.backend == "torch",
             f"--data-nthreads {cores}": done.data_nthreads < cores,
         },
         COMPUTE: {
             f"--threads {cores}": done.threads < cores and not gpu,
             "--dtype bfloat16": reduced,
             "--dtype float16": reduced and gpu,
-            "--compile": gpu and not done.compile,
+            "--compile": gpu and not done.compile and done.backend == "torch",
         },
         COMMUNICATION: {
             f"-b {2 * done.batch_size}": True,

@@ -31,14 +31,13 @@ INPUT_ONLY = (
     "data_root",
     "data_format",
     "loader",
-    "rotate",
     "data_nthreads",
     "num_examples",
     "val_resize",
 )
 STEP_ONLY = (
     "dtype", "network", "num_layers", "resnet_version", "step", "comm", "launcher", "threads",
-    "loss_scale", "compile",
+    "loss_scale", "compile", "engine",
 )  # fmt: skip
 MEASURED: dict[str, Any] = {  # a run without outputs that goes on until it is stopped
     "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,

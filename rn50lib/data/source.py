@@ -227,6 +227,22 @@ def _has_split(root: Path, split: str, form: str) -> bool:
     return bool(folder and any(folder.glob(f"{SPLIT_PREFIX[split]}-*-of-*")))
 
 
+def format_for_tensorflow(root: str | os.PathLike) -> str:
+    """Return which form of a data set TensorFlow reads: class folders, else shards.
+
+    Raises UserError if there are record files alone.
+    """
+    root = Path(root)
+    forms = _forms(root)
+    if forms == ["recordio"]:
+        raise UserError(
+            f"--data-root {root}: it holds record files, and TensorFlow reads class folders or"
+            f" TFRecord shards: `python -m data_prep.tfrecord {root}` makes shards of them; or"
+            " use --backend torch"
+        )
+    return "files" if "files" in forms or not forms else "tfrecord"
+
+
 # -- classes -------------------------------------------------------------------------------------
 
 

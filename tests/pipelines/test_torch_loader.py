@@ -43,31 +43,6 @@ def test_augmentation_does_not_depend_on_the_batch_size(textured: Path) -> None:
     assert np.array_equal(one, together.reshape(one.shape))
 
 
-@pytest.mark.parametrize(
-    "loader", ["torch", pytest.param("tensorflow", marks=test_loaders.MARKS["tensorflow"])]
-)
-def test_training_images_are_rotated(textured: Path, loader: str) -> None:
-    """The same crops are rotated as on the slides; validation images do not change."""
-    for split in ("train", "val"):
-        source = open_source(textured, split, "files")
-        level = by_position(test_loaders.read(loader, source, split, batch_size=4))
-        turned = by_position(test_loaders.read(loader, source, split, batch_size=4, rotate=30.0))
-        if split == "val":
-            assert np.array_equal(level, turned)
-            continue
-        angles = []
-        for a, b in zip(level, turned, strict=True):
-            fits = [
-                np.abs(
-                    np.asarray(Image.fromarray(a).rotate(d, Image.Resampling.BILINEAR)) - 1.0 * b
-                )
-                for d in range(-30, 31)
-            ]
-            angles.append(int(np.argmin([difference.mean() for difference in fits])) - 30)
-            assert min(difference.mean() for difference in fits) < 5
-        assert len(set(angles)) > 6 and min(angles) < 0 < max(angles)  # each by itself
-
-
 # --- workers --------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,9 @@
-"""Engines for inference on the processor: `--engine` of `rn50 score`, `predict` and `benchmark`.
+"""Engines for inference on the processor: the field `engine`.
 
-Each is a replacement of the library's `predictor`: it gets the trained model and a precision, and
-returns what computes the float32 logits (N, classes) of normalised images (N, 3, size, size). All
-take the weights from one ONNX file with batch norms folded. `--override predictor=FILE:FUNCTION`
-plugs in any other, such as TensorRT.
+Each gets the trained model and a precision, and returns what computes the float32 logits (N,
+classes) of normalised images (N, 3, size, size), as `inference.Predictor` does. All take the
+weights from one ONNX file with batch norms folded. `--override predictor=FILE:FUNCTION` plugs in
+any other, such as TensorRT.
 """
 
 from __future__ import annotations
@@ -143,6 +143,9 @@ def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Comput
     print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}{origin}", file=sys.stderr)
     engine = builders[best](model, dtype)
     return engine if best == "torch" else alone(engine)
+
+
+ENGINES = {"onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
 
 
 def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
