@@ -53,7 +53,7 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
         dtype=args.dtype, threads=args.threads, num_classes=1000,
         only_inference=args.job == "predict",
     )  # fmt: skip
-    config = resolve(asked, machine(), 1000).experiment
+    config = resolve(asked, machine(), 1000).config
     net = config.to_network()
     step = build_step(config, net, comm.connect())
     arrays = checkpoint.load(args.weights, 0).arrays

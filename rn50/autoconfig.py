@@ -19,7 +19,16 @@ from rn50 import checks
 from rn50.launch import with_library
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
-from rn50lib.config import Resolved, TrainConfig, flag_name, flags_of, slots
+from rn50lib.config import (
+    FLAGS,
+    Resolved,
+    TrainConfig,
+    flag_name,
+    flags_of,
+    scoped,
+    slots,
+    validated,
+)
 from rn50lib.data.classes import Classes
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError, as_command
@@ -31,7 +40,6 @@ STDERR = 2
 # Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
 # writing the ONNX file and timing the engines takes tens of seconds.
 ENGINE_PAYS = 1e13
-SCORED_WITH = ("image_shape", "val_resize", "dtype", "batch_size", "data_root", "recipe")
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 
 
@@ -56,17 +64,17 @@ def prepare(
     # Errors come before the drawing; the classes change nothing else.
     found, counted = resolve({**given, **stored}, here, classes or 1000, group), None
     if real:
-        checks.check_framework(found.experiment, here)
-    if found.experiment.loader == "synthetic":
+        checks.check_framework(found.config, here)
+    if found.config.loader == "synthetic":
         if classes is None:
             classes, reason = 1000, "as ImageNet has: synthetic images have no data set"
     else:
         if make_data and root.name == "roadsigns" and root.absolute() == default_data_root()[0]:
-            make_roadsigns(root, found.experiment.data_format)
+            make_roadsigns(root, found.config.data_format)
         if make_data or root.exists():
             from rn50lib.data.source import classes_of
 
-            there = classes_of(root, found.experiment.data_format)
+            there = classes_of(root, found.config.data_format)
             check_checkpoint(given, there)
             counted = len(there)
             if classes is not None and classes < counted:
@@ -77,18 +85,18 @@ def prepare(
         drawn = is_roadsigns(root)
         classes = 12 if drawn else 1000
         reason = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
-    absolute = os.path.abspath(found.experiment.data_root)
-    config = replace(found.experiment, num_classes=classes, data_root=absolute)
+    absolute = os.path.abspath(found.config.data_root)
+    config = replace(found.config, num_classes=classes, data_root=absolute)
     checks.check_classes(config)
     if fit and counted is not None:
         config = fit_batch(config, {**given, **stored})
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
-    if config.batch_size != found.experiment.batch_size:
+    if config.batch_size != found.config.batch_size:
         reasons["batch_size"] = "as many as the training images fill"
     if config.only_inference and "engine" not in given and root.exists():
         engine, reasons["engine"] = best_engine(config, images_of(config))
         config = replace(config, engine=engine)
-    return replace(found, experiment=config, reasons=reasons)
+    return replace(found, config=config, reasons=reasons)
 
 
 def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
@@ -211,8 +219,8 @@ def stored_values(given: Given) -> dict[str, Any]:
     if prefix and starts:
         found |= network_of(given, prefix)
         if given.get("only_inference") and epoch is not None:
-            trained = checkpoint.load(prefix, epoch).experiment
-            found |= {n: trained[n] for n in SCORED_WITH if trained.get(n) is not None}
+            trained = checkpoint.load(prefix, epoch).config
+            found |= {n: trained[n] for n in scoped("score") if trained.get(n) is not None}
             if checks.unsupported_reason(
                 found.get("dtype", "float32"), machine(), found["network"]
             ):
@@ -262,7 +270,8 @@ class Choices:
     """The values of a configuration that is being filled in, and their reasons."""
 
     def __init__(self, given: Given) -> None:
-        self.values = {name: value for name, value in given.items() if value is not None}
+        passed = {name: value for name, value in given.items() if value is not None}
+        self.values = validated(passed)
         for name in ("profile", "data_format"):
             if self.values.get(name) == "auto":
                 del self.values[name]
@@ -287,10 +296,15 @@ def resolve(
                "the built-in data's" if built_in else "the published recipe")  # fmt: skip
     base = recipes.RECIPES[name]
     small = name == "roadsigns"  # what a laptop can train; the others are for ImageNet
-    epochs = add("num_epochs", base.epochs, f"the recipe {name}")
-    if small and epochs != base.epochs:
+    epochs = add("num_epochs", base.num_epochs, f"the recipe {name}")
+    if small and epochs != base.num_epochs:
         base = recipes.shortened(base, epochs)
-    backend = add("backend", "torch", "the default")
+    for flag in FLAGS.values():
+        if flag.usual is not None:
+            add(flag.name, flag.usual, flag.chosen or "the default")
+    if values["network"] != "tiny":
+        add("num_layers", 50, "the default")
+    backend = values["backend"]
     add("data_format", *best_format(backend, values["data_root"]))
     add("loader", *best_loader(values, machine, name))
     dtype = add("dtype", *best_dtype(machine, name))
@@ -320,14 +334,9 @@ def resolve(
         batch = max(size for size in range(1, batch + 1) if macro % size == 0)
         reason = f"a divisor of --macrobatch-size {macro}"
     add("batch_size", batch, reason)
-    if add("network", "resnet", "the default") != "tiny":
-        add("num_layers", 50, "the default")
-    add("resnet_version", "v1.5", "the default")
     add("num_classes", num_classes, "the data set's")
-    size = add("image_shape", base.image_size, f"the recipe {name}")
     add_recipe(choices, base)
-    add("val_resize", recipes.val_resize(size), "size x 256 / 224")
-    add("seed", 0, "the default")
+    add("val_resize", recipes.val_resize(values["image_shape"]), "size x 256 / 224")
     add_threads(choices, machine, n, group)
     add("profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU")
     config = TrainConfig(**values)
@@ -343,23 +352,13 @@ def resolve(
 def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
     """Add the recipe's numbers. Raises UserError if it has none that fits the flags."""
     checks.check_for_recipe(choices.values, base)
-    add, reason = choices.add, f"the recipe {base.name}"
-    add("mom", base.momentum, reason)
-    add("wd", base.weight_decay, reason)
-    for name in ("lr", "warmup_epochs", "zero_gamma", "label_smoothing"):
-        add(name, getattr(base, name), reason)
-    schedule = add("lr_schedule", base.lr_schedule, reason)
-    if schedule == "step":
-        add("lr_step_epochs", base.lr_step_epochs, reason)
-    else:
-        add("lr_step_epochs", (), f"a {schedule} schedule has none")
-    optimizer = add("optimizer", base.optimizer, reason)
     if checks.replaces(choices.values.get("override", ()), "decay_groups"):
-        add("bn_decay", True, "your decay_groups decides")
-    elif optimizer == "lars":
-        add("bn_decay", False, "LARS leaves them out, as You et al. and MLPerf do")
-    else:
-        add("bn_decay", base.bn_decay, reason)
+        choices.add("bn_decay", True, "your decay_groups decides")
+    schedule = choices.add("lr_schedule", base.lr_schedule, f"the recipe {base.name}")
+    if schedule != "step":
+        choices.add("lr_step_epochs", (), f"a {schedule} schedule has none")
+    for name in FLAGS.keys() & vars(base).keys():
+        choices.add(name, getattr(base, name), f"the recipe {base.name}")
 
 
 def add_threads(choices: Choices, machine: Machine, n: int, group: LaunchEnv | None) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from rn50.launch import is_local
 from rn50lib import optim
-from rn50lib.config import TrainConfig, flag_name, flags_of, slots
+from rn50lib.config import TrainConfig, flag_name, flags_of, scoped, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
-from rn50lib.recipe import RECIPES, Recipe
+from rn50lib.recipe import Recipe
 
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
 Problem = tuple[Any, str]  # is it wrong? and the message
@@ -135,15 +135,9 @@ def check_classes(c: TrainConfig) -> None:
 
 
 def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
-    """Raise UserError if a recipe has no learning rate or no steps that fit the flags."""
-    optimizer = values.get("optimizer", base.optimizer)
-    others = " or ".join(r.name for r in RECIPES.values() if r.optimizer == optimizer)
-    no_rate = optimizer != base.optimizer and "lr" not in values
+    """Raise UserError if a recipe has no steps for the schedule that was passed."""
     steps = values.get("lr_step_epochs", base.lr_step_epochs)
     refuse(
-        (no_rate and not values.get("only_inference"),
-         f"--optimizer {optimizer}: the learning rate of the recipe {base.name} is for"
-         f" {base.optimizer.upper()}: pass --lr too, or --recipe {others}"),
         (values.get("lr_schedule") == "step" != base.lr_schedule and not steps,
          f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"),
     )  # fmt: skip
@@ -297,7 +291,7 @@ def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) ->
         refuse((n > 1, f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
                *((getattr(c, name) is not None,
                   f"{flag_name(name)} is for many workers: pass -n 2 or more, or leave it out")
-                 for name in ("hosts", "launcher", "comm_timeout"))
+                 for name in scoped("group") if name != "comm")
         )  # fmt: skip
         return
     room = sum(slots(c.hosts).values()) if c.hosts else n

@@ -10,29 +10,25 @@ from pathlib import Path
 from rn50 import checks, launch
 from rn50.autoconfig import Given, data_home, prepare, stored_values
 from rn50.common import as_yaml
-from rn50lib import checkpoint, optim
+from rn50lib import checkpoint
 from rn50lib import recipe as recipes
-from rn50lib.config import Resolved, TrainConfig, flags_of
+from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
 from rn50lib.run_setup import open_sources
 
 ELSEWHERE = "not on this machine: "
-AXES = ("data_root", "backend", "loader", "dtype", "loss_scale", "n", "comm", "launcher",
-        "batch_size", "macrobatch_size", "recipe")  # fmt: skip
-TRICKS = ("optimizer", "lr_schedule", "label_smoothing", "bn_decay", "zero_gamma")
-REST = ("num_epochs", "image_shape", "num_classes", "threads", "data_nthreads", "engine",
-        "model_prefix", "init_from")  # fmt: skip
 
 
 def describe(resolved: Resolved) -> str:
     """Return the values of a run with the reason for each, and the arithmetic, as lines."""
-    c, lines = resolved.experiment, list(resolved.caps)
+    c, lines = resolved.config, list(resolved.caps)
     hidden = {"data_root", "data_nthreads"} if c.loader == "synthetic" else set()
     hidden |= {"comm"} if c.comm == "local" else set()
     hidden |= {"engine"} if c.engine == "torch" else set()
-    hidden |= {name for name in TRICKS if getattr(c, name) == getattr(recipes.REFERENCE, name)}
-    for name in (*AXES, *TRICKS, *REST):
+    tricks = scoped("trick")
+    hidden |= {name for name in tricks if getattr(c, name) == getattr(recipes.REFERENCE, name)}
+    for name in (*scoped("shown"), *tricks):
         value = getattr(c, name)
         if value is not None and name not in hidden:
             reason = resolved.reasons.get(name, "given")
@@ -63,19 +59,17 @@ def scores_random_weights(c: TrainConfig) -> bool:
 
 def arithmetic(c: TrainConfig) -> str:
     """Return the global batch and the learning rate, worked out in one line."""
-    recipe, images = c.to_recipe(), c.effective_batch_size
-    peak = recipes.learning_rate(c.warmup_epochs, images, recipe)
+    images = c.effective_batch_size
+    peak = c.lr * images / c.lr_batch
     factors = f"{c.n} x {c.batch_size}"
     if c.grad_accum_steps > 1:
         factors += f" x {c.grad_accum_steps} batches per update"
     line = (
         f"global batch {factors} = {images}; "
-        f"learning rate {c.lr:g} x {images} / {recipe.lr_batch} = {peak:g}"
+        f"learning rate {c.lr:g} x {images} / {c.lr_batch} = {peak:g}"
     )
     if c.lr_schedule != "step":
         line += f", {c.lr_schedule} to 0 at epoch {c.num_epochs}"
-    if c.optimizer == "lars":
-        line += f"; LARS: for each layer x {optim.TRUST:g} |w| / (|g| + {c.wd:g} |w|)"
     return line
 
 
@@ -124,15 +118,36 @@ def as_config_file(given: Given) -> list[str]:
     """Return a complete run as the lines of a file for --config; each value with its reason."""
     resolved, remarks = prepared(given)
     lines = [f"# {' '.join(text.split())}" for text in (*remarks, *resolved.caps)]
-    for name, value in resolved.experiment.to_dict().items():
+    for name, value in resolved.config.to_dict().items():
         reason = " ".join(resolved.reasons.get(name, "").split())
         lines.append(f"{name}: {as_yaml(value)}" + (f"  # {reason}" if reason else ""))
     return lines
 
 
+def as_recipe(given: Given) -> list[str]:
+    """Return everything that decides the accuracy of a run, and where it comes from, as a table."""
+    c = prepared(given)[0].config
+    base, crop = recipes.RECIPES[c.recipe], c.augmentation
+    more = ("dtype", "n", "num_layers", "optimizer", "val_resize")
+    names = [name for name in FLAGS if name in vars(base) or name in more]
+    rows = [(flag_name(n), text_of(getattr(c, n)), FLAGS[n].help) for n in names]
+    fixed = {
+        "share of the training images that are mirrored": (crop.flip,),
+        "width / height of a training crop, from and to": crop.aspect,
+        "mean of red, green and blue": recipes.MEAN,
+        "standard deviation of red, green and blue": recipes.STD,
+    }
+    rows += [("", ",".join(f"{x:.4g}" for x in xs), words) for words, xs in fixed.items()]
+    return [
+        f"recipe {base.name}: {base.source}",
+        f"expected: {base.expected}",
+        *(f"  {name:21} {text:17} {words}" for name, text, words in rows),
+    ]
+
+
 def command_lines(resolved: Resolved) -> list[str]:
     """Return the command, the arithmetic and the caps of a run."""
-    c = resolved.experiment
+    c = resolved.config
     command = launch.launcher_command(c, [*launch.program("train"), *flags_of(c)])
     sums = arithmetic(c)
     if c.only_inference:  # nothing is trained
@@ -146,9 +161,9 @@ def prepared(given: Given) -> tuple[Resolved, list[str]]:
     if epoch is None or not prefix or checkpoint.symbol_path(prefix).exists():
         return anywhere(given)
     resolved, remarks = anywhere({k: v for k, v in given.items() if k != "load_epoch"})
-    config = replace(resolved.experiment, load_epoch=epoch)
+    config = replace(resolved.config, load_epoch=epoch)
     missing = f"no checkpoint {prefix} yet: the values that it determines are unknown"
-    return replace(resolved, experiment=config), [*remarks, missing]
+    return replace(resolved, config=config), [*remarks, missing]
 
 
 def anywhere(given: Given) -> tuple[Resolved, list[str]]:

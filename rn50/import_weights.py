@@ -138,14 +138,15 @@ def import_weights(
 
 def main(argv: list[str]) -> int:
     """Run `rn50 import`; return the exit status."""
-    from rn50.parser import Parser, image_shape
+    from rn50.parser import Parser
+    from rn50lib.config import image_shape
 
     parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")
     parser.add_argument("library", choices=("torchvision", "timm"), help="which has saved them")
     parser.add_argument("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
     parser.add_argument("-o", "--output", required=True, help="the prefix of the checkpoint")
     parser.add_argument(
-        "--image-shape", type=converter(image_shape), default=REFERENCE.image_size,
+        "--image-shape", type=converter(image_shape), default=REFERENCE.image_shape,
         help="size at which `rn50 score` and `predict` feed it images (default: 224)",
     )  # fmt: skip
     parser.add_argument(

@@ -47,7 +47,7 @@ def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:
     args = {name: value for name, value in given.items() if name not in ALONE}
     args |= {"data_root": str(data)} if "data_root" in given else {}
     alone = {k: v for k, v in args.items() if k != "comm"}
-    config = anywhere(alone)[0].experiment
+    config = anywhere(alone)[0].config
     if makes_a_model(config) and config.load_epoch is None:
         args = {"model_prefix": str(folder / "model"), "keep": 2, **args, "resume": True}
     for name in PATHS if engine != "slurm" else ():

@@ -234,21 +234,21 @@ def run(resolved: Resolved, run_dir: Path) -> int:
 
     After a failure, --max-restarts restarts all of them from the newest checkpoint.
     """
-    for left in range(resolved.experiment.max_restarts, -1, -1):
+    for left in range(resolved.config.max_restarts, -1, -1):
         status = run_once(resolved, run_dir)
         if status in (0, 2, 130, TERMINATED) or not left:  # 2: bad input fails again
             break
-        n = resolved.experiment.n
+        n = resolved.config.n
         say(f"restarting {n} worker{'s' if n != 1 else ''} from the newest checkpoint"
             f" ({left} restart{'s' if left > 1 else ''} left)")  # fmt: skip
-        config = replace(resolved.experiment, resume=True, load_epoch=None)
-        resolved = replace(resolved, experiment=config)
+        config = replace(resolved.config, resume=True, load_epoch=None)
+        resolved = replace(resolved, config=config)
     return status
 
 
 def run_once(resolved: Resolved, run_dir: Path) -> int:
     """Write RUN/experiment.json, run the workers that read it, and report how they ended."""
-    config, file = resolved.experiment, run_dir / "experiment.json"
+    config, file = resolved.config, run_dir / "experiment.json"
     worker = worker_command(config, *WORKER, str(file.absolute()))
     command = launcher_command(config, worker, run_dir)
     resolved.write(file, command)

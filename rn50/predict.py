@@ -18,7 +18,7 @@ import numpy as np
 
 from rn50.autoconfig import best_engine, resolve, stored_values
 from rn50lib import checkpoint
-from rn50lib.config import ENGINES, TrainConfig
+from rn50lib.config import ENGINES, FLAGS, TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.data.decode import ImageDecoder
 from rn50lib.errors import UserError, whole
@@ -60,7 +60,7 @@ def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
 
     given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True}
     stored = stored_values(given)
-    return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).experiment
+    return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).config
 
 
 def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
@@ -157,7 +157,7 @@ def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequ
 
 def main(argv: list[str]) -> int:
     """Run `rn50 predict`; return the exit status."""
-    from rn50.parser import HELP, Parser
+    from rn50.parser import Parser
 
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
@@ -170,7 +170,7 @@ def main(argv: list[str]) -> int:
         "-b", "--batch-size", type=whole(), default=argparse.SUPPRESS, metavar="N",
         help="images at the same time (default: as in the training)",
     )  # fmt: skip
-    parser.add_argument("--engine", choices=ENGINES, help=HELP["machine"]["engine"])
+    parser.add_argument("--engine", choices=ENGINES, help=FLAGS["engine"].help)
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")

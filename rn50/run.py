@@ -26,8 +26,9 @@ from rn50lib.report import is_report
 def run(argv: list[str]) -> int:
     """Run `rn50 run`: fill in what was not passed, print it, launch the workers and wait."""
     given, extra = parse_given(run_parser(), argv)
-    if extra.print == "config":
-        print("\n".join(description.as_config_file(given)))
+    if extra.print in ("config", "recipe"):
+        shown = description.as_config_file if extra.print == "config" else description.as_recipe
+        print("\n".join(shown(given)))
         return 0
     if extra.print:
         print(job_file(extra.print, given, extra.run_dir), end="")
@@ -41,8 +42,9 @@ def run_parser() -> Parser:
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     parser.add_argument(
-        "--print", choices=("config", *ENGINES),
-        help="print the complete configuration as YAML for --config, or a job file, and stop",
+        "--print", choices=("config", "recipe", *ENGINES),
+        help="print the complete configuration as YAML for --config, what decides the accuracy as"
+        " a table, or a job file, and stop",
     )  # fmt: skip
     return parser
 
@@ -62,17 +64,17 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         print("\n".join([*description.command_lines(resolved), *remarks]))
         if is_local(given.get("hosts")) and not any(map(description.is_elsewhere, remarks)):
             check_outputs(given, run_dir)
-            description.check_inputs(given, resolved.experiment)
+            description.check_inputs(given, resolved.config)
         return 0
     check_outputs(given, run_dir)
     launch.check_hosts(given.get("hosts"))
     resolved = prepare(given)
-    config = resolved.experiment
+    config = resolved.config
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
     if config.model_prefix is None and makes_a_model(config):
         resolved = with_model(resolved, folder)
-        config = resolved.experiment
+        config = resolved.config
     if checkpoint.saves(config):
         with checkpoint.lock_for(config):
             pass  # the worker takes it; an error comes before any worker starts
@@ -110,10 +112,10 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 
 def with_model(resolved: Resolved, folder: Path) -> Resolved:
     """Return the same run with its newest two checkpoints in its folder."""
-    config = resolved.experiment
+    config = resolved.config
     config = replace(config, model_prefix=str(folder / "model"), keep=config.keep or 2)
     reasons = {**resolved.reasons, "model_prefix": "in the run's folder, the newest two"}
-    return replace(resolved, experiment=config, reasons=reasons)
+    return replace(resolved, config=config, reasons=reasons)
 
 
 def train(argv: list[str]) -> int:
@@ -137,7 +139,7 @@ def train(argv: list[str]) -> int:
             return train_here(resolved, extra.run_dir)
     except SystemExit as ended:
         if ended.code == TERMINATED and first:
-            print_resume_command("train", given, resolved.experiment)
+            print_resume_command("train", given, resolved.config)
         raise
 
 

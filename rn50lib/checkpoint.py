@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError, first_line
 from rn50lib.files import check_file, check_folder, check_output, lock, read_json, write_file
@@ -27,7 +28,6 @@ from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
-    from rn50lib.config import TrainConfig
     from rn50lib.distributed import Comm
     from rn50lib.progress import Progress
     from rn50lib.report import Report
@@ -35,13 +35,10 @@ if TYPE_CHECKING:
 
 FORMAT = "rn50-checkpoint-1"
 BN_STATS_OF_RANKS = "running_statistics_of_ranks"  # an array (ranks, values), within an epoch only
-SAME_FLAGS = {  # what a resumed run and its checkpoint must have in common, and its flags
+SAME = {  # of what a resumed run and its checkpoint must share, besides the scope `resume`
     "model": "--network, --num-layers and --set resnet_version",
     "num_classes": "--num-classes (or the data set)",
-    "seed": "--seed",
     "data": "--data-root",
-    "optimizer": "--optimizer",
-    "label_smoothing": "--label-smoothing",
     "init_from": "--init-from",
 }
 
@@ -68,7 +65,7 @@ class Checkpoint:
     epoch: int
     arrays: dict[str, np.ndarray]
     fingerprint: dict[str, Any]
-    experiment: dict[str, Any]
+    config: dict[str, Any]
     metrics: dict[str, list]
     loss_scale: dict[str, float] = field(default_factory=dict)  # `TrainStep.loss_scale_state`
     position: TrainProgress = field(default_factory=TrainProgress)  # within the next epoch
@@ -116,10 +113,10 @@ class CheckpointManager:
         file = path(prefix, found.epoch, found.position.images)
         report.env["checkpoint"] = str(file)
         scored = config.only_inference  # any data, by any seed
-        keys = ("model", "num_classes") if scored else tuple(SAME_FLAGS)
+        keys = ("model", "num_classes") if scored else (*SAME, *scoped("resume"))
         check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
         if self.classes is not None:
-            root = found.experiment.get("data_root")
+            root = found.config.get("data_root")
             self.classes, remark = check_classes(found.classes, self.classes, file, root)
             if remark:
                 progress.say(remark)
@@ -132,9 +129,7 @@ class CheckpointManager:
             measured = found.metrics.get(key.partition(".")[0] + ".loss", [])
             values += found.metrics.get(key, [None] * len(measured))  # a new metric has no past
         self.state = state = found.position
-        if not state.images:
-            state.begin_epoch()  # an earlier version may have had fewer sums
-        elif len(state.sums) != len(NO_SUMS):
+        if len(state.sums) != len(NO_SUMS):
             raise UserError(
                 f"{file} is from the middle of an epoch and has {len(state.sums)} metric sums, this"
                 f" version has {len(NO_SUMS)}: remove it to repeat the epoch"
@@ -247,8 +242,7 @@ def resume_fingerprint(
 ) -> dict[str, Any]:
     """Return the values that a checkpoint and a run that resumes it must have in common."""
     source = sources.get("train")
-    fields = ("seed", "optimizer", "label_smoothing")
-    found: dict[str, Any] = {name: getattr(config, name) for name in fields}
+    found: dict[str, Any] = {name: getattr(config, name) for name in scoped("resume")}
     found |= {"model": f"{net.name} {net.version}", "num_classes": net.num_classes}
     if source is not None:
         labels = zlib.crc32(np.ascontiguousarray(source.labels).data.cast("B"))
@@ -264,14 +258,13 @@ def check_fingerprint(
     found: dict[str, Any], wanted: dict[str, Any], file: Path, keys: tuple[str, ...]
 ) -> None:
     """Raise UserError if a checkpoint has a different model, seed or data set than this run."""
-    found = {"optimizer": "sgd", "label_smoothing": 0.0} | found  # missing in older files
     if "seed" in keys and "seed" not in found:
         raise UserError(
             f"{file} holds weights but no training state to resume: pass it as --init-from {file}"
         )
     for key in keys:
         if key in wanted and found.get(key) != wanted[key]:
-            flags = SAME_FLAGS[key]
+            flags = SAME.get(key) or flag_name(key)
             raise UserError(
                 f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: pass"
                 f" the same {flags}, or begin a new run with --init-from {file}"
@@ -373,19 +366,22 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
             f"checkpoint {file} is damaged: its content does not match its checksum; use an"
             " earlier epoch"
         )
-    position = json.loads(metadata.get("position", "{}"))  # missing in older files
-    for name in ("repeated", "tails", "changes"):  # of earlier versions
-        position.pop(name, None)
-    return Checkpoint(
-        epoch=int(metadata["epoch"]),
-        arrays=arrays,
-        fingerprint=json.loads(metadata["identity"]),
-        experiment=json.loads(metadata["experiment"]),
-        metrics=json.loads(metadata["metrics"]),
-        loss_scale=json.loads(metadata.get("scaling", "{}")),  # missing in older files
-        position=TrainProgress(**position),
-        classes=classes_in(metadata, len(arrays.get("fc.bias", ())), file),
-    )
+    try:
+        return Checkpoint(
+            epoch=int(metadata["epoch"]),
+            arrays=arrays,
+            fingerprint=json.loads(metadata["identity"]),
+            config=json.loads(metadata["experiment"]),
+            metrics=json.loads(metadata["metrics"]),
+            loss_scale=json.loads(metadata["scaling"]),
+            position=TrainProgress(**json.loads(metadata["position"])),
+            classes=classes_in(metadata, len(arrays.get("fc.bias", ())), file),
+        )
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"checkpoint {file} is from a different version of rn50 ({error}): use that version, or"
+            " train again"
+        ) from error
 
 
 def classes_in(metadata: dict[str, str], count: int, file: Path) -> Classes:
@@ -530,7 +526,7 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         "epoch": str(checkpoint.epoch),
         "position": json.dumps(asdict(checkpoint.position), allow_nan=False, sort_keys=True),
         "identity": json.dumps(checkpoint.fingerprint, sort_keys=True),
-        "experiment": json.dumps(checkpoint.experiment, sort_keys=True),
+        "experiment": json.dumps(checkpoint.config, sort_keys=True),
         "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
         "scaling": json.dumps(checkpoint.loss_scale, sort_keys=True),
     }

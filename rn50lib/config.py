@@ -1,40 +1,137 @@
-"""The complete configuration of a training run, and the file that holds it.
+"""The flags of a training run, each declared once, and the file that holds their values.
 
 `TrainConfig` leaves nothing open: None is a value, such as "no report", never "not chosen yet". It
-does not depend on the machine; `rn50.autoconfig` fills in what the user did not pass.
+does not depend on the machine; `rn50.autoconfig` fills in what the user did not pass. The parser,
+the help, the error lines and the lists of names by `scope` are derived from the declarations.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+import dataclasses
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
-from rn50lib import optim
 from rn50lib import recipe as recipes
-from rn50lib import resnet as networks
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
+from rn50lib.optim import parse_loss_scale
 from rn50lib.report import write_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from rn50lib.resnet import Network
 
 BACKENDS = ("torch", "tensorflow")
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
+PROFILES = ("auto", "ci", "cpu", "gpu")
 ENGINES = ("torch", "onnxruntime", "openvino", "auto")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
-PROFILES = ("auto", "ci", "cpu", "gpu")
-# Fields of earlier versions: files that have them still load.
-REMOVED = (
-    "logdir", "elastic", "min_np", "fp16_allreduce", "fusion_mb", "cycle_ms", "profile_trace",
-    "freeze_until", "cuda_graphs", "resample", "flip_up_down", "timeline", "bind", "rotate",
-)  # fmt: skip
-# Fields without a flag: `--set NAME=VALUE` sets them.
-RARE = (
-    "loss_scale", "resnet_version", "bn_decay", "zero_gamma", "val_resize", "keep", "step",
-)  # fmt: skip
+WANTED = {
+    int: "must be a whole number",
+    float: "must be a number",
+    bool: "must be true or false",
+    str: "must be a text that is not empty",
+    tuple[str, ...]: "must be a list of texts",
+    tuple[float, ...]: "must be a list of numbers",
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The declaration of a flag; the name, type and default are those of its field.
+
+    A value is one of `choices`, from `low` to `high`, and passes `check`, which raises ValueError.
+    `usual` is the value if nothing was passed, for a field without a default; `chosen` explains the
+    default in words. `read` converts the text on the command line. `also` are the names that other
+    training programs use for it; they are answered, not accepted. A flag that is `rare` has no
+    name of its own: `--set NAME=VALUE` sets it. `scope` lists where the flag counts:
+
+    - first: on the first page of the help
+    - shown: printed before a run
+    - trick: printed before a run if it differs from the published recipe's
+    - input, step: changes only the speed of the input, or only that of the step
+    - host: may differ between the hosts of a run
+    - score: `rn50 score` takes the checkpoint's value
+    - resume: a resumed run must have the checkpoint's value
+    - group: for several workers only
+    - output: what a run writes, and where it starts and ends; a timed run takes the default
+    - untimed: makes no sense in a benchmark
+    """
+
+    group: str
+    help: str
+    scope: str = ""
+    chosen: str = ""
+    usual: Any = None
+    choices: tuple[Any, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    check: Callable[[Any], object] | None = None
+    read: Callable[[str], Any] | None = None
+    short: str = ""
+    long: str = ""
+    metavar: str = ""
+    also: str = ""
+    rare: bool = False
+    # from the field
+    name: str = ""
+    kind: Any = None
+    default: Any = ...  # no default: `rn50` fills it in
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return pydantic's schema of the field's type, with this declaration's limits."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self.within, handler(source))
+
+    def within(self, value: Any) -> Any:
+        """Return a value of the right type. Raises ValueError if it is outside of the limits."""
+        if value is None:
+            return None
+        low, high = self.low, self.high
+        if low is not None and value < low or high is not None and value > high:
+            raise ValueError(
+                f"must be at least {low:g}" if high is None else f"must be from {low} to {high}"
+            )
+        if self.choices and value not in self.choices:
+            raise ValueError(f"must be one of {', '.join(map(str, self.choices))}")
+        if isinstance(value, str) and not value.strip():
+            raise ValueError(WANTED[str])
+        if self.check:
+            self.check(value)
+        return value
+
+    @property
+    def option(self) -> str:
+        """What sets the field: '--batch-size', or '--set keep'."""
+        return f"--set {self.name}" if self.rare else self.long or f"--{dashed(self.name)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The short name, if there is one, and the long one."""
+        return (self.short, self.option) if self.short else (self.option,)
+
+    @property
+    def explanation(self) -> str:
+        """The help text, with the default."""
+        value = self.usual if self.default is ... else self.default
+        if not self.chosen and self.name in vars(recipes.REFERENCE):
+            return f"{self.help} (default: the recipe's)"
+        text = self.chosen or ("" if value in (None, ..., ()) or value is False else text_of(value))
+        return f"{self.help} (default: {text})" if text else self.help
+
+
+def dashed(name: str) -> str:
+    """Return a name as flags are written: 'batch-size' of 'batch_size'."""
+    return name.replace("_", "-")
 
 
 def slots(hosts: str) -> dict[str, int]:
@@ -52,88 +149,221 @@ def slots(hosts: str) -> dict[str, int]:
 
 
 def check_rising(epochs: tuple[float, ...]) -> None:
-    """Raise ValueError unless epochs are finite, not negative and in rising order."""
-    if list(epochs) != sorted(epochs) or not all(0 <= epoch < math.inf for epoch in epochs):
+    """Raise ValueError unless epochs are not negative and in rising order."""
+    if list(epochs) != sorted(epochs) or not all(epoch >= 0 for epoch in epochs):
         raise ValueError("must be epochs in rising order, such as 30,60,80")
 
 
-def value(default: Any = MISSING, **limits: Any) -> Any:
-    """Return a field; a value is one of `choices`, from `low` to `high`, and passes `check`.
+def image_shape(text: str) -> int:
+    """Return the size in pixels of '3,224,224', the reference's form, or '224'."""
+    parts = [int(part) for part in text.split(",")]
+    if len(parts) == 3 and parts[0] == 3 and parts[1] == parts[2]:
+        parts = parts[1:2]
+    if len(parts) != 1 or parts[0] < 32:
+        raise ValueError("must be '3,SIZE,SIZE' or 'SIZE' with a size of at least 32 pixels")
+    return parts[0]
 
-    `rn50` fills in a field without a default. `check` raises ValueError.
-    """
-    return field(default=default, metadata=limits)
+
+def epoch_list(text: str) -> tuple[float, ...]:
+    """Return the numbers of '30,60,80'; an empty text means no decay."""
+    return tuple(float(part) for part in text.split(",") if part.strip())
 
 
+# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """A complete training configuration. `rn50 run --help all` explains each field."""
 
-    backend: str = value(choices=BACKENDS)
-    data_root: str
-    data_format: str = value(choices=FORMATS)
-    loader: str = value(choices=LOADERS)
-    dtype: str = value(choices=DTYPES)
-    loss_scale: str | None = value(None, check=optim.parse_loss_scale)
-    n: int = value(low=1)  # workers
-    comm: str = value(choices=("local", "horovod", "ddp"))
-    batch_size: int = value(low=1)  # per worker and step
-    macrobatch_size: int | None = value(None, low=1)  # per worker and update
+    backend: Annotated[str, Flag("axes", "framework", "shown", usual="torch", choices=BACKENDS)]
+    data_root: Annotated[str, Flag(
+        "axes", "images in train/CLASS and val/CLASS, record files or TFRecord shards",
+        "first shown input host score", metavar="FOLDER", chosen="ImageNet where the reference"
+        " mounts it, else the road signs", also="--data --data-dir --data-path --data-train"
+        " --data-val --dataset -d")]
+    data_format: Annotated[str, Flag(
+        "axes", "storage of the images", "input", choices=FORMATS, chosen="records if there are"
+        " any, else files, else TFRecord shards; TensorFlow reads no records")]
+    loader: Annotated[str, Flag(
+        "axes", "input pipeline: native is PyTorch's or tf.data, dali is for PyTorch; synthetic"
+        " makes random images",
+        "shown input", choices=LOADERS, chosen="native; dali for the reference's recipe on GPUs, if"
+        " DALI is installed", also="--data-backend --data-loader --use-dali")]
+    dtype: Annotated[str, Flag(
+        "axes", "precision", "first shown step score", metavar="NAME", choices=DTYPES,
+        chosen="the fastest that the hardware supports", also="--amp --amp-dtype --fp16 --bf16"
+        " --half --mixed-precision --precision --use-amp")]
+    loss_scale: Annotated[str | None, Flag(
+        "axes", "factor on the loss that keeps small gradients from vanishing: dynamic,"
+        " dynamic:START:STEPS (doubles after STEPS good steps) or a number", "shown step",
+        chosen="dynamic for float16, none otherwise", check=parse_loss_scale, rare=True,
+        also="--static-loss-scale --dynamic-loss-scale")] = None
+    n: Annotated[int, Flag(
+        "axes", "workers: one per GPU, or processes on the CPU", "first shown", low=1, chosen="1",
+        short="-n", long="--n-GPUs", metavar="N", also="--gpus --num-gpus --ngpus --world-size"
+        " --nproc-per-node --np")]
+    comm: Annotated[str, Flag(
+        "axes", "library that synchronises gradients", "shown step group",
+        choices=("local", "horovod", "ddp"),
+        chosen="Horovod if it is built for this hardware, else DDP",
+        also="--kv-store --use-horovod --distributed")]
+    batch_size: Annotated[int, Flag(
+        "axes", "images per worker and step", "first shown score", low=1, short="-b", metavar="N",
+        chosen="32, or the recipe's on GPUs", also="--validation-batch-size -vb")]
+    macrobatch_size: Annotated[int | None, Flag(
+        "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
+        " are accumulated and synchronised once, with PyTorch", "shown", low=1, chosen="-b",
+        also="--grad-accum-steps --gradient-accumulation-steps --accumulate-grad-batches")] = None
 
-    network: str = value(choices=("resnet", "tiny"))
-    num_layers: int | None = value(None, choices=tuple(networks.STAGES))  # None: tiny
-    resnet_version: str = value(choices=networks.VERSIONS)
-    num_classes: int = value(low=1)
-    image_shape: int = value(low=32)  # height and width in pixels
+    network: Annotated[str, Flag(
+        "model", "tiny is a small network for tests; the code is the same", "step", usual="resnet",
+        choices=("resnet", "tiny"))]
+    num_layers: Annotated[int | None, Flag(
+        "model", "depth of the ResNet", "step", choices=(18, 34, 50, 101, 152), chosen="50",
+        also="--model --arch -a")] = None
+    resnet_version: Annotated[str, Flag(
+        "model", "v1 or v1.5: which convolution of a bottleneck is strided", "step", usual="v1.5",
+        choices=("v1", "v1.5"), rare=True)]
+    num_classes: Annotated[int, Flag("model", "classes", "shown", low=1, chosen="the data set's")]
+    image_shape: Annotated[int, Flag(
+        "model", "input size, 3,224,224 or 224", "shown score", low=32, read=image_shape,
+        also="--img-size --image-size --input-size --train-crop-size --val-crop-size")]
 
-    recipe: str = value(choices=tuple(recipes.RECIPES))
-    num_epochs: int = value(low=1)
-    lr: float = value(low=0)  # at the recipe's global batch, scaled linearly
-    warmup_epochs: float = value(low=0)
-    lr_step_epochs: tuple[float, ...] = value(check=check_rising)
-    lr_schedule: str = value(choices=recipes.SCHEDULES)
-    optimizer: str = value(choices=recipes.OPTIMIZERS)
-    mom: float = value(low=0)
-    wd: float = value(low=0)
-    bn_decay: bool
-    zero_gamma: bool
-    label_smoothing: float = value(low=0, high=0.99)
-    val_resize: int = value(low=1)  # shorter side before the crop, in pixels
-    seed: int = value(low=0, high=2**32 - 1)
+    recipe: Annotated[str, Flag(
+        "recipe", "source of the defaults below", "shown score", choices=tuple(recipes.RECIPES),
+        chosen="roadsigns for the built-in data, else reference")]
+    num_epochs: Annotated[int, Flag(
+        "recipe", "epochs", "first shown", low=1, short="-e", metavar="N",
+        also="--epochs --epoch --run-epochs --max-epochs")]
+    lr: Annotated[float, Flag(
+        "recipe", "learning rate at a global batch of 256, scaled linearly to yours", "first",
+        low=0, short="-l", metavar="RATE", also="--learning-rate --lr-base --lr-base-size"
+        " --lr-base-scale")]
+    warmup_epochs: Annotated[float, Flag(
+        "recipe", "epochs over which the rate rises from 0", low=0, also="--lr-warmup-epochs"
+        " --warmup-strategy --lr-warmup-method --warmup-lr")]
+    lr_schedule: Annotated[str, Flag(
+        "recipe", "decay after the warm-up: step at --lr-step-epochs, others to 0 over all epochs",
+        "trick", choices=recipes.SCHEDULES, also="--sched --lr-scheduler --scheduler")]
+    lr_step_epochs: Annotated[tuple[float, ...], Flag(
+        "recipe", "epochs at which the rate falls to a tenth", check=check_rising, read=epoch_list,
+        also="--lr-steps --lr-step-size --milestones --decay-epochs --lr-factor --lr-gamma")]
+    optimizer: Annotated[str, Flag(
+        "recipe", "update: SGD with momentum", usual="sgd", choices=("sgd",), also="--opt")]
+    mom: Annotated[float, Flag("recipe", "momentum", low=0, also="--momentum")]
+    wd: Annotated[float, Flag("recipe", "weight decay", low=0, also="--weight-decay")]
+    bn_decay: Annotated[bool, Flag(
+        "recipe", "true: weight decay on batch norm's gamma and beta and on the bias too; false: on"
+        " weights only", "trick", rare=True, also="--norm-weight-decay --bias-weight-decay")]
+    zero_gamma: Annotated[bool, Flag(
+        "recipe", "true: start the last batch norm of each block at 0, so that the block begins as"
+        " its shortcut", "trick", rare=True, also="--bn-gamma-init0")]
+    label_smoothing: Annotated[float, Flag(
+        "recipe", "share of the label that is spread over all classes in the training loss only",
+        "resume trick", low=0, high=0.99, also="--smoothing")]
+    crop_area: Annotated[float, Flag(
+        "recipe", "smallest share of an image that a training crop covers", "input", low=0.001,
+        high=1, rare=True, also="--min-random-area --scale")]
+    val_resize: Annotated[int, Flag(
+        "recipe", "shorter side of a validation image before the crop", "input score", low=1,
+        chosen="size x 256 / 224", rare=True, also="--val-resize-size --data-val-resize --crop-pct"
+        " --crop-mode")]
+    seed: Annotated[int, Flag(
+        "recipe", "seed of the initial weights, the order and the augmentation", "resume", usual=0,
+        low=0, high=2**32-1, also="--worker-seeding")]
 
-    model_prefix: str | None = None
-    save_period: int = value(1, low=1)  # epochs
-    checkpoint_steps: int | None = value(None, low=1)  # updates
-    keep: int | None = value(None, low=1)
-    load_epoch: int | None = value(None, low=0)
-    init_from: str | None = None
-    resume: bool = False
-    report: str | None = None
-    logger: tuple[str, ...] = ()
-    no_val: bool = False
-    only_inference: bool = False
-    no_metrics: bool = False
-    benchmark_iters: int | None = value(None, low=1)
-    num_examples: int | None = value(None, low=1)
-    test_io: bool = False
-    step: float | None = value(None, low=1e-6)  # images per second of a simulated device
-    engine: str = value("torch", choices=ENGINES)  # computes the answers on a processor
-    override: tuple[str, ...] = ()
-    disp_batches: int = value(20, low=1)
+    model_prefix: Annotated[str | None, Flag(
+        "run", "name of the checkpoints: PREFIX-symbol.json and PREFIX-NNNN.safetensors",
+        "first shown output", metavar="PREFIX", also="--output --output-dir --workspace --save-dir"
+        " --checkpoint-dir --experiment")] = None
+    save_period: Annotated[int, Flag(
+        "run", "epochs between checkpoints", low=1, also="--save-frequency --save-freq")] = 1
+    checkpoint_steps: Annotated[int | None, Flag(
+        "run", "also write a checkpoint every N updates", "output untimed", low=1,
+        chosen="only at the end of an epoch, and on SIGTERM")] = None
+    keep: Annotated[int | None, Flag(
+        "run", "keep the checkpoints of only this many newest epochs", "output", low=1,
+        chosen="all", rare=True, also="--checkpoint-hist")] = None
+    load_epoch: Annotated[int | None, Flag(
+        "run", "start from the checkpoint of this epoch, or score it", "output", low=0,
+        also="--start-epoch --begin-epoch")] = None
+    init_from: Annotated[str | None, Flag(
+        "run", "start with the weights of a checkpoint (the newest of a PREFIX, or a file); the"
+        " last layer is new if the number of classes differs", "shown host",
+        also="--pretrained --weights --initial-checkpoint --load --checkpoint"
+        " --pretrained-path")] = None
+    resume: Annotated[bool, Flag(
+        "run", "continue from the newest checkpoint of --model-prefix that verifies",
+        "first output untimed", also="--auto-resume --no-resume-opt")] = False
+    report: Annotated[str | None, Flag(
+        "run", "write a JSON report, after every epoch", "host output untimed",
+        also="--log --dllogger-log --log-file --logging-dir --eval-metric")] = None
+    logger: Annotated[tuple[str, ...], Flag(
+        "run", "log to tensorboard (in the run's folder), or call FILE.py:FUNCTION with each line"
+        " of progress.jsonl and the report; repeatable", "host output",
+        also="--wandb --mlflow --logdir --log-dir --tensorboard")] = ()
+    no_val: Annotated[bool, Flag("run", "train only")] = False
+    only_inference: Annotated[bool, Flag(
+        "run", "validate only", also="--test-only --evaluate --eval --validate --mode")] = False
+    no_metrics: Annotated[bool, Flag("run", "measure speed, not accuracy")] = False
+    benchmark_iters: Annotated[int | None, Flag(
+        "run", "iterations per epoch", "output", low=1, chosen="the whole data set",
+        also="--epoch-size")] = None
+    num_examples: Annotated[int | None, Flag(
+        "run", "use only this many training images per epoch", "input", low=1)] = None
+    test_io: Annotated[bool, Flag(
+        "run", "time the input pipeline alone", "output untimed", also="--test-io-mode")] = False
+    step: Annotated[float | None, Flag(
+        "run", "images per second of a simulated device, which waits instead of running the model",
+        "step", low=1e-6, rare=True)] = None
+    override: Annotated[tuple[str, ...], Flag(
+        "run", "NAME=FILE:FUNCTION replaces a part of the run with your function; repeatable",
+        also="--aa --auto-augment --color-jitter --hflip --vflip --random-crop --random-mirror"
+        " --random-resized-crop")] = ()
+    disp_batches: Annotated[int, Flag(
+        "run", "iterations between progress lines", low=1, also="--log-interval --print-freq"
+        " --log-freq --verbose")] = 20
 
-    launcher: str | None = value(None, choices=LAUNCHERS)  # None: one process
-    hosts: str | None = value(None, check=slots)
-    comm_timeout: int | None = value(None, low=1)  # seconds
-    max_restarts: int = value(0, low=0)
+    launcher: Annotated[str | None, Flag(
+        "many workers", "program that starts the workers", "shown step host group",
+        choices=LAUNCHERS, chosen="horovodrun for Horovod, torchrun for DDP")] = None
+    hosts: Annotated[str | None, Flag(
+        "many workers", "hosts of the workers, HOST:SLOTS,...", "host group", check=slots,
+        chosen="all on this machine")] = None
+    comm_timeout: Annotated[int | None, Flag(
+        "many workers", "seconds after which a worker that does not answer fails the run", "group",
+        low=1, chosen="Horovod 120, DDP 1800 with Gloo, 600 with NCCL")] = None
+    max_restarts: Annotated[int, Flag(
+        "many workers", "restart a run that fails up to N times, from the newest checkpoint",
+        "output untimed", low=0)] = 0
 
-    threads: int = value(low=1)
-    data_nthreads: int = value(low=0)
-    compile: bool = False
-    profile: str = value(choices=PROFILES)
+    threads: Annotated[int, Flag(
+        "machine", "compute threads per worker", "shown step host", low=1,
+        chosen="the cores it may use")]
+    data_nthreads: Annotated[int, Flag(
+        "machine", "loader workers per worker; 0 loads in the training process", "shown input host",
+        low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
+        " --dali-threads --dali-validation-threads --validation-dali-threads")]
+    engine: Annotated[str, Flag(
+        "machine", "what computes the answers of `rn50 score`, `predict` and `benchmark"
+        " --only-inference` on a processor; auto is the fastest installed one", "shown step",
+        choices=ENGINES, chosen="torch, or auto if the work takes much longer than its start"
+        )] = "torch"
+    compile: Annotated[bool, Flag(
+        "machine", "compile the model with torch.compile", "step",
+        also="--torchcompile --torchscript --xla --use-xla")] = False
+    profile: Annotated[str, Flag(
+        "machine", "ci limits the run to seconds and prints every limit", choices=PROFILES,
+        chosen="gpu or cpu")]
+
+
+    # fmt: on
+    # the same in all recipes; `recipe.learning_rate` reads them from a configuration too
+    lr_batch: ClassVar[int] = recipes.LR_BATCH
+    lr_factor: ClassVar[float] = recipes.LR_FACTOR
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
-        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
+        return {n: v for n, f in FLAGS.items() if (v := getattr(self, n)) != f.default}
 
     @property
     def global_batch(self) -> int:
@@ -150,66 +380,90 @@ class TrainConfig:
         """Images of all workers in one update, which the learning rate is scaled to."""
         return self.global_batch * self.grad_accum_steps
 
-    def to_recipe(self) -> recipes.Recipe:
-        """Return the recipe with the numbers of this configuration."""
-        base = recipes.RECIPES[self.recipe]
-        return replace(
-            base, epochs=self.num_epochs, lr=self.lr,
-            batch_size=self.batch_size, image_size=self.image_shape,
-            warmup_epochs=self.warmup_epochs, lr_step_epochs=self.lr_step_epochs,
-            momentum=self.mom, weight_decay=self.wd, zero_gamma=self.zero_gamma,
-            bn_decay=self.bn_decay, label_smoothing=self.label_smoothing,
-            lr_schedule=self.lr_schedule, optimizer=self.optimizer,
-        )  # fmt: skip
+    @property
+    def augmentation(self) -> recipes.Augmentation:
+        """The random changes to a training image."""
+        return recipes.Augmentation(area=(self.crop_area, 1.0))
 
-    def to_network(self) -> networks.Network:
+    def to_network(self) -> Network:
         """Return the network's specification."""
+        from rn50lib import resnet  # imports NumPy, which no help text needs
+
         if self.network == "tiny":
-            return networks.tiny(self.num_classes, self.resnet_version)
-        return networks.resnet(self.num_layers or 50, self.num_classes, self.resnet_version)
+            return resnet.tiny(self.num_classes, self.resnet_version)
+        return resnet.resnet(self.num_layers or 50, self.num_classes, self.resnet_version)
+
+    def initial_arrays(self, net: Network) -> dict[str, Any]:
+        """Return the arrays that training of `net` starts from."""
+        return net.initial_arrays(self.seed, self.zero_gamma)
 
 
-FIELDS: dict[str, Field] = {f.name: f for f in fields(TrainConfig)}
+def declared() -> dict[str, Flag]:
+    """Return the declaration of each field, complete."""
+    found = {}
+    for f in dataclasses.fields(TrainConfig):
+        kind, flag = get_args(HINTS[f.name])
+        if type(None) in get_args(kind):
+            kind = get_args(kind)[0]
+        default = ... if f.default is MISSING else f.default
+        found[f.name] = dataclasses.replace(flag, name=f.name, kind=kind, default=default)
+    return found
+
+
+HINTS = get_type_hints(TrainConfig, include_extras=True)
+FLAGS = declared()
+
+
+def scoped(scope: str) -> tuple[str, ...]:
+    """Return the fields of a scope, in order. `Flag` has the list of scopes."""
+    return tuple(name for name, flag in FLAGS.items() if scope in flag.scope.split())
+
+
+def rare() -> tuple[str, ...]:
+    """Return the fields that `--set NAME=VALUE` sets."""
+    return tuple(name for name, flag in FLAGS.items() if flag.rare)
 
 
 def flag_name(name: str) -> str:
     """Return the flag of a field: '--batch-size' of 'batch_size', '--set keep' of 'keep'."""
-    if name in RARE:
-        return f"--set {name}"
-    return "--n-GPUs" if name == "n" else f"--{name.replace('_', '-')}"
+    return FLAGS[name].option
+
+
+@cache
+def validator(name: str) -> TypeAdapter[Any]:
+    """Return pydantic's validator of a field: strict types, and numbers that are finite."""
+    from pydantic import ConfigDict, TypeAdapter  # takes a tenth of a second, which help can save
+
+    return TypeAdapter(HINTS[name], config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
 def checked(name: str, value: Any) -> Any:
     """Return a field's value as its type. Raises ValueError with what it must be."""
-    f = FIELDS[name]
-    kind, meta = f.type.removesuffix(" | None"), f.metadata
-    if value is None and kind != f.type:
-        return None
-    if kind == "bool":
-        if not isinstance(value, bool):
-            raise ValueError("must be true or false")
-    elif kind in ("int", "float"):
-        numbers = int if kind == "int" else (int, float)
-        if isinstance(value, bool) or not isinstance(value, numbers):
-            raise ValueError("must be a whole number" if kind == "int" else "must be a number")
-        value = float(value) if kind == "float" else value
-        low, high = meta.get("low"), meta.get("high")
-        if low is not None and not low <= value < math.inf or high is not None and value > high:
-            wanted = f"at least {low:g}" if high is None else f"from {low} to {high}"
-            raise ValueError(f"must be {wanted}")
-    elif kind == "str":
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError("must be a text that is not empty")
-    else:
-        items = str if kind == "tuple[str, ...]" else (int, float)
-        if not isinstance(value, (list, tuple)) or not all(isinstance(v, items) for v in value):
-            raise ValueError(f"must be a list of {'texts' if items is str else 'numbers'}")
-        value = tuple(value)
-    if value not in meta.get("choices", (value,)):
-        raise ValueError(f"must be one of {', '.join(map(str, meta['choices']))}")
-    if "check" in meta:
-        meta["check"](value)
-    return value
+    from pydantic import ValidationError
+
+    try:  # files have lists
+        return validator(name).validate_python(tuple(value) if isinstance(value, list) else value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        within = problem["type"] == "value_error"  # `Flag.within` has raised it
+        raise ValueError(problem["ctx"]["error"] if within else WANTED[FLAGS[name].kind]) from error
+
+
+def validated(values: Mapping[str, Any], source: str = "") -> dict[str, Any]:
+    """Return the values of fields that `source`, a file, or flags have set, as their types.
+
+    Raises UserError for unknown names and impossible values.
+    """
+    found, where = {}, f"{source}: " if source else ""
+    for name, value in values.items():
+        if name not in FLAGS:
+            raise UserError(f"{where}unknown field {name!r}")
+        try:
+            found[name] = checked(name, value)
+        except ValueError as error:
+            flag = name if source else flag_name(name)
+            raise UserError(f"{where}{flag} {value!r} {error}") from error
+    return found
 
 
 def from_dict(values: Mapping[str, Any], source: str) -> TrainConfig:
@@ -217,34 +471,31 @@ def from_dict(values: Mapping[str, Any], source: str) -> TrainConfig:
 
     Raises UserError for unknown, missing and impossible values.
     """
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in FIELDS and name not in REMOVED:
-            raise UserError(f"{source}: unknown field {name!r}")
-        try:
-            found |= {name: checked(name, value)} if name in FIELDS else {}
-        except ValueError as error:
-            raise UserError(f"{source}: {name} {value!r} {error}") from error
-    missing = [f.name for f in FIELDS.values() if f.default is MISSING and f.name not in found]
+    found = validated(values, source)
+    missing = [name for name, flag in FLAGS.items() if flag.default is ... and name not in found]
     if missing:
         raise UserError(f"{source}: no value for {', '.join(missing)}")
     return TrainConfig(**found)
+
+
+def checksum(values: Mapping[str, Any]) -> int:
+    """Return a CRC-32 of a configuration's values: who reads it again need not import pydantic."""
+    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
 @dataclass(frozen=True)
 class Resolved:
     """A configuration, why each value was chosen, and what a profile capped."""
 
-    experiment: TrainConfig
+    config: TrainConfig
     reasons: Mapping[str, str] = field(default_factory=dict)
     caps: tuple[str, ...] = ()
 
     def write(self, path: Path, command: list[str] | None = None) -> None:
         """Write RUN/experiment.json, with the command that starts the workers."""
-        content: dict[str, Any] = {
-            "experiment": self.experiment.to_dict(),
-            "reasons": dict(self.reasons),
-        }
+        values = self.config.to_dict()
+        content: dict[str, Any] = {"experiment": values, "checked": checksum(values)}
+        content |= {"reasons": dict(self.reasons)}
         content |= {"caps": list(self.caps)} | ({"command": command} if command else {})
         write_json(path, content)
 
@@ -259,7 +510,12 @@ class Resolved:
             raise UserError(f"{path} is not JSON: {error}") from error
         if not isinstance(content, dict) or not isinstance(content.get("experiment"), dict):
             raise UserError(f"{path} has no 'experiment': it was not written by `rn50 run`")
-        config = from_dict(content["experiment"], str(path))
+        values = content["experiment"]
+        if content.get("checked") == checksum(values):  # unchanged since `write`
+            lists = {name: tuple(value) for name, value in values.items() if type(value) is list}
+            config = TrainConfig(**values | lists)
+        else:
+            config = from_dict(values, str(path))
         return cls(config, content.get("reasons", {}), tuple(content.get("caps", ())))
 
 
@@ -267,6 +523,8 @@ def text_of(value: Any) -> str:
     """Return a value as typed after a flag; a number as the shortest text that reads back."""
     if isinstance(value, tuple):
         return ",".join(map(text_of, value))
+    if isinstance(value, bool):
+        return str(value).lower()
     if not isinstance(value, float):
         return str(value)
     short = f"{value:g}"
@@ -277,18 +535,18 @@ def flags_of(values: TrainConfig | Mapping[str, Any]) -> list[str]:
     """Return the flags that set these values, long names, in the order of the fields."""
     values = values.to_dict() if isinstance(values, TrainConfig) else values
     argv: list[str] = []
-    for name in (name for name in FIELDS if values.get(name) is not None):
-        value, long = values[name], flag_name(name)
-        if name in RARE:
-            text = str(value).lower() if isinstance(value, bool) else text_of(value)
-            argv += ["--set", f"{name}={text}"]
+    for name, flag in FLAGS.items():
+        value = values.get(name)
+        if value is None or (value is False and not flag.rare):
             continue
-        if isinstance(value, bool):
-            argv += [long] if value else []
-            continue
-        repeated = FIELDS[name].type == "tuple[str, ...]"
-        for item in value if repeated else [value]:
-            text = text_of(item)
-            # joined if argparse would take the value for a flag
-            argv += [f"{long}={text}"] if text.startswith("-") or not text else [long, text]
+        if flag.rare:
+            argv += ["--set", f"{name}={text_of(value)}"]
+        elif value is True:
+            argv += [flag.option]
+        else:
+            for item in value if flag.kind == tuple[str, ...] else [value]:
+                text = text_of(item)
+                # joined if argparse would take the value for a flag
+                joined = text.startswith("-") or not text
+                argv += [f"{flag.option}={text}"] if joined else [flag.option, text]
     return argv

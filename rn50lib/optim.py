@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from rn50lib import hooks
 from rn50lib.errors import UserError
 
-if TYPE_CHECKING:
-    from rn50lib.config import TrainConfig
-
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000  # of a loss scale, by default
 GROWTH, BACKOFF = 2.0, 0.5  # powers of two: scaling and unscaling round nothing
 SMALLEST_SCALE, LARGEST_SCALE = 1.0, 2.0**24
-TRUST = 0.001  # LARS' coefficient: You et al. 2017, and MLPerf's reference
 
 
 def parse_loss_scale(text: str) -> tuple[float, int | None]:
@@ -52,14 +47,14 @@ def decay_groups(names: Iterable[str]) -> tuple[list[str], list[str]]:
     return list(names), []
 
 
-def weight_decays(config: TrainConfig, names: Iterable[str]) -> dict[str, float]:
+def weight_decays(names: Iterable[str], wd: float, bn_decay: bool) -> dict[str, float]:
     """Return the weight decay of each parameter by name: `wd` or 0.
 
     Raises UserError if a learner's `decay_groups` omits or repeats a parameter.
     """
     names = list(names)
     groups = hooks.get("decay_groups")
-    if groups is decay_groups and not config.bn_decay:
+    if groups is decay_groups and not bn_decay:
         groups = weights_only
     decayed, plain = groups(names)
     if sorted([*decayed, *plain]) != sorted(names):
@@ -67,7 +62,7 @@ def weight_decays(config: TrainConfig, names: Iterable[str]) -> dict[str, float]
             f"decay_groups put {len(decayed)} + {len(plain)} names in its groups: each of the"
             f" {len(names)} parameters must be in exactly one, or it is not trained"
         )
-    return dict.fromkeys(decayed, config.wd) | dict.fromkeys(plain, 0.0)
+    return dict.fromkeys(decayed, wd) | dict.fromkeys(plain, 0.0)
 
 
 def loss_scale_update(

@@ -7,12 +7,11 @@ import importlib.metadata
 import os
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from rn50lib import checkpoint
-from rn50lib.config import Resolved, TrainConfig, flag_name
+from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, scoped
 from rn50lib.data import open_pipeline
 from rn50lib.data.classes import Classes, check_agreement
 from rn50lib.distributed import Comm, assert_same_across_ranks
@@ -20,17 +19,6 @@ from rn50lib.errors import UserError
 from rn50lib.files import check_output, make_folder
 from rn50lib.hardware import machine
 from rn50lib.report import is_report
-
-PER_HOST = {  # the fields that may differ between the ranks of a run
-    "data_root",
-    "init_from",
-    "threads",
-    "data_nthreads",
-    "hosts",
-    "launcher",
-    "report",
-    "logger",
-}
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -47,7 +35,7 @@ def check_group(config: TrainConfig, comm: Comm) -> None:
         from rn50lib.tensorflow.train_step import configure
 
         configure(config.threads, comm.local_rank)  # the first exchange would fix its settings
-    shared = [f.name for f in fields(TrainConfig) if f.name not in PER_HOST]
+    shared = [name for name in FLAGS if name not in scoped("host")]
     assert_same_across_ranks({flag_name(n): getattr(config, n) for n in shared}, comm)
 
 
@@ -103,11 +91,11 @@ def environment(
     resolved: Resolved, sources: dict[str, Any], classes: Classes | None
 ) -> dict[str, Any]:
     """Return the report's `env`: machine, values with their reasons, data, caps and overrides."""
-    config, axes, versions = resolved.experiment, {}, {}
-    for f in fields(TrainConfig):
-        value = getattr(config, f.name)
-        if not (value is None or value is f.default is False or value == ()):
-            axes[f.name] = {"value": value, "reason": resolved.reasons.get(f.name, "default")}
+    config, axes, versions = resolved.config, {}, {}
+    for name, flag in FLAGS.items():
+        value = getattr(config, name)
+        if not (value is None or value is flag.default is False or value == ()):
+            axes[name] = {"value": value, "reason": resolved.reasons.get(name, "default")}
     for package in ("numpy", "pillow"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)

@@ -84,7 +84,7 @@ def train(
         UserError: The data is bad, ranks differ, an output cannot be written, or the loss diverged.
         SystemExit: SIGTERM ended the run.
     """
-    config = resolved.experiment
+    config = resolved.config
     comm = comm or connect(config.comm, config.backend, config.comm_timeout)
     run_setup.check_group(config, comm)
     sources = run_setup.open_sources(config)
@@ -191,7 +191,7 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     """Train for the rest of an epoch; return its metrics over all workers."""
     config, step, state = run.config, run.step, run.checkpoints.state
     pipeline = run.pipelines["train"]
-    schedule, recipe = hooks.get("schedule"), config.to_recipe()
+    schedule = hooks.get("schedule")
     steps = steps_left(config, pipeline, state.images)
     if state.images and steps and not pipeline.ordered:
         run.progress.say(
@@ -208,7 +208,7 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     batches = pipeline.epoch(epoch, skip=done) if steps else iter(())
     for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
         # all batches of one update have the same rate
-        lr = schedule(epoch + state.images / used, config.effective_batch_size, recipe)
+        lr = schedule(epoch + state.images / used, config.effective_batch_size, config)
         with lifetime.Wait():  # for the other ranks' gradients
             step.train_step(batch, lr)
             meter.step_done(lr)

@@ -118,7 +118,7 @@ def full(num_classes: int = len(CLASSES), **fields: Any) -> TrainConfig:
         "network": "tiny", "image_shape": 32, "batch_size": 4, "dtype": "float32",
         "data_nthreads": 0, "threads": 1, "recipe": "reference", "data_root": "data",
     } | fields  # fmt: skip
-    return resolve(asked, LAPTOP, num_classes).experiment
+    return resolve(asked, LAPTOP, num_classes).config
 
 
 @dataclass(frozen=True)

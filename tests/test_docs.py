@@ -112,7 +112,7 @@ def small(words: list[str]) -> list[str]:
 
 def test_the_epoch_that_is_scored_is_the_recipes_last() -> None:
     scored = re.findall(r"rn50 score signs (\d+)", COMMANDS.read_text())
-    assert set(scored) == {str(RECIPES["roadsigns"].epochs)}
+    assert set(scored) == {str(RECIPES["roadsigns"].num_epochs)}
 
 
 def test_the_pages_name_presets_that_work() -> None:

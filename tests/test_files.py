@@ -50,18 +50,16 @@ def test_a_device_is_written_to(rn50: Run, trained: Path, photos: Photos) -> Non
     assert report["metrics"]["val.top1"] and "val.top1" in scored[end:]
 
 
-EARLIER = Path(__file__).parent / "fixtures" / "earlier"
-
-
-def test_links_are_followed_and_permissions_kept(rn50: Run, tmp_path: Path) -> None:
+@pytest.mark.needs("torch")
+def test_links_are_followed_and_permissions_kept(rn50: Run, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
-    assert rn50("plot", EARLIER / "report.json", "-o", "place/kept.png").status == 0
+    assert rn50("plot", trained / "report.json", "-o", "place/kept.png").status == 0
     target = tmp_path / "place" / "kept.png"
     target.chmod(0o640)
     Path("link.png").symlink_to("place/kept.png")
     Path("new.png").symlink_to("place/made")  # what it leads to is not there yet
     for name, file in (("link.png", target), ("new.png", tmp_path / "place" / "made")):
-        assert rn50("plot", EARLIER / "report.json", "-o", name).status == 0
+        assert rn50("plot", trained / "report.json", "-o", name).status == 0
         assert Path(name).is_symlink() and not file.is_symlink()
         assert file.read_bytes().startswith(PNG)
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
@@ -83,13 +81,14 @@ def test_a_checkpoint_is_a_regular_file(rn50: Run, trained: Path) -> None:
 # --- an output replaces only an earlier one of its kind -------------------------------------------
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_a_figure_of_your_own_is_kept(rn50: Run, suffix: str) -> None:
+def test_a_figure_of_your_own_is_kept(rn50: Run, trained: Path, suffix: str) -> None:
     from matplotlib.figure import Figure
 
     Figure().savefig(f"mine.{suffix}")
     before = Path(f"mine.{suffix}").read_bytes()
-    report = EARLIER / "report.json"
+    report = trained / "report.json"
     line = rn50("plot", report, "-o", f"mine.{suffix}").error
     assert f"mine.{suffix} exists and is not a figure of rn50" in line
     assert Path(f"mine.{suffix}").read_bytes() == before
@@ -97,10 +96,11 @@ def test_a_figure_of_your_own_is_kept(rn50: Run, suffix: str) -> None:
         assert rn50("plot", report, "-o", f"ours.{suffix}").status == 0
 
 
-def test_a_figure_goes_through_a_fifo(rn50: Run) -> None:
+@pytest.mark.needs("torch")
+def test_a_figure_goes_through_a_fifo(rn50: Run, trained: Path) -> None:
     os.mkfifo("pipe.png")
     with subprocess.Popen(["cat", "pipe.png"], stdout=subprocess.PIPE) as reader:
-        assert rn50("plot", EARLIER / "report.json", "-o", "pipe.png").status == 0
+        assert rn50("plot", trained / "report.json", "-o", "pipe.png").status == 0
         assert reader.communicate()[0].startswith(PNG)
     assert stat.S_ISFIFO(os.stat("pipe.png").st_mode)
 

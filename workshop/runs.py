@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import background, launch
-from rn50lib.config import FIELDS
+from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
 from workshop import paths, session
 from workshop.errors import RunFailed, show_user_errors_plainly
@@ -94,9 +94,9 @@ def train(given: Mapping[str, Any] | None = None, /, name: str = "run", **change
     paths.set_environment()
     given = {k: v for k, v in {**(given or {}), **changes}.items() if v is not None}
     for field in given:
-        if field not in FIELDS:
-            near = difflib.get_close_matches(field, FIELDS, 1)
-            hint = f": did you mean {near[0]}?" if near else f": there are {', '.join(FIELDS)}"
+        if field not in FLAGS:
+            near = difflib.get_close_matches(field, FLAGS, 1)
+            hint = f": did you mean {near[0]}?" if near else f": there are {', '.join(FLAGS)}"
             raise UserError(f"train has no setting {field!r}{hint}")
     given |= session.session_fields(given)
     run_dir = launch.new_run(name)

@@ -284,14 +284,10 @@ print(f"The fastest batch here is {counts[int(np.argmax(rates))]}.")
 #
 # ## The recipe
 #
-# Two people who train "ResNet-50" and get different accuracies have often used different recipes. Here, the whole recipe is in one place:
+# Two people who train "ResNet-50" and get different accuracies have often used different recipes. Here is the whole published one: each value with its flag and its meaning.
 
-# %%
-from rn50lib import recipe
-
-workshop.show("rn50lib.recipe:REFERENCE")
-for name in ("optimizer", "momentum", "weight_decay", "label_smoothing", "augmentation"):
-    print(f"{name} = {getattr(recipe.REFERENCE, name)}  (the default of Recipe)")
+# %% language="bash" magic_args="-e"
+# rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
 # The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
@@ -302,6 +298,8 @@ for name in ("optimizer", "momentum", "weight_decay", "label_smoothing", "augmen
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
+
+from rn50lib import recipe
 
 per_epoch = 10  # steps; an epoch of ImageNet has 5,004 of them at a batch of 256
 

@@ -42,10 +42,10 @@ class Cell:
         return f"n {self.n}, batch {self.batch}"
 
     @property
-    def experiment(self) -> TrainConfig:
+    def config(self) -> TrainConfig:
         """The configuration of the cell."""
         assert self.resolved is not None
-        return self.resolved.experiment
+        return self.resolved.config
 
 
 def measure(cells: list[Cell]) -> None:
@@ -71,7 +71,7 @@ def measure(cells: list[Cell]) -> None:
 
 def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
     """Run the workers of these cells to their end; return (exit status, what failed)."""
-    first = cells[0].experiment
+    first = cells[0].config
     for cell in cells:
         assert cell.resolved is not None
         cell.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def contents(cells: list[Cell], dropped: int, command: list[str]) -> dict[str, A
     second over all workers; null if there is none, with the reason in `env.cells[n][b]`.
     """
     planned = [cell for cell in cells if cell.resolved]
-    first, reports = planned[0].experiment, [cell.report for cell in cells if cell.report]
+    first, reports = planned[0].config, [cell.report for cell in cells if cell.report]
     keys = [] if first.only_inference else ["train.total_ips"]
     keys += [] if first.no_val else ["val.total_ips"]
     metrics: dict[str, dict[str, Any]] = {}
@@ -142,7 +142,7 @@ def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any] | None:
     epochs = cell.report["metrics"].get(key, [])[dropped:] if cell.report else []
     if not epochs or None in epochs:
         return None
-    images = cell.experiment.global_batch
+    images = cell.config.global_batch
     phases = [
         phase for phase in cell.phases or []
         if key == f"{phase['phase']}.total_ips" and phase["epoch"] >= dropped

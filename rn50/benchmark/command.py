@@ -12,7 +12,7 @@ from rn50.autoconfig import Given, prepare
 from rn50.benchmark.cells import Cell, contents, measure
 from rn50.common import counts, has_key
 from rn50.parser import flag_of
-from rn50lib.config import flag_name
+from rn50lib.config import flag_name, scoped
 from rn50lib.errors import UserError, converter, whole
 from rn50lib.files import Output
 from rn50lib.lifetime import die_with_parent
@@ -23,9 +23,6 @@ SWEEP = {
     "-n": "workers", "--n-GPUs": "workers", "--ngpus": "workers", "-b": "batches",
     "--batch-size": "batches", "--batch-sizes": "batches", "-w": "warmup", "--warmup": "warmup",
 }  # fmt: skip
-# flags of a run with which a cell would not be a measurement
-REFUSED = ("report", "resume", "max_restarts", "checkpoint_steps", "test_io")
-TOGETHER = ("comm", "launcher", "hosts", "comm_timeout")
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
@@ -45,13 +42,13 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
         help="first epochs to leave out (0)")  # fmt: skip
     add("-o", "--output", type=Path, help="JSON file to write", required=True)
     add("--dry-run", action="store_true", help="print every cell's run, and stop")
-    if file := parser.parse_known_args(argv)[0].config:
-        for key, value in parsers.read_file(file).items():
+    for _, values in parsers.sources(parser.parse_known_args(argv)[0], "benchmark"):
+        for key, value in values.items():
             if name := SWEEP.get(flag_of(key)):
                 text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parser.set_defaults(**{name: text})
     asked, own = parsers.parse_given(parser, argv, SWEEP)
-    for name in REFUSED:
+    for name in scoped("untimed"):
         if asked.get(name):
             raise UserError(f"{flag_name(name)} does not work with a benchmark: omit it")
     asked = {"num_epochs": 1, "benchmark_iters": 100, **asked, "no_metrics": True}
@@ -72,13 +69,13 @@ def main(argv: list[str]) -> int:
     cells = plan(own, asked)
     resolve(cells, asked)
     runnable = [cell for cell in cells if cell.resolved]
-    dropped = min(own.warmup, min(cell.experiment.num_epochs for cell in runnable) - 1)
+    dropped = min(own.warmup, min(cell.config.num_epochs for cell in runnable) - 1)
     if dropped < own.warmup:
         launch.say(f"profile ci: -w {own.warmup} capped to {dropped}")
     interrupted = False
     try:
         # by the workers that measure a cell, which --profile ci caps
-        for _, group in itertools.groupby(runnable, key=lambda cell: cell.experiment.n):
+        for _, group in itertools.groupby(runnable, key=lambda cell: cell.config.n):
             measure(list(group))
     except KeyboardInterrupt:
         interrupted = True
@@ -98,7 +95,7 @@ def plan(own: argparse.Namespace, asked: Given) -> list[Cell]:
     """Return the cells of the sweep, none of them resolved yet."""
     ns, batches = own.workers, own.batches
     if not (ns and batches):
-        chosen = prepare(asked, make_data=not own.dry_run).experiment
+        chosen = prepare(asked, make_data=not own.dry_run).config
         ns, batches = ns or [chosen.n], batches or [chosen.batch_size]
     home = Path() if own.dry_run else launch.new_run("benchmark")
     return [Cell(n, b, home / f"n{n}-b{b}") for n in ns for b in batches]
@@ -106,7 +103,7 @@ def plan(own: argparse.Namespace, asked: Given) -> list[Cell]:
 
 def in_cell(asked: Given, n: int, batch: int) -> Given:
     """Return the experiment of one cell, without flags for several workers if it has one."""
-    kept = {name: value for name, value in asked.items() if n > 1 or name not in TOGETHER}
+    kept = {name: value for name, value in asked.items() if n > 1 or name not in scoped("group")}
     return {**kept, "n": n, "batch_size": batch}
 
 
@@ -119,7 +116,7 @@ def show(cells: list[Cell], asked: Given) -> None:
         missing |= dict.fromkeys(remarks)
     print("\n".join(missing))
     if not any(map(description.is_elsewhere, missing)):
-        description.check_inputs(asked, resolved.experiment)
+        description.check_inputs(asked, resolved.config)
 
 
 def resolve(cells: list[Cell], asked: Given) -> None:

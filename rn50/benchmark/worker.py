@@ -80,15 +80,13 @@ def measure_cells() -> int:
         folder = Path(cell["folder"])
         Recorder.phases.clear()
         try:
-            config = Resolved.read(folder / "experiment.json")
+            resolved = Resolved.read(folder / "experiment.json")
+            config = resolved.config
             if group is None:
-                group = comm.connect(
-                    config.experiment.comm, config.experiment.backend,
-                    config.experiment.comm_timeout,
-                )  # fmt: skip
+                group = comm.connect(config.comm, config.backend, config.comm_timeout)
             if group.rank == 0:
                 launch.say(cell["title"])
-            train(config, folder, group, Recorder, WARM_UP)
+            train(resolved, folder, group, Recorder, WARM_UP)
             group.barrier()
         except UserError as error:
             leave_reason(folder, str(error))

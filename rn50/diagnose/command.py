@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
 
 from rn50 import launch, plot
 from rn50.autoconfig import Given, prepare
 from rn50.common import has_key
 from rn50.description import describe
 from rn50.diagnose import model, show
-from rn50.diagnose.measure import INPUT_ONLY, STEP_ONLY, Bench, measured, measured_peak
+from rn50.diagnose.measure import Bench, measured, measured_peak
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
-from rn50lib.config import TrainConfig
+from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
 from rn50lib.files import Output
 from rn50lib.hardware import Machine, machine
@@ -83,12 +82,12 @@ def try_change(
     changed = {**asked, **change}
     if "data_root" not in change and "num_classes" not in change:  # the same model
         changed["num_classes"] = done.num_classes
-    other = measured(prepare(changed).experiment)
-    names = {f.name for f in fields(done) if getattr(done, f.name) != getattr(other, f.name)}
+    other = measured(prepare(changed).config)
+    names = {name for name in FLAGS if getattr(done, name) != getattr(other, name)}
     if not names:
         return None
-    if names <= set(INPUT_ONLY) or names <= set(STEP_ONLY):
-        part = INPUT if names <= set(INPUT_ONLY) else COMPUTE
+    if names <= set(scoped("input")) or names <= set(scoped("step")):
+        part = INPUT if names <= set(scoped("input")) else COMPUTE
     predicted = model.together(bench.loader(other), bench.step(other), formula(other))
     return Change(text, model.lesson(part, other.backend, text), predicted)
 
@@ -122,12 +121,12 @@ def main(argv: list[str]) -> int:
         parse_change(text)
     die_with_parent()
     resolved = prepare(asked)
-    if resolved.experiment.load_epoch is not None:
+    if resolved.config.load_epoch is not None:
         raise UserError("--load-epoch: speed does not depend on the weights; leave it out")
     launch.say(describe(resolved))
-    usual = SECONDS_CI if resolved.experiment.profile == "ci" else SECONDS
+    usual = SECONDS_CI if resolved.config.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
-    done = measured(resolved.experiment)
+    done = measured(resolved.config)
     peak = measured_peak(done, bench.seconds / 3)
     loader, compute = bench.loader(done), bench.step(done)
     single = bench.without_exchange(done, compute)

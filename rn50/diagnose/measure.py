@@ -19,7 +19,7 @@ from typing import Any
 from rn50 import background, launch
 from rn50.checks import has
 from rn50.diagnose.model import FREE
-from rn50lib.config import TrainConfig
+from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
@@ -27,26 +27,12 @@ LIMIT_S = 600.0  # a run of a few seconds that takes longer hangs
 POLL_S = 0.2
 BATCHES_AHEAD = 4  # per loader worker: `prefetch_factor`
 READINGS = 20  # of a simulated step, in a measurement
-INPUT_ONLY = (
-    "data_root",
-    "data_format",
-    "loader",
-    "data_nthreads",
-    "num_examples",
-    "val_resize",
-)
-STEP_ONLY = (
-    "dtype", "network", "num_layers", "resnet_version", "step", "comm", "launcher", "threads",
-    "loss_scale", "compile", "engine",
-)  # fmt: skip
 MEASURED: dict[str, Any] = {  # a run without outputs that goes on until it is stopped
-    "model_prefix": None, "load_epoch": None, "resume": False, "keep": None, "report": None,
-    "logger": (), "max_restarts": 0, "checkpoint_steps": None,
-    "test_io": False, "no_metrics": True, "profile": "auto",
-    "num_epochs": 100_000, "benchmark_iters": None,
+    **{name: FLAGS[name].default for name in scoped("output")},
+    "no_metrics": True, "profile": "auto", "num_epochs": 100_000,
 }  # fmt: skip
 SINGLE: dict[str, Any] = {  # one worker of many, by itself
-    "n": 1, "comm": "local", "launcher": None, "hosts": None, "comm_timeout": None,
+    **dict.fromkeys(scoped("group")), "n": 1, "comm": "local"
 }  # fmt: skip
 
 
@@ -70,12 +56,12 @@ class Bench:
         if done.loader == "synthetic":
             return FREE
         asked = replace(done, step=1e9)
-        return self.rate(f"the loader alone ({done.loader})", asked, ignored=STEP_ONLY)
+        return self.rate(f"the loader alone ({done.loader})", asked, ignored=scoped("step"))
 
     def step(self, done: TrainConfig) -> float:
         """Return the rate of the step alone, with its exchange of gradients."""
         asked = replace(done, loader="synthetic", num_examples=None)
-        return self.rate(f"the step alone ({done.dtype})", asked, ignored=INPUT_ONLY)
+        return self.rate(f"the step alone ({done.dtype})", asked, ignored=scoped("input"))
 
     def without_exchange(self, done: TrainConfig, compute: float) -> float:
         """Return the rate of single workers that run at the same time and exchange nothing.

@@ -41,7 +41,7 @@ def content(found: Diagnosis) -> dict[str, Any]:
     Rates are in images per second, times in seconds, sizes in bytes.
     """
     return {
-        "experiment": found.resolved.experiment.to_dict(),
+        "experiment": found.resolved.config.to_dict(),
         "caps": list(found.resolved.caps),
         "machine": machine().to_dict(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -54,7 +54,7 @@ def content(found: Diagnosis) -> dict[str, Any]:
         "flops": speed(found),
         "bound": asdict(found.bound) | {"gain": finite(found.bound.gain)},
         "changes": [asdict(change) for change in found.changes],
-        "lesson": model.lesson(found.bound.part, found.resolved.experiment.backend),
+        "lesson": model.lesson(found.bound.part, found.resolved.config.backend),
         "verdict": found.verdict,
     }
 
@@ -66,7 +66,7 @@ def finite(value: float) -> float | None:
 
 def exchange(found: Diagnosis) -> dict[str, float] | None:
     """Return the size of the gradients, and the seconds that a step loses to exchanging them."""
-    done, rates = found.resolved.experiment, found.rates
+    done, rates = found.resolved.config, found.rates
     if done.n == 1 or done.step is not None or done.only_inference:
         return None
     lost = done.global_batch * (1 / rates.compute - 1 / rates.without_exchange)
@@ -76,7 +76,7 @@ def exchange(found: Diagnosis) -> dict[str, float] | None:
 
 def speed(found: Diagnosis) -> dict[str, Any] | None:
     """Return the model's FLOP per second, and its share of the device's peak."""
-    done = found.resolved.experiment
+    done = found.resolved.config
     if done.step is not None:
         return None
     net, size = done.to_network(), done.image_shape
@@ -138,7 +138,7 @@ def bars(found: Diagnosis) -> Figure:
     """Return stacked bars in milliseconds per image; predicted changes are below, dashed."""
     from matplotlib.figure import Figure
 
-    stacked, done = bar_parts(found), found.resolved.experiment
+    stacked, done = bar_parts(found), found.resolved.config
     names = [name for name, _ in stacked] + [f"with {c.flags}" for c in found.changes]
     with plot.style():
         figure = Figure(figsize=(9, 1.6 + 0.5 * len(names)))

@@ -228,7 +228,7 @@ class Dali:
     def _training(self, epoch: int) -> tuple[Any, ...]:
         """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
         encoded, label = self._read(epoch)
-        augmentation = self.config.to_recipe().augmentation
+        augmentation = self.config.augmentation
         crop = {
             "random_area": list(augmentation.area),
             "random_aspect_ratio": list(augmentation.aspect),

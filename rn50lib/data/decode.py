@@ -211,7 +211,7 @@ class ImageDecoder:
         self.oversample = 1 if train else OVERSAMPLE
         self.size, self.resize = config.image_shape, config.val_resize
         self.seed = config.seed
-        self.augmentation = config.to_recipe().augmentation
+        self.augmentation = config.augmentation
 
     def decode(self, epoch: int, index: int) -> np.ndarray:
         """Return image `index` in `epoch`, uint8 (size, size, 3).

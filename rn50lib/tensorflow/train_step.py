@@ -37,7 +37,7 @@ class TensorflowStep:
         self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
-        start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
+        start = config.initial_arrays(net)
         load_arrays(self.named, comm.broadcast(start))
         self.trained = list(net.parameters())
         self.update = Optimizer(config, self.named, self.trained)

@@ -36,7 +36,7 @@ class TorchStep:
         torch.set_num_threads(config.threads)
         self.config, self.net = config, net
         self.model = ResNet(net)
-        start = net.initial_arrays(config.seed, config.to_recipe().zero_gamma)
+        start = config.initial_arrays(net)
         load_arrays(self.model, comm.broadcast(start))
         self.model.to(self.device)
         if not hasattr(comm, "hvd"):

@@ -1,4 +1,4 @@
-"""LARS, label smoothing, zero gamma and selective weight decay, in both backends."""
+"""Label smoothing, zero gamma and selective weight decay, in both backends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 from rn50lib.data import Batch
 from rn50lib.resnet import tiny
-from tests.backends.test_exchange import distance
-from tests.backends.test_precision import LARGE, build, equal, trained
+from tests.backends.test_precision import build
 from tests.backends.test_torch import batch, busy_arrays
 
 BACKENDS = [
@@ -19,7 +18,7 @@ BACKENDS = [
     pytest.param("tensorflow", marks=[pytest.mark.slow, pytest.mark.needs("torch", "tensorflow")]),
 ]
 EVERYTHING: dict[str, Any] = {
-    "recipe": "mlperf_lars_8k", "zero_gamma": True, "wd": 0.02, "loss_scale": "1024"
+    "recipe": "nvidia_cosine", "zero_gamma": True, "wd": 0.02, "loss_scale": "1024"
 }  # fmt: skip
 NET = tiny(6)
 
@@ -45,92 +44,6 @@ def true_gradients(seed: int) -> dict[str, np.ndarray]:
     step = build("torch", wd=0.0, label_smoothing=0.1)
     step.train_step(batch(8, seed=seed), 0.0)
     return {name: step.state()[f"velocity/{name}"] for name in NET.parameters()}
-
-
-# --- LARS -----------------------------------------------------------------------------------------
-
-
-def lars(
-    weight: np.ndarray, gradient: np.ndarray, velocity: np.ndarray,
-    lr: float, momentum: float, weight_decay: float,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return weight and velocity after a step: You et al. 2017, algorithm 1; vectors take `lr`."""
-    rate = lr
-    if weight.ndim > 1:
-        length, slope = np.linalg.norm(weight), np.linalg.norm(gradient)
-        rate *= 0.001 * length / (slope + weight_decay * length)
-    velocity = momentum * velocity + rate * (gradient + weight_decay * weight)
-    return weight - velocity, velocity
-
-
-def test_one_step_of_lars_by_hand() -> None:
-    weight, gradient = np.array([[3.0, 4.0]]), np.array([[0.6, 0.8]])  # lengths 5 and 1
-    velocity = np.array([[0.1, -0.2]])
-    made, moved = lars(weight, gradient, velocity, lr=10, momentum=0.9, weight_decay=0.2)
-    # trust 0.001 x 5 / (1 + 0.2 x 5) = 0.0025, so a rate of 0.025; gradient + decay [1.2, 1.6]
-    np.testing.assert_allclose(moved, [[0.09 + 0.03, -0.18 + 0.04]])
-    np.testing.assert_allclose(made, [[2.88, 4.14]])
-
-
-@pytest.mark.parametrize(("backend", "allowed"), [
-    pytest.param("torch", 1e-5, marks=BACKENDS[0].marks),
-    pytest.param("tensorflow", 2e-3, marks=BACKENDS[1].marks),
-])  # fmt: skip
-def test_lars_step_follows_the_formula(backend: str, allowed: float) -> None:
-    """Compare layer by layer, with a given velocity; gamma, beta and bias take plain steps."""
-    arrays, dice = busy_arrays(NET), np.random.default_rng(5)
-    velocity = {
-        name: (0.01 * dice.standard_normal(shape)).astype(np.float32)
-        for name, shape in NET.parameters().items()
-    }
-    step = built(backend)
-    start(step, arrays, velocity)
-    step.train_step(batch(8, seed=3), 2.0)
-    made = step.state()
-    for name, gradient in true_gradients(3).items():
-        layer = name.endswith(".weight")
-        weight, moved = lars(
-            arrays[name].astype(np.float64), gradient.astype(np.float64), velocity[name],
-            lr=2.0, momentum=0.9, weight_decay=0.02 if layer else 0.0,
-        )  # fmt: skip
-        for found, wanted in ((made[name], weight), (made[f"velocity/{name}"], moved)):
-            error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
-            assert error < allowed, (name, error)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nonfinite_gradient_changes_nothing(backend: str) -> None:
-    """Neither the weights nor the velocity change."""
-    step = built(backend)
-    start(step, busy_arrays(NET), still(busy_arrays(NET)))
-    step.train_step(batch(8, seed=1), 1.0)
-    before, skipped = trained(step), step.loss_scale_state()["skipped"]
-    images = batch(8, seed=2)
-    step.load(step.state() | {"fc.bias": np.full_like(before["fc.bias"], np.inf)})
-    step.train_step(images, 1.0)
-    after = trained(step)
-    assert step.loss_scale_state()["skipped"] == skipped + 1
-    assert equal({n: a for n, a in before.items() if n != "fc.bias"}, after)
-    step.load(step.state() | {"fc.bias": before["fc.bias"]})
-    step.train_step(images, 1.0)
-    assert not equal(before, trained(step))
-    assert all(np.isfinite(array).all() for array in trained(step).values())
-
-
-@pytest.mark.parametrize("backend", LARGE)
-def test_lars_uses_norms_of_accumulated_gradients(backend: str) -> None:
-    """The same images twice, with different labels, give batch norm the same statistics."""
-    given = batch(4, seed=1)
-    other = Batch(given.images, (given.labels + 1) % 6, 4)
-    labels = np.concatenate([given.labels, other.labels])
-    both = Batch(np.tile(given.images, (2, 1, 1, 1)), labels, 8)
-    whole = build(backend, **EVERYTHING)
-    parts = build(backend, **EVERYTHING | {"batch_size": 4, "macrobatch_size": 8})
-    for _ in range(2):
-        whole.train_step(both, 1.0)
-        parts.train_step(given, 1.0)
-        parts.train_step(other, 1.0)
-    assert distance(trained(whole), trained(parts)) < 1e-3
 
 
 # --- label smoothing ------------------------------------------------------------------------------

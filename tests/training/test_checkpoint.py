@@ -26,7 +26,7 @@ def made(epoch: int = 1, net: Network | None = None) -> Checkpoint:
         epoch=epoch,
         arrays=(net or tiny(5)).initial_arrays(seed=epoch),
         fingerprint=IDENTITY,
-        experiment={"num_epochs": 3, "lr": 0.1},
+        config={"num_epochs": 3, "lr": 0.1},
         metrics={"train.loss": [1.5, None][:epoch], "val.top1": [20.0] * epoch},
     )
 
@@ -39,8 +39,8 @@ def small(epoch: int = 1) -> Checkpoint:
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
     return (
-        (a.epoch, a.fingerprint, a.experiment, a.metrics)
-        == (b.epoch, b.fingerprint, b.experiment, b.metrics)
+        (a.epoch, a.fingerprint, a.config, a.metrics)
+        == (b.epoch, b.fingerprint, b.config, b.metrics)
         and a.arrays.keys() == b.arrays.keys()
         and all(np.array_equal(a.arrays[n], b.arrays[n]) for n in a.arrays)
     )  # fmt: skip

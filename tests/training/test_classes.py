@@ -267,7 +267,7 @@ def test_a_checkpoint_is_not_used_with_other_classes(
     for file in fruit.glob("m-*"):
         shutil.copy(file, tmp_path)
     found = checkpoint.load("m", 1)
-    checkpoint.save("m", replace(found, experiment={**found.experiment, "data_root": str(root)}))
+    checkpoint.save("m", replace(found, config={**found.config, "data_root": str(root)}))
     resume = ("--data-root", root, *TINY, "-e", "2", "--model-prefix", "m")
     uses = {
         "resume": ("run", *resume, "--resume"),
