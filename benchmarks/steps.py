@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rn50.parser import ENGINES
+from rn50lib.config import ENGINES
 
 PEERS = {
     "train": ["eager", "compile", "kernels"],
@@ -42,8 +42,7 @@ started: dict = {}  # in a contestant's process: its work
 def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     """Return the work of `rn50 run` and `rn50 predict`."""
     from rn50.autoconfig import resolve
-    from rn50.parser import predictor_of
-    from rn50lib import checkpoint, hooks
+    from rn50lib import checkpoint
     from rn50lib import distributed as comm
     from rn50lib.data import Batch
     from rn50lib.hardware import machine
@@ -55,7 +54,6 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
         only_inference=args.job == "predict",
     )  # fmt: skip
     config = resolve(asked, machine(), 1000).config
-    hooks.install(predictor_of(args.engine))
     net = config.to_network()
     step = build_step(config, net, comm.connect())
     arrays = checkpoint.load(args.weights, 0).arrays

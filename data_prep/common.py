@@ -33,9 +33,11 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
 
 def _refuse_denied(main: Callable[[], int | None]) -> int:
-    """Run ``main``; raise UserError if the system denies access to a file."""
+    """Run ``main``; raise UserError if the system denies access to a file, or memory."""
     try:
         return main() or 0
+    except MemoryError as error:
+        raise UserError("out of memory: end other programs, or use fewer processes") from error
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise

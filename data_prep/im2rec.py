@@ -38,7 +38,7 @@ from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import checksum_path, unpack_header
 from rn50lib.data.scan import IMAGE_EXTENSIONS, LeftOut
-from rn50lib.errors import Parser, UserError
+from rn50lib.errors import Parser, UserError, as_command, whole
 from rn50lib.files import lock_open, write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.hooks import function_in
@@ -194,7 +194,7 @@ def pack_all(prefix: str, root: str, **settings: Any) -> None:
     if not lists:
         raise UserError(
             f"{prefix}.lst: there is no such list; make it first with "
-            f"`python -m data_prep.im2rec --list --recursive {prefix} {root}`"
+            + as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
         )
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
@@ -242,7 +242,7 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
     if marker.exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
+    with open(folder / ".lock", "wb") as lock:
         lock_open(lock.fileno(), folder)
         if marker.exists():
             return folder
@@ -278,7 +278,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the walk")
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")
-    add("--num-thread", type=int, default=1, metavar="N", help="threads (default 1)")
+    add("--num-thread", type=whole(), default=1, metavar="N", help="threads (default 1)")
     add("--pack-label", action="store_true", help="pack all labels of a list with several")
     add("--skip-bad", action="store_true", help="leave bad images out and name them")
     add(
@@ -288,16 +288,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
     add("--center-crop", action="store_true", help="cut out the square in the middle")
-    add("--quality", type=int, default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
+    add("--quality", type=whole(1, 100), default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
     arguments = parser.parse_args(argv)
     if arguments.root is None and not (arguments.index or arguments.checksums):
         parser.error("ROOT, the folder that holds the images, is missing")
-    if arguments.num_thread < 1:
-        parser.error(f"--num-thread {arguments.num_thread}: give at least one thread")
-    if not 1 <= arguments.quality <= 100:
-        parser.error(f"--quality {arguments.quality}: use 1 to 100")
-    if arguments.resize < 0:
-        parser.error(f"--resize {arguments.resize}: pass the shorter side's length in pixels")
     return arguments
 
 

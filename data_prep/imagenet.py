@@ -22,7 +22,7 @@ from data_prep.devkit import DEVKIT
 from data_prep.layouts import Plan, make_plan
 from data_prep.lists import write_classes
 from data_prep.output import OutputFolder
-from rn50lib.errors import Parser, UserError
+from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
 
 KNOWN = {"train": 1_281_167, "val": 50_000}
@@ -116,12 +116,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("source", type=Path, metavar="SOURCE", help="folder with the archives or tree")
     add("out", type=Path, metavar="OUT", help="new folder for train/, val/ and classes.txt")
     add("--devkit", type=Path, metavar="PATH", help=f"{DEVKIT}.tar.gz, or its folder")
-    add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
+    add("--jobs", type=whole(), metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress and no summary")
-    arguments = parser.parse_args(argv)
-    if arguments.jobs is not None and arguments.jobs < 1:
-        parser.error(f"--jobs {arguments.jobs}: give at least one process")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

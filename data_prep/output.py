@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rn50lib.data.recordio import MAGIC_BYTES
 from rn50lib.errors import UserError
-from rn50lib.files import FULL, check_file, lock_open, replacing, sync
+from rn50lib.files import FULL, check_file, check_output, lock_open, replacing, sync
 
 STAMP = ".made-from"
 COMPLETE = ".complete"
@@ -21,11 +22,32 @@ BUFFER_BYTES = 64 << 10
 """Bytes per write. On ext4, 400 MB took 0.1 s so, and 0.4 to 1.0 s in larger writes."""
 
 
+def _is_table(path: Path) -> bool:
+    """Return True if a file's first line begins with a number, as those of our tables do."""
+    with open(path, "rb") as file:
+        return file.readline(80).split(b"\t")[0].isdigit()
+
+
+def _is_record_file(path: Path) -> bool:
+    """Return True if a file begins like a record, or has an index as one of your framing does."""
+    with open(path, "rb") as file:
+        return file.read(4) == MAGIC_BYTES or path.with_suffix(".idx").exists()
+
+
+KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
+    ".rec": ("a record file", _is_record_file),
+    ".idx": ("an index", _is_table),
+    ".crc": ("a list of checksums", _is_table),
+    ".lst": ("a list of images", _is_table),
+}
+
+
 @contextlib.contextmanager
 def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
     """Open new files that replace ``paths`` if the block succeeds; see ``rn50lib.files.replacing``.
 
-    Raises UserError if the folder is missing or cannot be written to, or if the disk is full.
+    Raises UserError if the folder is missing or cannot be written to, if a file there is of a
+    different kind than its name says, or if the disk is full.
     """
     targets = [Path(path) for path in paths]
     folder, first = targets[0].parent, targets[0].name
@@ -38,6 +60,8 @@ def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
             drafts = []
             for target in targets:
                 check_file(target)
+                if kind := KINDS.get(target.suffix):
+                    check_output(target, "the output", *kind)
                 _remove_drafts(target)
                 drafts.append(stack.enter_context(replacing(target)))
             # Opened last, so that all are closed before the first is put in place.

@@ -29,7 +29,7 @@ from data_prep.common import Progress, check_room, run_program
 from data_prep.output import COMPLETE, OutputFolder, finish_swap
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
-from rn50lib.errors import Parser, UserError
+from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
 
 TRAIN, VAL, SEED = 2400, 1200, 0
@@ -77,7 +77,6 @@ def ensure(
     files, cannot be written, or has too little room.
     """
     out = Path(os.path.realpath(root))
-    _check(train, val, seed, jobs)
     try:
         if overwrite or not _is_there(out, train, val, seed):
             wanted = Parameters().changed(train, val, seed)
@@ -86,17 +85,6 @@ def ensure(
         where = f"{error.filename}: " if error.filename else ""
         raise UserError(f"{out}: cannot be written ({where}{error.strerror})") from error
     return Path(root)
-
-
-def _check(train: int | None, val: int | None, seed: int | None, jobs: int | None) -> None:
-    for flag, value, least, why in (
-        ("--train", train, len(IDS), "one image of each class"),
-        ("--val", val, len(IDS), "one image of each class"),
-        ("--seed", seed, 0, "seeds are not negative"),
-        ("--jobs", jobs, 1, "the number of processes that draw"),
-    ):
-        if value is not None and value < least:
-            raise UserError(f"{flag} {value}: at least {least} is needed ({why})")
 
 
 def read_complete(out: Path) -> Parameters | None:
@@ -204,16 +192,15 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("out", metavar="OUT", help="the folder of the data set")
-    add("--train", type=int, metavar="N", help=f"training images ({TRAIN})")
-    add("--val", type=int, metavar="N", help=f"validation images ({VAL})")
+    least = whole(len(IDS))  # an image of each class
+    add("--train", type=least, metavar="N", help=f"training images ({TRAIN})")
+    add("--val", type=least, metavar="N", help=f"validation images ({VAL})")
     add("--seed", type=int, metavar="S", help=f"seed of the drawing ({SEED})")
-    add("--jobs", type=int, metavar="J", help="drawing processes (all usable cores)")
+    add("--jobs", type=whole(), metavar="J", help="drawing processes (all usable cores)")
     add("--overwrite", action="store_true", help="replace a set of other numbers, and its records")
     add("--records", action="store_true", help="also pack record files, in OUT/records")
     add("--tfrecord", action="store_true", help="also write TFRecord shards, in OUT/tfrecord")
-    flags = parser.parse_args(argv)
-    _check(flags.train, flags.val, flags.seed, flags.jobs)
-    return flags
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:

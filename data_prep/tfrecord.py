@@ -28,8 +28,8 @@ from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
 from rn50lib.data.source import Source, describe_lookalikes, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
-from rn50lib.errors import Parser, UserError
-from rn50lib.files import write_file
+from rn50lib.errors import Parser, UserError, whole
+from rn50lib.files import NAMES, write_file
 from rn50lib.hardware import usable_cores
 
 SHARD_BYTES = 128e6  # about the size of a shard if no number is given; readers interleave 4
@@ -197,7 +197,7 @@ def fingerprint(source: Source, sizes: list[int]) -> str:
     digest = hashlib.sha256(source.labels.tobytes())
     digest.update(f"{sizes} {source.classes.names}".encode("utf-8", "surrogateescape"))
     status = os.stat(source.path)
-    digest.update(f"{source.format} {source.path} {status.st_mtime_ns}".encode())
+    digest.update(f"{source.format} {source.path} {status.st_mtime_ns}".encode(errors=NAMES))
     return digest.hexdigest()
 
 
@@ -231,24 +231,18 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("root", metavar="ROOT", help="data root: train/ and val/, or train.rec and val.rec")
     add("out", metavar="OUT", nargs="?", help="folder for the shards (ROOT/tfrecord)")
-    add("--train-shards", type=int, metavar="N", help="(one per 128 MB, at least 4)")
-    add("--val-shards", type=int, metavar="N", help="(the same)")
+    add("--train-shards", type=whole(1, 99999), metavar="N", help="(one per 128 MB, at least 4)")
+    add("--val-shards", type=whole(1, 99999), metavar="N", help="(the same)")
     add("--schema", choices=("imagenet", "slides"), default="imagenet", help="the features")
     add("--size", type=int, default=0, metavar="PX", help="slides: crop and resize to PX x PX")
     add("--seed", type=int, default=0, metavar="S", help="seed of the shuffling (0)")
-    add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
+    add("--jobs", type=whole(), metavar="J", help="processes (all usable cores)")
     add("--data-format", choices=("auto", "files", "recordio"), default="auto", help="what to read")
     add("--index", action="store_true", help="ROOT holds shards: write their indexes, and stop")
     add("--quiet", action="store_true", help="no progress and no summary")
     arguments = parser.parse_args(argv)
-    for flag in ("train_shards", "val_shards", "jobs"):
-        value = getattr(arguments, flag)
-        if value is not None and not 1 <= value <= 99999:
-            parser.error(f"--{flag.replace('_', '-')} {value}: give a number from 1 to 99999")
-    if arguments.size < 0 or (arguments.size and arguments.schema != "slides"):
+    if arguments.size and arguments.schema != "slides":
         parser.error(f"--size {arguments.size}: pixels, for --schema slides only")
-    if arguments.seed < 0:
-        parser.error(f"--seed {arguments.seed}: seeds are not negative")
     return arguments
 
 

@@ -18,7 +18,7 @@ from rn50lib.data.recordio import Reader
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import CRC, index_path, mask
 from rn50lib.errors import UserError
-from rn50lib.files import FULL, replacing, write_file
+from rn50lib.files import FULL, NAMES, replacing, write_file
 
 Value = bytes | str | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 
@@ -44,7 +44,7 @@ def _feature(value: Value) -> list[bytes]:
     """Return the pieces of one Feature."""
     values = [value] if isinstance(value, (bytes, str, int, float)) else list(value)
     if all(isinstance(v, (bytes, str)) for v in values):
-        parts = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in values]
+        parts = [v.encode(errors=NAMES) if isinstance(v, str) else v for v in values]
         return _field(_BYTES, sum((_field(_FIELD_1, [part]) for part in parts), []))  # type: ignore
     if all(isinstance(v, int) for v in values):
         packed = b"".join(_varint(v & 0xFFFFFFFFFFFFFFFF) for v in values)  # type: ignore

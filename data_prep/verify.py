@@ -32,7 +32,7 @@ from rn50lib.data.classes import Classes
 from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents
 from rn50lib.data.source import describe_lookalikes
 from rn50lib.data.tfrecord import STANDARD_NAME, describe_shards
-from rn50lib.errors import Parser, UserError
+from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
 
 FORMS = {
@@ -245,12 +245,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("paths", nargs="+", type=Path, metavar="DIR|FILE", help="data root, .rec file or shard")
     add("--json", action="store_true", help="print the report as JSON")
     add("--all", action="store_true", help="show every problem, not ten of a kind")
-    add("--jobs", type=int, metavar="J", help="processes (all usable cores)")
+    add("--jobs", type=whole(), metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress")
-    arguments = parser.parse_args(argv)
-    if arguments.jobs is not None and arguments.jobs < 1:
-        parser.error(f"--jobs {arguments.jobs}: give at least one process")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -258,7 +255,7 @@ def main(argv: list[str] | None = None) -> int:
     flags = parse(argv)
     report = verify(flags.paths, flags.jobs, flags.quiet)
     if flags.json:
-        json.dump(report.as_json(), sys.stdout, indent=4, ensure_ascii=False)
+        json.dump(report.as_json(), sys.stdout, indent=4)
         print()
     else:
         print_report(report, flags.all)

@@ -7,6 +7,7 @@ in the rest for this machine, and checks the result once.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,12 +31,15 @@ from rn50lib.config import (
 )
 from rn50lib.data.classes import Classes
 from rn50lib.distributed.launch_env import LaunchEnv
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, as_command
 from rn50lib.files import read_json
 from rn50lib.hardware import Machine, machine
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 STDERR = 2
+# Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
+# writing the ONNX file and timing the engines takes tens of seconds.
+ENGINE_PAYS = 1e13
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 
 
@@ -44,10 +48,12 @@ def prepare(
     make_data: bool = True,
     here: Machine | None = None,
     group: LaunchEnv | None = None,
+    fit: bool = True,
 ) -> Resolved:
     """Return the complete configuration of a run on this machine, or on the machine `here`.
 
-    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker.
+    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker;
+    without `fit` the batch is not compared with the data set.
     Raises UserError for values that are impossible or contradict each other.
     """
     real, here = here is None, here or machine()
@@ -56,7 +62,7 @@ def prepare(
     classes = given.get("num_classes", stored.get("num_classes"))
     reason = "given" if "num_classes" in given else "the checkpoint's"
     # Errors come before the drawing; the classes change nothing else.
-    found = resolve({**given, **stored}, here, classes or 1000, group)
+    found, counted = resolve({**given, **stored}, here, classes or 1000, group), None
     if real:
         checks.check_framework(found.config, here)
     if found.config.loader == "synthetic":
@@ -82,8 +88,53 @@ def prepare(
     absolute = os.path.abspath(found.config.data_root)
     config = replace(found.config, num_classes=classes, data_root=absolute)
     checks.check_classes(config)
+    if fit and counted is not None:
+        config = fit_batch(config, {**given, **stored})
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
+    if config.batch_size != found.config.batch_size:
+        reasons["batch_size"] = "as many as the training images fill"
+    if config.only_inference and "engine" not in given and root.exists():
+        engine, reasons["engine"] = best_engine(config, images_of(config))
+        config = replace(config, engine=engine)
     return replace(found, config=config, reasons=reasons)
+
+
+def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
+    """Return the configuration with an automatic batch that the training images fill.
+
+    Raises UserError if they do not fill one that was passed.
+    """
+    from rn50lib.data.source import count_images
+
+    needed, n = config.effective_batch_size, config.n
+    if config.only_inference:
+        return config
+    there = count_images(config.data_root, "train", config.data_format, needed)
+    images = min(there, config.num_examples or there)
+    if images >= needed:
+        return config
+    gives = f"--data-root {config.data_root} has {there} training images"
+    if images < there:
+        gives = f"--num-examples leaves {images} training images"
+    least = checks.smallest_batch(config)
+    if images < least:
+        raise UserError(f"{gives}, and a step needs {least}: add images")
+    if images < n * least:
+        raise UserError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
+    if config.macrobatch_size is not None:
+        size = images // n if "batch_size" not in given else images // n // config.batch_size
+        size *= 1 if "batch_size" not in given else config.batch_size
+        raise UserError(
+            f"--macrobatch-size {config.macrobatch_size}: an update takes {needed} images, and"
+            f" {gives}: use"
+            + (f" --macrobatch-size {size}" if size else f" -b {images // n} without it")
+        )
+    if "batch_size" in given:
+        raise UserError(
+            f"--batch-size {config.batch_size}: one step takes {needed} images, and {gives}: use"
+            f" -b {images // n}"
+        )
+    return replace(config, batch_size=images // n)
 
 
 def too_few(classes: int, counted: int, root: Path, given: Given) -> str:
@@ -144,8 +195,8 @@ def make_roadsigns(root: Path, data_format: str) -> None:
         raise KeyboardInterrupt
     if program.returncode:
         raise UserError(
-            f"the road signs are not complete in {root}: try `python {' '.join(arguments)}`, or set"
-            " RN50_DATA to a folder that you may write to"
+            f"the road signs are not complete in {root}: try {as_command('python', *arguments)}, or"
+            " set RN50_DATA to a folder that you may write to"
         )
 
 
@@ -206,7 +257,7 @@ def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any
     for name, value in found.items():
         if given.get(name, value) != value:
             raise UserError(
-                f"{' '.join(flags_of({name: given[name]}))}: the checkpoint {prefix} is a"
+                f"{shlex.join(flags_of({name: given[name]}))}: the checkpoint {prefix} is a"
                 f" {net.name} {net.version} with {net.num_classes} classes; leave the flag out"
             )
     return found
@@ -221,8 +272,9 @@ class Choices:
     def __init__(self, given: Given) -> None:
         passed = {name: value for name, value in given.items() if value is not None}
         self.values = validated(passed)
-        if self.values.get("profile") == "auto":
-            del self.values["profile"]
+        for name in ("profile", "data_format"):
+            if self.values.get(name) == "auto":
+                del self.values[name]
         self.reasons = dict.fromkeys(self.values, "given")
 
     def add(self, name: str, value: Any, reason: str) -> Any:
@@ -253,6 +305,7 @@ def resolve(
     if values["network"] != "tiny":
         add("num_layers", 50, "the default")
     backend = values["backend"]
+    add("data_format", *best_format(backend, values["data_root"]))
     add("loader", *best_loader(values, machine, name))
     dtype = add("dtype", *best_dtype(machine, name))
     if dtype == "float16":
@@ -273,11 +326,14 @@ def resolve(
     if n > 1 and group is None:
         comm = values["comm"]
         add("launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}")
+    batch, reason = 32, "the recipe's" if small else "no GPU: a small batch"
     if gpus and not small:
+        batch = base.batch_size
         reason = "the reference's, for 16 GB in FP16" if name == "reference" else f"of {name}"
-        add("batch_size", base.batch_size, reason)
-    else:
-        add("batch_size", 32, "the recipe's" if small else "no GPU: a small batch")
+    if macro := values.get("macrobatch_size"):
+        batch = max(size for size in range(1, batch + 1) if macro % size == 0)
+        reason = f"a divisor of --macrobatch-size {macro}"
+    add("batch_size", batch, reason)
     add("num_classes", num_classes, "the data set's")
     add_recipe(choices, base)
     add("val_resize", recipes.val_resize(values["image_shape"]), "size x 256 / 224")
@@ -319,15 +375,50 @@ def add_threads(choices: Choices, machine: Machine, n: int, group: LaunchEnv | N
     choices.add("data_nthreads", cores, reason)
 
 
+def best_format(backend: str, data_root: str) -> tuple[str, str]:
+    """Return which form of the data set is read, and why. Raises UserError if there is none."""
+    if backend != "tensorflow":
+        return "auto", "records where there are some, else files"
+    from rn50lib.data.source import format_for_tensorflow
+
+    return format_for_tensorflow(data_root), "TensorFlow reads files, else TFRecord shards"
+
+
 def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]:
     """Return the default loader, and why."""
     if not machine.gpus or recipe == "roadsigns":
         return "native", "the default"
     if not checks.has_dali():
         return "native", "DALI is not installed here"
+    if values["backend"] == "tensorflow":
+        return "native", "tf.data, TensorFlow's own"
     if any(checks.replaces(values.get("override", ()), part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
+
+
+def images_of(config: TrainConfig) -> int:
+    """Return how many images a run validates; 0 for one that measures the speed only."""
+    if config.loader == "synthetic" or config.no_metrics or config.test_io:
+        return 0
+    from rn50lib.data.source import open_source
+
+    images = len(open_source(config.data_root, "val", config.data_format))
+    most = (config.benchmark_iters or images) * config.global_batch
+    return min(images, most) * config.num_epochs
+
+
+def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
+    """Return what computes the answers for so many images on a processor, and why."""
+    able = config.backend == "torch" and not config.compile and not machine().gpus
+    if not able or checks.replaces(config.override, "predictor"):
+        return "torch", "the default"
+    flops = images * config.to_network().train_flops(config.image_shape) / 3
+    if flops < ENGINE_PAYS * config.n * config.threads:
+        return "torch", "an engine's start would take longer than it saves"
+    if not (checks.has("onnxscript") and (checks.has("openvino") or checks.has("onnxruntime"))):
+        return "torch", "no engine is installed: pip install onnx onnxscript openvino"
+    return "auto", "the work takes much longer than an engine's start"
 
 
 def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:

@@ -45,6 +45,7 @@ def check_values(c: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
     prefix, paced = c.model_prefix, c.step is not None
     folder = prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", ".."))
+    engine, predicts = c.engine != "torch", replaces(c.override, "predictor")
     scales = c.loss_scale is not None and optim.parse_loss_scale(c.loss_scale)[1] is not None
     refuse(
         (c.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
@@ -69,8 +70,24 @@ def check_values(c: TrainConfig) -> None:
         (replaces(c.override, "loss_scale_update") and not scales and not c.only_inference,
          "--override loss_scale_update: this run has no dynamic loss scale: pass --set"
          " loss_scale=dynamic"),
-        (replaces(c.override, "predictor") and (c.backend != "torch" or c.compile),
-         "--engine and --override predictor need --backend torch without --compile"),
+        *((used and (c.backend != "torch" or c.compile),
+           f"{flag} needs --backend torch without --compile: leave one of them out")
+          for used, flag in ((predicts, "--override predictor"), (engine, f"--engine {c.engine}"))),
+        (engine and not c.only_inference,
+         f"--engine {c.engine} does not train: pass --only-inference too"),
+        (engine and predicts,
+         f"--engine {c.engine} and --override predictor contradict each other: leave one out"),
+        *((c.backend == "tensorflow" and used, f"{flag}, or use --backend torch")
+          for used, flag in (
+              (c.loader == "dali",
+               "--loader dali feeds PyTorch: for TensorFlow use --loader native"),
+              (c.data_format == "recordio",
+               "--data-format recordio: TensorFlow reads class folders and TFRecord shards: leave"
+               f" the flag out, make shards by `python -m data_prep.tfrecord {c.data_root}`"),
+              (c.compile, "--compile is torch.compile: leave it out"),
+              (c.grad_accum_steps > 1,
+               "--macrobatch-size: gradients are accumulated in PyTorch only: leave it out"),
+          )),
         *((paced and getattr(c, name),
            f"{flag_name(name)}: --set step has nothing to save: leave one of them out")
           for name in ("max_restarts", "checkpoint_steps")),
@@ -82,10 +99,6 @@ def check_sizes(c: TrainConfig) -> None:
     """Raise UserError for batches or images that cannot be trained on."""
     macro, batch, pixels = c.macrobatch_size or c.batch_size, c.batch_size, c.image_shape
     near = sorted({macro // batch * batch, -(-macro // batch) * batch} - {0})
-    one_value = False
-    if batch == 1 and trains(c):
-        layers = c.to_network().layers(pixels)
-        one_value = min(layer.size for layer in layers if layer.kind == "batchnorm") == 1
     refuse(
         (macro % batch,
          f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use"
@@ -93,10 +106,18 @@ def check_sizes(c: TrainConfig) -> None:
         (c.val_resize < pixels,
          f"--set val_resize={c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
          " more, or a smaller --image-shape"),
-        (one_value,
+        (batch < smallest_batch(c),
          f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm cannot"
          " train on a single value per channel: use -b 2 or more, or larger images"),
     )  # fmt: skip
+
+
+def smallest_batch(c: TrainConfig) -> int:
+    """Return the smallest batch per worker: 2 if batch norm would have one value per channel."""
+    if not trains(c):
+        return 1
+    layers = c.to_network().layers(c.image_shape)
+    return 1 + (min(layer.size for layer in layers if layer.kind == "batchnorm") == 1)
 
 
 def trains(c: TrainConfig) -> bool:

@@ -46,8 +46,10 @@ def read(path: str, name: str | None = None) -> Side:
     """Read a report or a benchmark. Raise UserError for anything else."""
     try:
         content = read_json(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from None
     try:
         return side_of(content, name or Path(path).stem)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

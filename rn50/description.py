@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 from rn50 import checks, launch
-from rn50.autoconfig import Given, prepare
+from rn50.autoconfig import Given, data_home, prepare, stored_values
+from rn50.common import as_yaml
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine, machine
+from rn50lib.run_setup import open_sources
+
+ELSEWHERE = "not on this machine: "
 
 
 def describe(resolved: Resolved) -> str:
@@ -20,6 +25,7 @@ def describe(resolved: Resolved) -> str:
     c, lines = resolved.config, list(resolved.caps)
     hidden = {"data_root", "data_nthreads"} if c.loader == "synthetic" else set()
     hidden |= {"comm"} if c.comm == "local" else set()
+    hidden |= {"engine"} if c.engine == "torch" else set()
     tricks = scoped("trick")
     hidden |= {name for name in tricks if getattr(c, name) == getattr(recipes.REFERENCE, name)}
     for name in (*scoped("shown"), *tricks):
@@ -95,19 +101,26 @@ def schedule_remark(c: TrainConfig) -> str | None:
 # --- --dry-run and --print config, also for hardware that is not here -----------------------------
 
 
-def plan(given: Given) -> list[str]:
-    """Return the command of a run, its arithmetic and caps, and why it cannot run here."""
-    resolved, remarks = prepared(given)
-    return [*command_lines(resolved), *remarks]
+def is_elsewhere(remark: str) -> bool:
+    """Return True for the remark that a run needs other hardware than this machine has."""
+    return remark.startswith(ELSEWHERE)
 
 
-def as_yaml(given: Given) -> list[str]:
+def check_inputs(given: Given, config: TrainConfig) -> None:
+    """Raise UserError if the checkpoint or the data set that a run here would read is missing."""
+    stored_values(given)
+    root = Path(config.data_root).absolute()
+    if config.loader != "synthetic" and root != data_home() / "roadsigns":  # else a run draws it
+        open_sources(config)
+
+
+def as_config_file(given: Given) -> list[str]:
     """Return a complete run as the lines of a file for --config; each value with its reason."""
     resolved, remarks = prepared(given)
-    lines = [f"# {text}" for text in (*remarks, *resolved.caps)]
+    lines = [f"# {' '.join(text.split())}" for text in (*remarks, *resolved.caps)]
     for name, value in resolved.config.to_dict().items():
-        reason = resolved.reasons.get(name)  # JSON's values are YAML's, too
-        lines.append(f"{name}: {json.dumps(value)}" + (f"  # {reason}" if reason else ""))
+        reason = " ".join(resolved.reasons.get(name, "").split())
+        lines.append(f"{name}: {as_yaml(value)}" + (f"  # {reason}" if reason else ""))
     return lines
 
 
@@ -138,8 +151,8 @@ def command_lines(resolved: Resolved) -> list[str]:
     command = launch.launcher_command(c, [*launch.program("train"), *flags_of(c)])
     sums = arithmetic(c)
     if c.only_inference:  # nothing is trained
-        return [" ".join(command), sums.partition(";")[0], *resolved.caps]
-    return [" ".join(command), sums, *recipe_remarks(c), *resolved.caps]
+        return [shlex.join(command), sums.partition(";")[0], *resolved.caps]
+    return [shlex.join(command), sums, *recipe_remarks(c), *resolved.caps]
 
 
 def prepared(given: Given) -> tuple[Resolved, list[str]]:
@@ -156,13 +169,14 @@ def prepared(given: Given) -> tuple[Resolved, list[str]]:
 def anywhere(given: Given) -> tuple[Resolved, list[str]]:
     """Resolve a run for this machine, else for one that fits it, and return why not for this."""
     try:
-        return prepare(given, make_data=False), []
+        prepare(given, make_data=False, fit=False)
     except UserError as error:
         for here in (machine(), equipped(given)):  # with a framework that fits, or all it asks for
             with contextlib.suppress(UserError):
-                there = prepare(connected(given), make_data=False, here=here)
-                return there, [f"not on this machine: {error}"]
+                there = prepare(connected(given), make_data=False, here=here, fit=False)
+                return there, [f"{ELSEWHERE}{error}"]
         raise
+    return prepare(given, make_data=False), []
 
 
 def equipped(given: Given) -> Machine:

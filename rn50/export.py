@@ -25,9 +25,10 @@ from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.errors import UserError
-from rn50lib.files import check_writable, write_file
+from rn50lib.files import Output, contains
 from rn50lib.resnet import Network
 
+MARK = "rn50 export"  # in each file that `export` wrote
 WEIGHTS = (".pth", ".pt", ".safetensors")
 CALIBRATED, SCORED, BATCH = 256, 1000, 16  # images that set the scales, are scored, per call
 
@@ -39,19 +40,19 @@ def need(*packages: str) -> None:
 
 
 def to_onnx(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> bytes:
-    """Return an ONNX file's content. Raises UserError if a package is not installed."""
-    need("onnx", "onnxscript")
-    from rn50.engines import serving
+    """Return an ONNX file's content."""
+    from rn50lib.torch.engines import serving
 
     return serving(net, dict(arrays), size)
 
 
-def with_classes(content: bytes, classes: Classes) -> bytes:
-    """Return an ONNX file's content with the classes in its metadata."""
+def signed(content: bytes, classes: Classes) -> bytes:
+    """Return an ONNX file's content with the classes in its metadata, and our mark."""
     import onnx
 
     model = onnx.load_from_string(content)
     onnx.helper.set_model_props(model, {"classes": json.dumps(classes.to_dict())})
+    model.producer_name = MARK
     return model.SerializeToString()
 
 
@@ -64,10 +65,9 @@ def to_int8(content: bytes, done: TrainConfig, file: Path) -> bytes:
     """Return an ONNX file with 8-bit weights and activations, quantised by ONNX Runtime.
 
     Some validation images set the scales of the activations; print the top-1 accuracy of both files
-    on others. Raises UserError if there are no such images, if their classes are not those of the
-    checkpoint `file`, or if ONNX Runtime is not installed.
+    on others. Raises UserError if there are no such images, or if their classes are not those of
+    the checkpoint `file`.
     """
-    need("onnxruntime")
     import onnxruntime
     from onnxruntime import quantization
 
@@ -123,7 +123,8 @@ def to_state_dict(
         )
     from rn50.state_dict import serialise
 
-    return serialise({name: arrays[name] for name in net.arrays()}, suffix, classes)
+    arrays = {name: arrays[name] for name in net.arrays()}
+    return serialise(arrays, suffix, MARK, classes)
 
 
 def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> None:
@@ -134,22 +135,21 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
         raise UserError(f"--output {output}: name a file that ends in .onnx, {', '.join(WEIGHTS)}")
     if int8 and output.suffix != ".onnx":
         raise UserError(f"--int8 is for ONNX files: name one that ends in .onnx, not {output}")
+    if output.suffix == ".onnx":  # before the weights are read
+        need("onnx", "onnxscript", *["onnxruntime"] * int8)
+    to = Output("--output", output, "a file of rn50 export", contains(MARK.encode()))
     done = trained_as(prefix, epoch)
     net, source = done.to_network(), checkpoint.path(prefix, epoch)
     found = checkpoint.load(prefix, epoch)
     arrays, classes = found.arrays, found.classes
     assert classes is not None  # `load` states at least their number
     checkpoint.check_shapes(arrays, net, source)
-    check_writable(output, "--output")
-    if output.exists() and output.samefile(source):
-        raise UserError(f"--output {output} is the checkpoint itself: name another file")
     if output.suffix == ".onnx":
         content = to_onnx(net, arrays, done.image_shape)
-        content = to_int8(content, done, source) if int8 else content
-        content = with_classes(content, classes)
+        content = signed(to_int8(content, done, source) if int8 else content, classes)
     else:
         content = to_state_dict(net, arrays, output.suffix, classes)
-    write_file(output, content)
+    to.write(content)
 
 
 def main(argv: list[str]) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from rn50.autoconfig import IMAGENET_ROOT
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, converter, whole
 from rn50lib.files import make_folder
 from rn50lib.recipe import REFERENCE, val_resize
 from rn50lib.resnet import STAGES, Network, resnet
@@ -138,7 +138,7 @@ def import_weights(
 
 def main(argv: list[str]) -> int:
     """Run `rn50 import`; return the exit status."""
-    from rn50.parser import Parser, converter, positive
+    from rn50.parser import Parser
     from rn50lib.config import image_shape
 
     parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")
@@ -150,7 +150,7 @@ def main(argv: list[str]) -> int:
         help="size at which `rn50 score` and `predict` feed it images (default: 224)",
     )  # fmt: skip
     parser.add_argument(
-        "--val-resize", type=converter(positive),
+        "--val-resize", type=whole(),
         help="shorter side of an image before the crop (default: size x 256 / 224; torchvision's"
         " IMAGENET1K_V2 weights: 232)",
     )  # fmt: skip
@@ -160,7 +160,7 @@ def main(argv: list[str]) -> int:
         " encoder_k (default: averaged weights, if the file has them)",
     )  # fmt: skip
     parser.add_argument(
-        "--num-classes", type=converter(positive),
+        "--num-classes", type=whole(),
         help="replace the last layer by an untrained one for this number of classes",
     )  # fmt: skip
     args = parser.parse_args(argv)

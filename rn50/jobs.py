@@ -5,13 +5,12 @@ A run that writes checkpoints resumes when its job starts again.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 
 from rn50.autoconfig import Given
-from rn50.common import makes_a_model
+from rn50.common import as_yaml, makes_a_model
 from rn50.description import anywhere
 from rn50.launch import SAVE_S, program, run_folder
 from rn50lib.config import flags_of, slots
@@ -54,20 +53,20 @@ def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:
     for name in PATHS if engine != "slurm" else ():
         path = args.get(name)
         if path and not Path(path).is_relative_to(folder.parent):
-            flag = " ".join(flags_of({name: path}))
+            flag = shlex.join(flags_of({name: path}))
             raise UserError(f"{flag} is lost with the pod: use a path in {folder.parent}")
     if data == folder.parent and engine != "slurm":
         raise UserError(f"--data-root and --run-dir both need {data} as a volume: use two folders")
     gpu = given.get("profile") not in ("cpu", "ci")
     cores = given.get("threads", 0) + given.get("data_nthreads", 0) or (8 if gpu else 2)
     words = [*flags_of(args), "--run-dir", str(folder)]
-    name = "rn50-" + re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:40]
+    name = f"rn50-{re.sub(r'[^a-z0-9]+', '-', folder.name.lower())[:40]}".strip("-")
     values = {"name": name, "nodes": nodes, "local": local, "workers": workers,
               "cores": cores, "cpus": cores * local, "gpus": local if gpu else 0,
               "shared_gib": 8 * local, "grace_s": GRACE_S, "save_s": GRACE_S - 10,
               "folder": shlex.quote(str(folder)),
               "command": shlex.join([*program("train"), *words]),
-              "image": json.dumps("rn50"), "args": json.dumps(words),
-              "data": json.dumps(str(data)), "runs": json.dumps(str(folder.parent))}  # fmt: skip
+              "image": "rn50", "args": as_yaml(words),
+              "data": as_yaml(str(data)), "runs": as_yaml(str(folder.parent))}  # fmt: skip
     text = (TEMPLATES / template).read_text(encoding="utf-8")
     return re.sub(r"<(\w+)>", lambda blank: str(values[blank[1]]), text)

@@ -204,14 +204,14 @@ def rank_environment(config: TrainConfig) -> dict[str, str]:
     return env
 
 
-def check_hosts(config: TrainConfig) -> None:
+def check_hosts(hosts: str | None) -> None:
     """Raise UserError for a host without an address: the launchers print a traceback instead."""
-    for host in slots(config.hosts) if config.hosts else ():
+    for host in slots(hosts) if hosts else ():
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:
             raise UserError(
-                f"--hosts {config.hosts}: {host} has no address ({error.strerror}): check its"
+                f"--hosts {hosts}: {host} has no address ({error.strerror}): check its"
                 " spelling, DNS and /etc/hosts"
             ) from error
 

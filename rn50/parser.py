@@ -16,12 +16,11 @@ from typing import Any
 from rn50.verbs import VERBS
 from rn50lib import config, errors
 from rn50lib.config import FLAGS, Flag
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, converter, what_instead
 from rn50lib.files import read_json
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
 
-ENGINES = ("torch", "onnxruntime", "openvino", "auto")
 ELSEWHERE = {name: flag for flag in FLAGS.values() for name in flag.also.split()}
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
@@ -108,17 +107,6 @@ class Help(argparse.Action):
         parser.exit()
 
 
-def positive(text: str, low: int = 1) -> int:
-    """Return a whole number of at least 1, or of at least `low`."""
-    value = int(text)
-    if value < low:
-        raise ValueError(f"must be at least {low}")
-    return value
-
-
-natural = partial(positive, low=0)
-
-
 def truth(text: str) -> bool:
     """Return the value of 'true' or 'false'."""
     if text not in ("true", "false"):
@@ -140,39 +128,6 @@ def assignment(text: str) -> tuple[str, Any]:
     if name not in config.rare():
         raise ValueError(f"must be NAME=VALUE with one of the names {', '.join(config.rare())}")
     return name, from_text(name, value)
-
-
-def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return `read` for argparse, with its ValueError's text in the message."""
-
-    def convert(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} {what_instead(error)}") from error
-
-    return convert
-
-
-def what_instead(error: ValueError) -> str:
-    """Return what a refused text must be, also if Python's own message does not say it."""
-    if str(error).startswith("must be"):
-        return str(error)
-    return "must be a whole number" if "int()" in str(error) else "must be a number"
-
-
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add --engine, for the verbs that compute answers."""
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="torch",
-        help="what computes the answers on a processor; auto takes the fastest installed one",
-    )  # fmt: skip
-
-
-def predictor_of(engine: str) -> tuple[str, ...]:
-    """Return the --override of an engine."""
-    file = Path(__file__).with_name("engines.py")
-    return () if engine == "torch" else (f"predictor={file}:{engine}",)
 
 
 def config_parser(verb: str) -> Parser:
@@ -231,8 +186,6 @@ def parse_given(
             raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
         flags["loader"] = "native"
     given |= flags
-    if predictor := predictor_of(getattr(args, "engine", "torch")):
-        given["override"] = (*given.get("override", ()), *predictor)
     if given.get("profile") == "auto":
         del given["profile"]
     return given, args

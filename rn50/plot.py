@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rn50.parser import Parser
 from rn50lib.errors import UserError
-from rn50lib.files import check_output, replacing
+from rn50lib.files import Output, contains
 from rn50lib.report import load
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, for the common kinds of colour blindness; black is for text
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-NAME = b"atplotlib"  # in each PNG, SVG and PDF of Matplotlib
+MARK = "rn50 figure"  # in each figure, under the format's name for the program that made it
+FORMATS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
 STYLE: dict[str, Any] = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -66,7 +67,7 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
                 values = report["metrics"].get(key) or []
                 if any(value is not None for value in values):
                     known = [float("nan") if value is None else value for value in values]
-                    axes.plot(range(1, len(values) + 1), known, label=name)
+                    axes.plot(range(1, len(values) + 1), known, label=label_of(name))
             axes.set(title=title, xlabel="epoch", ylabel=unit)
             axes.xaxis.get_major_locator().set_params(integer=True)
         drawn = [axes for axes in figure.axes if axes.lines]
@@ -79,21 +80,23 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def check_figure(path: str | Path) -> None:
-    """Raise UserError if a figure cannot be written, or would replace anything but a figure."""
-    if not Path(path).suffix:
-        raise UserError(f"--output {path}: name a file that ends in .png, .svg or .pdf")
-    check_output(path, "--output", "a figure of rn50", lambda file: NAME in file.read_bytes())
+def label_of(name: str) -> str:
+    """Return a name as Matplotlib shows it: without formulas, and in Unicode."""
+    return name.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
 
 
-def save(figure: Figure, path: str | Path) -> None:
+def output(path: str | Path) -> Output:
+    """Return the output for a figure. Raise UserError if it would replace anything but a figure."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise UserError(f"--output {path}: name a file that ends in {' or '.join(FORMATS)}")
+    return Output("--output", path, "a figure of rn50", contains(MARK.encode()))
+
+
+def save(figure: Figure, to: Output) -> None:
     """Write a figure in the format of its suffix. Raise UserError if it cannot be written."""
-    check_figure(path)
-    try:
-        with replacing(path) as new:
-            figure.savefig(new)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--output {path} cannot be written: {error}") from error
+    suffix = Path(to.path).suffix.lower()
+    mark = {FORMATS[suffix]: MARK}
+    to.write(lambda draft: figure.savefig(draft, format=suffix[1:], metadata=mark))
 
 
 def main(argv: list[str]) -> int:
@@ -106,7 +109,7 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.labels and len(args.labels) != len(args.reports):
         parser.error(f"--labels: {len(args.labels)} names for {len(args.reports)} reports")
-    names = args.labels or [Path(name).stem for name in args.reports]
-    save(curves({n: load(r) for n, r in zip(names, args.reports, strict=True)}), args.output)
+    to, names = output(args.output), args.labels or [Path(name).stem for name in args.reports]
+    save(curves({n: load(r) for n, r in zip(names, args.reports, strict=True)}), to)
     print(args.output)
     return 0

@@ -6,22 +6,23 @@ rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 
 from __future__ import annotations
 
+import argparse
 import sys
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rn50.autoconfig import resolve, stored_values
+from rn50.autoconfig import best_engine, resolve, stored_values
 from rn50lib import checkpoint
-from rn50lib.config import TrainConfig
+from rn50lib.config import ENGINES, FLAGS, TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.data.decode import ImageDecoder
-from rn50lib.errors import UserError
-from rn50lib.files import check_output, replacing
+from rn50lib.errors import UserError, whole
+from rn50lib.files import Output, is_stream
 
 SHOWN = 3  # classes that a line names
 
@@ -68,19 +69,21 @@ def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
 
 
 def predict(
-    prefix: str | Path, epoch: int, images: Any, override: tuple[str, ...] = ()
+    prefix: str | Path, epoch: int, images: Any, **values: Any
 ) -> tuple[np.ndarray, list[int]]:
     """Return the class probabilities of `Files` or a data set, float32 (images, classes).
 
     Also return the numbers of the images that could not be decoded: each is reported on stderr, and
-    its row is NaN. Raises UserError for a bad checkpoint.
+    its row is NaN. `values` are those of `trained_as`. Raises UserError for a bad checkpoint.
     """
     from rn50lib import distributed as comm
     from rn50lib import hooks
     from rn50lib.train_step import build_step
 
-    done = trained_as(prefix, epoch, override=override)
-    hooks.install(override)
+    done = trained_as(prefix, epoch, **values)
+    if "engine" not in values:
+        done = replace(done, engine=best_engine(done, len(images))[0])
+    hooks.install(done.override)
     net = done.to_network()
     found = checkpoint.load(prefix, epoch)
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
@@ -134,26 +137,27 @@ def is_predictions(file: Path) -> bool:
         return False
 
 
-def write(file: Path, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequence[str]) -> None:
+def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequence[str]) -> None:
     """Write (name, label, probabilities) of each image as .npz.
 
     It has the arrays names, labels, probabilities and classes. Without a data set the labels are
     -1.
     """
-    try:
-        with replacing(file) as draft:
-            names, labels, probabilities = zip(*rows, strict=True)
+    names, labels, probabilities = zip(*rows, strict=True)
+
+    def write_arrays(draft: Path) -> None:
+        with open(draft, "wb") as file:  # NumPy would add .npz to the name of a device
             np.savez(
-                draft, names=names, labels=np.array(labels, np.int32), classes=classes,
+                file, names=names, labels=np.array(labels, np.int32), classes=classes,
                 probabilities=np.stack(probabilities),
             )  # fmt: skip
-    except OSError as error:
-        raise UserError(f"--output {file} cannot be written: {error.strerror}") from error
+
+    to.write(write_arrays)
 
 
 def main(argv: list[str]) -> int:
     """Run `rn50 predict`; return the exit status."""
-    from rn50.parser import Parser, add_engine, predictor_of
+    from rn50.parser import Parser
 
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
@@ -162,16 +166,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
     parser.add_argument("--data-root", help="the data set (default: that of the training)")
     parser.add_argument("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
-    add_engine(parser)
+    parser.add_argument(
+        "-b", "--batch-size", type=whole(), default=argparse.SUPPRESS, metavar="N",
+        help="images at the same time (default: as in the training)",
+    )  # fmt: skip
+    parser.add_argument("--engine", choices=ENGINES, help=FLAGS["engine"].help)
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")
-    root = args.data_root or trained_as(args.prefix, args.epoch).data_root
-    file = checkpoint.path(args.prefix, args.epoch)
+    if args.output and args.output.suffix != ".npz" and not is_stream(args.output):
+        raise UserError(f"--output {args.output}: name a file that ends in .npz")
+    output = None
     if args.output:
-        check_output(args.output, "--output", "a file of rn50 predict", is_predictions)
-        if args.output.suffix != ".npz":
-            raise UserError(f"--output {args.output}: name a file that ends in .npz")
+        output = Output("--output", args.output, "a file of rn50 predict", is_predictions)
+    root = args.data_root or trained_as(args.prefix, args.epoch).data_root
     images: Any = Files(tuple(args.images))
     data = None
     if args.split or args.data_root:
@@ -182,15 +190,17 @@ def main(argv: list[str]) -> int:
             images = open_source(root, args.split)
             print_sources({args.split: images}, every=False)
         data = images.classes if args.split else classes_of(root)
-    classes = check_classes(file, data)
-    probabilities, bad = predict(args.prefix, args.epoch, images, predictor_of(args.engine))
+    classes = check_classes(checkpoint.path(args.prefix, args.epoch), data)
+    values = {"engine": args.engine} if args.engine else {}
+    values |= {"batch_size": args.batch_size} if "batch_size" in args else {}
+    probabilities, bad = predict(args.prefix, args.epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]
     rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]
-    if not args.output:
+    if output is None:
         for name, _, row in rows:
             print(f"{name}: {best(row, classes)}")
     elif rows:
-        write(args.output, rows, [classes[i] for i in range(probabilities.shape[1])])
+        write(output, rows, [classes[i] for i in range(probabilities.shape[1])])
         print(args.output)
     return 2 if bad else 0

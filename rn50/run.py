@@ -10,22 +10,24 @@ from pathlib import Path
 
 from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
-from rn50.common import makes_a_model
+from rn50.common import has_key, makes_a_model
 from rn50.jobs import ENGINES, job_file
+from rn50.launch import is_local
 from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
-from rn50lib.files import lock, make_folder
+from rn50lib.files import check_folder, check_output, lock, make_folder
 from rn50lib.lifetime import die_with_parent, end_on_sigterm
+from rn50lib.report import is_report
 
 
 def run(argv: list[str]) -> int:
     """Run `rn50 run`: fill in what was not passed, print it, launch the workers and wait."""
     given, extra = parse_given(run_parser(), argv)
     if extra.print in ("config", "recipe"):
-        shown = description.as_yaml if extra.print == "config" else description.as_recipe
+        shown = description.as_config_file if extra.print == "config" else description.as_recipe
         print("\n".join(shown(given)))
         return 0
     if extra.print:
@@ -58,11 +60,16 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
             " use `rn50 train`, or start `rn50 run` once"
         )
     if dry_run:
-        print("\n".join(description.plan(given)))
+        resolved, remarks = description.prepared(given)
+        print("\n".join([*description.command_lines(resolved), *remarks]))
+        if is_local(given.get("hosts")) and not any(map(description.is_elsewhere, remarks)):
+            check_outputs(given, run_dir)
+            description.check_inputs(given, resolved.config)
         return 0
+    check_outputs(given, run_dir)
+    launch.check_hosts(given.get("hosts"))
     resolved = prepare(given)
     config = resolved.config
-    launch.check_hosts(config)
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
     if config.model_prefix is None and makes_a_model(config):
@@ -79,6 +86,23 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
     if status == 0 and not config.test_io:
         launch.say(f"report: {config.report or folder / 'report.json'}")
     return status
+
+
+def check_outputs(given: Given, run_dir: Path | None) -> None:
+    """Raise UserError if an output cannot be written, or would replace another program's file.
+
+    Nothing is created. It comes before the data set is drawn and before frameworks are imported.
+    """
+    prefix = given.get("model_prefix")
+    if prefix and not (given.get("only_inference") or given.get("test_io")):
+        checkpoint.check_prefix(prefix, given.get("load_epoch"), bool(given.get("resume")))
+    if given.get("report"):
+        check_output(given["report"], "--report", "a report", is_report)
+    if run_dir:
+        check_folder(run_dir, f"--run-dir {run_dir}")
+        for name, key in (("experiment", "experiment"), ("report", "metrics")):
+            file, kind = run_dir / f"{name}.json", f"the {name} of a run"
+            check_output(file, "--run-dir:", kind, has_key(key))
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
@@ -101,6 +125,8 @@ def train(argv: list[str]) -> int:
     given, extra = parse_given(parser, argv)
     end_on_sigterm()
     me = LaunchEnv.detect()
+    if me is None or me.rank == 0:
+        check_outputs(given, extra.run_dir)
     resolved = prepare(given, group=me)
     from rn50lib.train import train as train_here
 

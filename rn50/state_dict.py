@@ -7,7 +7,8 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,15 +151,22 @@ def read_classes(file: Path) -> Classes | None:
         return None
 
 
-def serialise(arrays: dict[str, np.ndarray], suffix: str, classes: Classes) -> bytes:
-    """Return the content of a file of these arrays that torchvision and timm load strictly."""
-    named = {}
+def serialise(
+    arrays: Mapping[str, np.ndarray], suffix: str, producer: str, classes: Classes
+) -> bytes:
+    """Return the content of a file of these arrays that torchvision and timm load strictly.
+
+    It names its `producer`; a .pth file does where PyTorch has the versions of modules.
+    """
+    named: OrderedDict[str, Tensor] = OrderedDict()
     for name, array in arrays.items():
         named[name_there(name)] = torch.from_numpy(np.ascontiguousarray(array))
         if name.endswith(".running_var"):
             named[f"{name_there(name).rpartition('.')[0]}.{COUNTER}"] = torch.tensor(0)
     if suffix == ".safetensors":
-        return save(named, {"format": "pt", "classes": json.dumps(classes.to_dict())})
+        metadata = {"format": "pt", "producer": producer}
+        return save(named, {**metadata, "classes": json.dumps(classes.to_dict())})
+    named._metadata = {"": {"producer": producer}}  # type: ignore[attr-defined]
     content = io.BytesIO()
     torch.save(named, content)
     return content.getvalue()

@@ -12,6 +12,7 @@ import contextlib
 import glob
 import json
 import re
+import shlex
 import zlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,8 +22,8 @@ import numpy as np
 
 from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
-from rn50lib.errors import UserError
-from rn50lib.files import check_file, lock, read_json, write_file
+from rn50lib.errors import UserError, first_line
+from rn50lib.files import check_file, check_folder, check_output, lock, read_json, write_file
 from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
@@ -407,7 +408,9 @@ def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.nd
             names = opened.keys() if with_arrays else ()
             arrays = {name: opened.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"checkpoint {file} is damaged: {error}; use an earlier epoch") from error
+        raise UserError(
+            f"checkpoint {file} is damaged: {first_line(error)}; use an earlier epoch"
+        ) from error
     if metadata.get("format") != FORMAT:
         raise UserError(f"{file} is a safetensors file, but not a checkpoint of rn50")
     return metadata, arrays
@@ -458,10 +461,21 @@ def read_network(prefix: str | Path) -> Network:
     check_file(file)
     try:
         return Network.from_symbol(read_json(file))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
         raise UserError(
-            f"{file} does not describe a network ({error}): pass the --model-prefix of a run"
+            f"{file} cannot be read ({error.strerror}): name the --model-prefix of a run"
         ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{file} does not describe a network ({error}): name the --model-prefix of a run"
+        ) from error
+
+
+def is_symbol(file: Path) -> bool:
+    """Return True if a file describes a network of this library."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        return bool(Network.from_symbol(read_json(file)))
+    return False
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -472,22 +486,32 @@ def saves(config: TrainConfig) -> bool:
     return config.model_prefix is not None and not (config.only_inference or config.test_io)
 
 
+def check_prefix(prefix: str | Path, load_epoch: int | None, resume: bool) -> None:
+    """Raise UserError if a run with this --model-prefix would overwrite an earlier one's files.
+
+    It continues after `load_epoch`, or with `resume` after the newest checkpoint.
+    """
+    check_folder(symbol_path(prefix).absolute().parent, f"--model-prefix {prefix}")
+    check_file(symbol_path(prefix))
+    check_output(symbol_path(prefix), "--model-prefix", "a network of rn50", is_symbol)
+    there = [at for at in positions(prefix) if load_epoch is None or at > (load_epoch, 0)]
+    if there and not resume:
+        after = "" if load_epoch is None else f"after epoch {load_epoch} "
+        quoted = shlex.quote(str(prefix))
+        raise UserError(
+            f"--model-prefix {prefix}: checkpoints {after}already exist, up to"
+            f" {path(prefix, *there[-1])}: continue with `--model-prefix {quoted} --resume`, pass"
+            f" a different --model-prefix, or remove {quoted}-[0-9]*.safetensors"
+        )
+
+
 def lock_for(config: TrainConfig) -> contextlib.AbstractContextManager[Any]:
     """Return the context that holds the lock of a run's --model-prefix.
 
-    Raises UserError if another run holds it, or if checkpoints of an earlier run would be
-    overwritten.
+    Raises UserError if another run holds it, or as `check_prefix` does.
     """
     prefix = Path(config.model_prefix or "")
-    check_file(symbol_path(prefix))
-    first = config.load_epoch or 0
-    there = [at for at in positions(prefix) if at > (first, 0) and not config.resume]
-    if there:
-        raise UserError(
-            f"--model-prefix {prefix}: checkpoints after epoch {first} already exist, up to"
-            f" {path(prefix, *there[-1])}: continue with --model-prefix {prefix} --resume, pass"
-            f" a different --model-prefix, or remove {prefix}-[0-9]*.safetensors"
-        )
+    check_prefix(prefix, config.load_epoch, config.resume)
     if not prefix.parent.is_dir():
         return contextlib.nullcontext()
     return lock(prefix.with_name(f".{prefix.name}.lock"), f"--model-prefix {prefix}")

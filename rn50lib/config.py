@@ -32,6 +32,7 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
 PROFILES = ("auto", "ci", "cpu", "gpu")
+ENGINES = ("torch", "onnxruntime", "openvino", "auto")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
 WANTED = {
     int: "must be a whole number",
@@ -180,10 +181,11 @@ class TrainConfig:
         " mounts it, else the road signs", also="--data --data-dir --data-path --data-train"
         " --data-val --dataset -d")]
     data_format: Annotated[str, Flag(
-        "axes", "storage of the images", "input", usual="auto", choices=FORMATS,
-        chosen="records if there are any, else files, else TFRecord shards")]
+        "axes", "storage of the images", "input", choices=FORMATS, chosen="records if there are"
+        " any, else files, else TFRecord shards; TensorFlow reads no records")]
     loader: Annotated[str, Flag(
-        "axes", "input pipeline: native is PyTorch's or tf.data; synthetic makes random images",
+        "axes", "input pipeline: native is PyTorch's or tf.data, dali is for PyTorch; synthetic"
+        " makes random images",
         "shown input", choices=LOADERS, chosen="native; dali for the reference's recipe on GPUs, if"
         " DALI is installed", also="--data-backend --data-loader --use-dali")]
     dtype: Annotated[str, Flag(
@@ -209,7 +211,7 @@ class TrainConfig:
         chosen="32, or the recipe's on GPUs", also="--validation-batch-size -vb")]
     macrobatch_size: Annotated[int | None, Flag(
         "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
-        " are accumulated and synchronised once", "shown", low=1, chosen="-b",
+        " are accumulated and synchronised once, with PyTorch", "shown", low=1, chosen="-b",
         also="--grad-accum-steps --gradient-accumulation-steps --accumulate-grad-batches")] = None
 
     network: Annotated[str, Flag(
@@ -341,8 +343,13 @@ class TrainConfig:
         "machine", "loader workers per worker; 0 loads in the training process", "shown input host",
         low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
+    engine: Annotated[str, Flag(
+        "machine", "what computes the answers of `rn50 score`, `predict` and `benchmark"
+        " --only-inference` on a processor; auto is the fastest installed one", "shown step",
+        choices=ENGINES, chosen="torch, or auto if the work takes much longer than its start"
+        )] = "torch"
     compile: Annotated[bool, Flag(
-        "machine", "compile the model with torch.compile or TensorFlow's XLA", "step",
+        "machine", "compile the model with torch.compile", "step",
         also="--torchcompile --torchscript --xla --use-xla")] = False
     profile: Annotated[str, Flag(
         "machine", "ci limits the run to seconds and prints every limit", choices=PROFILES,

@@ -1,11 +1,15 @@
-"""The exception for bad input, and how every command and its parser end on one."""
+"""The exception for bad input, and the parser and converters of every command."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import math
+import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell says
@@ -45,23 +49,90 @@ def status_of(work: Callable[[], int]) -> int:
         return 2
 
 
+def as_command(*words: object) -> str:
+    """Return a command for a message, in backquotes, as a shell takes it."""
+    return f"`{shlex.join(map(str, words))}`"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of a framework's error message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
 
 
-def memory_full(batch: int, training: bool) -> UserError:
-    """Return the error for a full device memory, which names half of the batch size."""
+def memory_full(batch: int, accumulates: bool) -> UserError:
+    """Return the error for a full device memory, which names half of the batch size.
+
+    `accumulates` says whether the updates can stay as large.
+    """
     fits, problem = batch // 2, f"--batch-size {batch}: the device's memory is full"
     if fits < 1:
         return UserError(f"{problem}: not even one image fits; use a smaller --image-shape")
     more = f"; with --macrobatch-size {batch // fits * fits} the updates stay about as large"
-    return UserError(f"{problem}: use -b {fits}{more if training else ''}")
+    return UserError(f"{problem}: use -b {fits}{more if accumulates else ''}")
+
+
+def positive(text: str, low: int = 1, high: int | None = None) -> int:
+    """Return a whole number from `low` to `high`."""
+    value = int(text)
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"must be at least {low}" if high is None else f"must be {low} to {high}")
+    return value
+
+
+natural = partial(positive, low=0)
+
+
+def finite(text: str) -> float:
+    """Return a number that is neither NaN nor infinite."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError("must be a finite number")
+    return value
+
+
+def filled(text: str) -> str:
+    """Return a text. Raise ValueError if it is empty: `"$NAME"` is if NAME is not set."""
+    if not text.strip():
+        raise ValueError("must be a text that is not empty")
+    return text
+
+
+def what_instead(error: ValueError) -> str:
+    """Return what a refused text must be, also if Python's own message does not say it."""
+    if str(error).startswith("must be"):
+        return str(error)
+    return "must be a whole number" if "int()" in str(error) else "must be a number"
+
+
+def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return `read` for argparse, with its ValueError's text in the message."""
+
+    def convert(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} {what_instead(error)}") from error
+
+    return convert
+
+
+def whole(low: int = 1, high: int | None = None) -> Callable[[str], int]:
+    """Return the argparse type of a whole number from `low` to `high`."""
+    return converter(partial(positive, low=low, high=high))
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports an error in one line and suggests the closest flag."""
+    """An argument parser that reports an error in one line and suggests the closest flag.
+
+    With it `type=int` is a whole number from 0, and `type=float` a finite number; a path, and a
+    text without a type, must not be empty (`type=str` may be).
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        readers: dict[Any, Callable[[str], Any]] = {int: natural, float: finite, None: filled}
+        for kind, read in (readers | {Path: lambda text: Path(filled(text))}).items():
+            self.register("type", kind, converter(read))
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with status 2."""

@@ -8,20 +8,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
 
+NAMES = "surrogateescape"  # how Python reads bytes in a file's name that are not UTF-8
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, or a limit that is reached
 # how a file system refuses what it does not offer: locks, waiting for a folder, mapping a file
 UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
+Content = bytes | str | Callable[[Path], object]  # a function writes to the path that it gets
+UNWRITABLE = "{} cannot be written ({}): name a place that you may write to"
 DEVICES = ("/dev/std", "/dev/fd/", "/proc/")  # these may be links to a regular file
 
 
@@ -41,13 +46,13 @@ def is_stream(path: str | Path) -> bool:
 
 
 def check_writable(path: str | Path, flag: str) -> None:
-    """Create a file's folder. Raise UserError if the file cannot be written."""
+    """Raise UserError if a file cannot be written. Its folder need not exist yet."""
     path = Path(path)
     if path.is_dir() or path.is_block_device():
         why = "it is a folder" if path.is_dir() else "it is a disk"
         raise UserError(f"{flag} {path} cannot be written: {why}; name a file")
     if not is_stream(path):
-        make_folder(Path(os.path.realpath(path)).parent, f"{flag} {path}")
+        check_folder(Path(os.path.realpath(path)).parent, f"{flag} {path}")
 
 
 def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
@@ -58,8 +63,41 @@ def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path
     """
     check_writable(path, flag)
     path = Path(path)
-    if path.exists() and not is_stream(path) and path.stat().st_size and not is_kind(path):
-        raise UserError(f"{flag} {path} exists and is not {kind}: name another file, or remove it")
+    if not path.exists() or is_stream(path) or not path.stat().st_size:
+        return
+    try:
+        if is_kind(path):
+            return
+    except (OSError, ValueError):  # it cannot be read, or not as this kind
+        pass
+    raise UserError(f"{flag} {path} exists and is not {kind}: name another file, or remove it")
+
+
+@dataclass(frozen=True)
+class Output:
+    """The file that a flag names for the result of a command, checked before the work begins.
+
+    Creating it raises UserError as `check_output` does; `write` checks again, because other files
+    may have appeared meanwhile.
+    """
+
+    flag: str
+    path: str | Path
+    kind: str
+    is_kind: Callable[[Path], bool]
+
+    def __post_init__(self) -> None:
+        check_output(self.path, self.flag, self.kind, self.is_kind)
+
+    def write(self, content: Content) -> None:
+        """Write the file, whole or not at all. Raise UserError if that is impossible."""
+        self.__post_init__()
+        write_file(self.path, content)
+
+
+def contains(mark: bytes) -> Callable[[Path], bool]:
+    """Return a test for `check_output`: does a file contain the mark of our outputs?"""
+    return lambda file: mark in file.read_bytes()
 
 
 def check_file(path: str | Path, name: str | None = None) -> None:
@@ -69,6 +107,15 @@ def check_file(path: str | Path, name: str | None = None) -> None:
             f"{name or path} is not a regular file (a folder, a device or a FIFO): remove it, or"
             " name another place"
         )
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Raise UserError, beginning with `name`, if a folder is not writable, or cannot be made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "no permission" if folder.is_dir() else "a file is in the way"
+        raise UserError(UNWRITABLE.format(name, why))
 
 
 def make_folder(folder: Path, name: str) -> None:
@@ -81,7 +128,7 @@ def make_folder(folder: Path, name: str) -> None:
     except OSError as error:
         why = error.strerror or str(error)
     if why:
-        raise UserError(f"{name} cannot be written ({why}): name a place that you may write to")
+        raise UserError(UNWRITABLE.format(name, why))
 
 
 @contextlib.contextmanager
@@ -127,19 +174,27 @@ def sync(path: Path) -> None:
 
 
 def write_file(
-    path: str | Path, content: bytes | str, remedy: str = "make room, or name another place"
+    path: str | Path, content: Content, remedy: str = "make room, or name another place"
 ) -> None:
-    """Write a file as `replacing` does; text as UTF-8. Raise UserError, ending with `remedy`."""
-    data = content.encode() if isinstance(content, str) else content
+    """Write a file as `replacing` does; text as UTF-8. Raise UserError, ending with `remedy`.
+
+    Names of files may contain bytes that are not UTF-8; they are kept.
+    """
+    needed = ""
     try:
         with replacing(path) as draft:
-            draft.write_bytes(data)
+            if callable(content):
+                content(draft)
+            else:
+                data = content.encode(errors=NAMES) if isinstance(content, str) else content
+                needed = f"{len(data) / 1e6:.1f} MB needed, "
+                draft.write_bytes(data)
     except OSError as error:
         folder = Path(os.path.realpath(path)).parent  # of a link, the disk that it leads to
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
         raise UserError(
-            f"{path} cannot be written: {error.strerror or error} ({len(data) / 1e6:.1f} MB needed,"
-            f" {free / 1e6:.1f} MB free); {remedy}"
+            f"{path} cannot be written: {error.strerror or error} ({needed}{free / 1e6:.1f} MB"
+            f" free); {remedy}"
         ) from error
 
 
@@ -188,12 +243,20 @@ def report_no_locks(path: Path, error: OSError) -> None:
     print(f"{text} there meanwhile", file=sys.stderr, flush=True)
 
 
+def escape_unprintable() -> None:
+    """Let both standard streams escape what their encoding lacks, such as in a file's name."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 @contextlib.contextmanager
 def whole_output() -> Iterator[None]:
     """Run a whole program and flush what it printed.
 
     Raises SystemExit: after one line if a disk is full, with status 141 if a pipe was closed.
     """
+    escape_unprintable()
     try:
         try:
             yield

@@ -112,7 +112,10 @@ def end_with(work: Callable[[], int]) -> NoReturn:
     called without an active exception"), and closing the group first would make a failed worker
     wait for its peers.
     """
+    from rn50lib.files import escape_unprintable
+
     status = 1
+    escape_unprintable()
 
     def leave() -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -38,7 +38,7 @@ class Progress:
         self.begin = self.last_line = time.perf_counter()
         self.file: TextIO | None = None
         if enabled and run_dir:
-            self.file = open(run_dir / "progress.jsonl", "a")
+            self.file = open(run_dir / "progress.jsonl", "a", encoding="utf-8")
         self.bar: Any = None
 
     def start(self, phase: str, epoch: int, epochs: int, steps: int, initial: int = 0) -> None:
@@ -152,7 +152,13 @@ class TensorBoard:
         from tensorboard.summary import Writer
 
         make_folder(folder, f"--logger tensorboard: {folder}")
-        self.writer = Writer(str(folder))
+        try:
+            self.writer = Writer(str(folder))
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"--logger tensorboard cannot write to {folder}, whose name is not UTF-8: name"
+                " another --run-dir"
+            ) from error
         self.close = self.writer.close
 
     def __call__(self, line: Line) -> None:

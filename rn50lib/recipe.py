@@ -28,14 +28,12 @@ class Augmentation:
     """The random changes to a training image.
 
     A crop has a share of the image's `area` and an `aspect` (width / height) within these limits.
-    `flip` is the probability of a horizontal flip, and `rotate` the largest rotation in degrees,
-    which the recipe does not use.
+    `flip` is the probability of a horizontal flip.
     """
 
     area: tuple[float, float] = (0.05, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
-    rotate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -196,15 +194,6 @@ def augment(
     rng = random.Random(seed)
     box = random_crop_box(rng, width, height, augmentation)
     return box, rng.random() < augmentation.flip
-
-
-def rotation(seed: int, augmentation: Augmentation = Augmentation()) -> float:
-    """Return how far a resized training crop is rotated, in degrees counter-clockwise.
-
-    `seed` is that of `augment`; a separate random stream keeps the crops the same.
-    """
-    most = augmentation.rotate
-    return random.Random(~seed).uniform(-most, most) if most else 0.0
 
 
 def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:

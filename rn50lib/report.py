@@ -54,9 +54,14 @@ class Report:
         write_json(path, self.to_dict())
 
 
+def as_json(content: Any) -> str:
+    """Return strict JSON, indent 4."""
+    return json.dumps(content, indent=4, allow_nan=False) + "\n"
+
+
 def write_json(path: str | Path, content: Any) -> None:
-    """Write strict JSON, indent 4, whole or not at all. Raise UserError if it cannot be written."""
-    write_file(path, json.dumps(content, indent=4, allow_nan=False) + "\n")
+    """Write strict JSON, whole or not at all. Raise UserError if it cannot be written."""
+    write_file(path, as_json(content))
 
 
 def load(path: str | Path) -> dict[str, Any]:

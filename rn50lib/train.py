@@ -6,7 +6,6 @@ of workers, never a framework.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import signal
@@ -23,7 +22,7 @@ from rn50lib.data import Pipeline, open_pipeline
 from rn50lib.data.classes import Classes
 from rn50lib.distributed import Comm, assert_same_across_ranks, connect, max_difference
 from rn50lib.distributed.launch_env import LaunchEnv
-from rn50lib.errors import TERMINATED, UserError, status_of
+from rn50lib.errors import TERMINATED, Parser, UserError, status_of
 from rn50lib.files import is_stream, make_folder
 from rn50lib.metrics import Meter
 from rn50lib.progress import Progress, open_loggers
@@ -49,7 +48,7 @@ class Run:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one worker of the run that a file describes."""
-    parser = argparse.ArgumentParser(prog="python -m rn50lib.train", description=main.__doc__)
+    parser = Parser(prog="python -m rn50lib.train", description=main.__doc__)
     parser.add_argument("--config", type=Path, required=True, help="RUN/experiment.json")
     lifetime.die_with_parent()
     lifetime.end_on_sigterm()
@@ -156,10 +155,10 @@ def build_run(
     checkpoints = CheckpointManager(config, net, comm, fingerprint, classes)
     training = pipelines.get("train")
     saves = checkpoints.enabled and training is not None and training.ordered
-    if config.checkpoint_steps and not saves:
+    if checkpoints.enabled and not saves:
         progress.say(
-            "this loader reads a stream: --checkpoint-steps has no effect, and a resumed run"
-            " repeats its epoch's training from the start"
+            "this loader cannot begin in the middle of an epoch: checkpoints are written at the end"
+            " of an epoch only, and a resumed run repeats the one in which it was stopped"
         )
     preemption = lifetime.Preemption(comm, saves)
     return Run(config, comm, step, pipelines, checkpoints, preemption, progress, report)

@@ -11,7 +11,7 @@ import numpy as np
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_line
 from rn50lib.hardware import machine
 from rn50lib.metrics import SUMS
 from rn50lib.resnet import Network
@@ -112,8 +112,8 @@ def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
         if config.backend == "tensorflow":
             name, other = "TensorFlow", ", or use --backend torch"
         raise UserError(
-            f"--backend {config.backend}: {name} does not import here ({error}): run `make"
-            f" setup`{other}"
+            f"--backend {config.backend}: {name} does not import here ({first_line(error)}): run"
+            f" `make setup`{other}"
         ) from error
     step = make(config, net, comm)
     if step.device == "cpu" and machine().gpus:

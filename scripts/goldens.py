@@ -45,6 +45,8 @@ def items() -> dict[str, tuple[str, ...]]:
     for backend in ("torch", "tensorflow"):
         name, use = f"weights {backend}", f"--backend {backend}"
         for loader, form in itertools.product(("native", "dali"), FORMATS):
+            if backend == "tensorflow" and (loader == "dali" or form == "recordio"):
+                continue
             data = f"--loader {loader} --data-format {form} --data-root {FORMATS[form]}"
             needs = (backend, "nvidia.dali") if loader == "dali" else (backend,)
             found[f"{name} {loader} {form}"] = (*needs, f"{RESNET} {use} {data}")

@@ -150,6 +150,8 @@ def test_data_root_without_data_is_refused(rn50: Run, images: list[str] | None, 
     line = rn50("run", "--data-root", "set" if images is not None else "nowhere", *TINY).error
     assert all(word in line for word in words)
     if "has one class" in line:
+        for i in range(8):
+            write_photo(Path("set/train/all", f"{i}.jpg"), 0)
         shown = rn50("run", "--data-root", "set", *TINY, "--no-metrics", "--dry-run")
         assert shown.status == 0
 
@@ -298,6 +300,77 @@ def test_worker_error_is_the_runs_error(run_cli: Run, photos: Photos, tmp_path: 
 # --- what is said before a run --------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("flags", "batch"),
+    [
+        ("", 15),
+        ("--num-examples 4", 4),
+        ("--macrobatch-size 12", 12),
+        ("-n 2 --comm ddp", 7),
+        ("-n 2 --comm ddp --macrobatch-size 6", 6),
+        ("--only-inference", 32),
+        ("--profile ci", 4),
+    ],
+)
+def test_automatic_batch_fits_the_data(rn50: Run, flags: str, batch: int) -> None:
+    """The data set has 15 training images and 6 for validation."""
+    make_few()
+    argv = [word for word in TINY if word not in ("--batch-size", "8")]
+    command = dry(rn50, "--data-root", "few", *argv, *flags.split())[0]
+    assert re.search(rf"--batch-size {batch}\b", command)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_data_set_smaller_than_a_batch_trains(rn50: Run) -> None:
+    make_few()
+    argv = [word for word in TINY if word not in ("--batch-size", "8")]
+    ended = rn50("train", "--data-root", "few", *argv, "-e", "1", "--run-dir", "r")
+    assert ended.status == 0, ended.err
+    assert len(load("r/report.json")["metrics"]["val.top1"]) == 1
+
+
+def make_few() -> None:
+    for split, count in (("train", 5), ("val", 2)):
+        for name in "abc":
+            for i in range(count):
+                write_photo(Path("few", split, name, f"{i}.jpg"), i)
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        ("run --data-root nowhere", "nowhere: this folder is missing"),
+        ("run --data-root broken", "broken"),
+        ("run --data-root few -b 16", "use -b 15"),
+        ("run --data-root few --model-prefix file/m", "--model-prefix file/m cannot be written"),
+        ("run --data-root few --report file/r.json", "--report file/r.json cannot be written"),
+        ("run --data-root few --run-dir file", "--run-dir file cannot be written"),
+        ("run --data-root few --model-prefix m --load-epoch 3", "m-symbol.json"),
+        ("run --data-root few --init-from m", "there is no checkpoint m-NNNN"),
+        ("score m 3 --data-root few", "m-symbol.json"),
+        ("benchmark --data-root few -n 1 -b 16 -o b.json", "use -b 15"),
+        ("benchmark --data-root few -n 1 -b 4 -o file/b.json", "-o file/b.json cannot be written"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(rn50: Run, argv: str, problem: str) -> None:
+    """Both end with the same line; neither leaves anything behind."""
+    make_few()
+    shutil.copytree("few", "broken")
+    shutil.rmtree("broken/val/c")
+    Path("file").touch()
+    network = () if "load" in argv or "score" in argv else ("--network", "tiny")
+    words = [*argv.split(), *network, "--image-shape", "32", "--dtype", "float32"]
+    before = sorted(Path().rglob("*"))
+    lines = []
+    for more in (["--dry-run"], []):
+        ended = rn50(*words, *more)
+        assert ended.status == 2, ended
+        lines.append(ended.err.splitlines()[-1])
+    assert lines[0] == lines[1] and problem in lines[0]
+    assert [path for path in sorted(Path().rglob("*")) if "runs" not in path.parts] == before
+
+
 # --- runs from a file -----------------------------------------------------------------------------
 
 
@@ -334,8 +407,7 @@ def test_flag_overrides_file_and_preset(rn50: Run, photos: Photos) -> None:
                             "--disp-batches", "20", "--recipe", "reference")  # fmt: skip
     assert sums.startswith("global batch 1 x 4 = 4;") and "--num-epochs 7" in command
     assert "--disp-batches" not in command  # 20 is what it is without a flag
-    both = dry(rn50, "--data-root", photos.root, "--config", "a.json", "--preset",
-               "RN50_FP32_1GPU")  # fmt: skip
+    both = dry(rn50, "--config", "a.json", "--preset", "RN50_FP32_1GPU", "--loader", "synthetic")
     assert "--batch-size 96" in both[0] and "--disp-batches 5" in both[0]
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from data_prep import im2rec
+from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos
 
@@ -74,6 +76,131 @@ def test_a_checkpoint_is_a_regular_file(rn50: Run, trained: Path) -> None:
     assert "m-0001.safetensors is not a regular file" in rn50("score", "m", "1").error
     os.mkfifo("n-symbol.json")
     assert "n-symbol.json" in rn50(*TRAIN, "-e", "1", "--model-prefix", "n").error
+
+
+# --- an output replaces only an earlier one of its kind -------------------------------------------
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_figure_of_your_own_is_kept(rn50: Run, trained: Path, suffix: str) -> None:
+    from matplotlib.figure import Figure
+
+    Figure().savefig(f"mine.{suffix}")
+    before = Path(f"mine.{suffix}").read_bytes()
+    report = trained / "report.json"
+    line = rn50("plot", report, "-o", f"mine.{suffix}").error
+    assert f"mine.{suffix} exists and is not a figure of rn50" in line
+    assert Path(f"mine.{suffix}").read_bytes() == before
+    for _ in range(2):
+        assert rn50("plot", report, "-o", f"ours.{suffix}").status == 0
+
+
+@pytest.mark.needs("torch")
+def test_a_figure_goes_through_a_fifo(rn50: Run, trained: Path) -> None:
+    os.mkfifo("pipe.png")
+    with subprocess.Popen(["cat", "pipe.png"], stdout=subprocess.PIPE) as reader:
+        assert rn50("plot", trained / "report.json", "-o", "pipe.png").status == 0
+        assert reader.communicate()[0].startswith(PNG)
+    assert stat.S_ISFIFO(os.stat("pipe.png").st_mode)
+
+
+@pytest.mark.parametrize(
+    ("flags", "file", "content"),
+    [
+        (["--run-dir", "r"], "r/report.json", '{"mine": 1}'),
+        (["--run-dir", "r"], "r/experiment.json", "my notes"),
+        (["--model-prefix", "m"], "m-symbol.json", '{"nodes": [], "heads": []}'),  # MXNet's
+        (["--model-prefix", "m"], "m-0000.safetensors", "an imported checkpoint"),
+        (["--report", "r.json"], "r.json", "[1]"),
+    ],
+)
+def test_a_run_replaces_no_file_of_another_program(
+    rn50: Run, flags: list[str], file: str, content: str
+) -> None:
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_text(content)
+    for verb in ("train", "run"):
+        assert file in rn50(verb, *TRAIN[1:], "-e", "1", *flags).error
+    shown = rn50("run", *TRAIN[1:], "-e", "1", *flags, "--dry-run")
+    assert shown.status == 2 and file in shown.err
+    assert Path(file).read_text() == content and not Path("runs").exists()
+
+
+@pytest.mark.parametrize(("suffix", "flag"), [("lst", "--list"), ("rec", "--pass-through"),
+                                              ("idx", "--pass-through")])  # fmt: skip
+def test_im2rec_replaces_only_lists_and_records(
+    rn50: Run, photos: Photos, tmp_path: Path, suffix: str, flag: str
+) -> None:
+    root, prefix = str(photos.root / "train"), str(tmp_path / "a")
+    if flag != "--list":
+        im2rec.main(["--list", "--recursive", prefix, root])
+    file = tmp_path / f"a.{suffix}"
+    file.write_text("my notes")
+    with pytest.raises(UserError, match=f"a.{suffix} exists and is not a"):
+        im2rec.main([flag, "--recursive", prefix, root])
+    assert file.read_text() == "my notes"
+    file.unlink()
+    for _ in range(2):
+        im2rec.main([flag, "--recursive", prefix, root])
+
+
+@pytest.mark.parametrize(
+    ("argv", "file"),
+    [
+        ("build --solutions .", "ex01_records.ipynb"),
+        ("grade in -o class.html", "class.html"),
+        ("grade in -o class.html", "class.csv"),
+        ("submit --name Anna -o work.zip", "work.zip"),
+        ("run 00 --profile ci --out .", "00_start_here.ipynb"),
+        ("run 00 --profile ci --out .", "index.html"),
+        ("try train.py --json found.json", "found.json"),
+    ],
+)
+def test_the_workshop_replaces_only_its_own_files(rn50: Run, argv: str, file: str) -> None:
+    Path("in").mkdir()
+    Path(file).write_text('{"mine": 1}')
+    line = rn50("workshop", *argv.split()).error
+    assert f"{file} exists" in line
+    assert Path(file).read_text() == '{"mine": 1}'
+
+
+# --- names and encodings --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_names_that_cannot_be_printed_are_escaped(
+    trained: Path, photos: Photos, tmp_path: Path, encoding: str
+) -> None:
+    """Linux allows names that are not UTF-8, and a terminal may be limited to ASCII."""
+    folder = os.fsencode(tmp_path) + b"/bl\xfce \xe2\x82\xac"
+    os.mkdir(folder)
+    for split in ("train", "val"):
+        os.makedirs(folder + f"/set/{split}/c".encode() + b"\xff")
+        os.makedirs(folder + f"/set/{split}/d".encode())
+        for name in (b"/c\xff/0.jpg", b"/d/1.jpg"):
+            os.link(photos.files("val")[0], folder + f"/set/{split}".encode() + name)
+    for module, *argv in (
+        ("data_prep.verify", b"set", b"--quiet"),
+        ("data_prep.verify", b"set", b"--quiet", b"--json"),
+        ("data_prep.im2rec", b"--list", b"--recursive", b"r\xfc", b"set/train"),
+        ("data_prep.im2rec", b"--pass-through", b"r\xfc", b"set/train"),
+        ("data_prep.tfrecord", b"set", b"--jobs", b"1"),
+        ("rn50", b"predict", os.fsencode(trained / "m"), b"2", b"set/val/c\xff/0.jpg"),
+        ("rn50", b"workshop", b"status"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *argv], cwd=folder, capture_output=True,
+            env=clean_environment(PYTHONIOENCODING=encoding),
+        )  # fmt: skip
+        shown = done.stdout.decode(encoding)  # all of it is valid in the encoding
+        assert done.returncode == 0 or module == "data_prep.verify", done.stderr
+        assert b"Traceback" not in done.stderr
+        if b"--json" in argv:
+            json.loads(shown)
+    assert b"c\xff\t" in open(folder + b"/set/tfrecord/classes.txt", "rb").read()
 
 
 # --- one prefix, one run --------------------------------------------------------------------------

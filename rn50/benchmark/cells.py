@@ -15,6 +15,7 @@ from rn50 import launch
 from rn50.benchmark.worker import DONE, FAILED, WARM_UP
 from rn50lib import report
 from rn50lib.config import Resolved, TrainConfig
+from rn50lib.files import NAMES
 
 PERCENTILES = (50, 90, 95, 99, 100)
 
@@ -85,7 +86,7 @@ def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
 def reason_of(folder: Path, status: int, failure: str | None) -> str:
     """Return the reason of a failed cell in one line."""
     if (folder / FAILED).exists():
-        return (folder / FAILED).read_text().strip() or "the worker gave no reason"
+        return (folder / FAILED).read_text("utf-8", NAMES).strip() or "the worker gave no reason"
     lines = [line.strip() for line in (failure or "").splitlines() if line.strip()]
     if not lines:
         return f"the worker exited with status {status}"

@@ -11,12 +11,12 @@ from rn50 import parser as parsers
 from rn50.autoconfig import Given, prepare
 from rn50.benchmark.cells import Cell, contents, measure
 from rn50.common import counts, has_key
-from rn50.parser import converter, flag_of, natural, positive
+from rn50.parser import flag_of
 from rn50lib.config import flag_name, scoped
-from rn50lib.errors import UserError
-from rn50lib.files import check_output
+from rn50lib.errors import UserError, converter, whole
+from rn50lib.files import Output
 from rn50lib.lifetime import die_with_parent
-from rn50lib.report import write_json
+from rn50lib.report import as_json
 
 # flags that are lists here, or a sweep's own; by the name of their value
 SWEEP = {
@@ -34,14 +34,13 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
         help="numbers of workers")  # fmt: skip
     add("-b", "--batch-size", "--batch-sizes", dest="batches", type=several, metavar="N,N,...",
         help="batch sizes per worker")  # fmt: skip
-    add("-i", "--benchmark-iters", type=converter(positive), metavar="N",
+    add("-i", "--benchmark-iters", type=whole(), metavar="N",
         help="iterations per epoch (100)")  # fmt: skip
-    add("-e", "--num-epochs", "--epochs", type=converter(positive), metavar="N",
+    add("-e", "--num-epochs", "--epochs", type=whole(), metavar="N",
         help="epochs (1)")  # fmt: skip
-    add("-w", "--warmup", type=converter(natural), default=0, metavar="N",
+    add("-w", "--warmup", type=int, default=0, metavar="N",
         help="first epochs to leave out (0)")  # fmt: skip
     add("-o", "--output", type=Path, help="JSON file to write", required=True)
-    parsers.add_engine(parser)
     add("--dry-run", action="store_true", help="print every cell's run, and stop")
     for _, values in parsers.sources(parser.parse_known_args(argv)[0], "benchmark"):
         for key, value in values.items():
@@ -52,8 +51,6 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     for name in scoped("untimed"):
         if asked.get(name):
             raise UserError(f"{flag_name(name)} does not work with a benchmark: omit it")
-    if own.engine != "torch" and not asked.get("only_inference"):
-        raise UserError(f"--engine {own.engine} does not train: pass --only-inference too")
     asked = {"num_epochs": 1, "benchmark_iters": 100, **asked, "no_metrics": True}
     epochs = asked["num_epochs"]
     if own.warmup >= epochs:
@@ -65,10 +62,10 @@ def main(argv: list[str]) -> int:
     """Return 0 if every cell was measured, 1 if one failed, 130 after Ctrl-C."""
     die_with_parent()
     own, asked = parse(argv)
+    output = Output("-o", own.output, "a benchmark", has_key("metric_keys"))
     if own.dry_run:
         show(plan(own, asked), asked)
         return 0
-    check_output(own.output, "-o", "a benchmark", has_key("metric_keys"))
     cells = plan(own, asked)
     resolve(cells, asked)
     runnable = [cell for cell in cells if cell.resolved]
@@ -88,7 +85,7 @@ def main(argv: list[str]) -> int:
         launch.say("interrupted before the first cell was measured: nothing is written")
         return 130
     found = contents(cells, dropped, ["rn50", "benchmark", *argv])
-    write_json(own.output, found)
+    output.write(as_json(found))
     launch.say(compare.text([compare.side_of(found, "this sweep")]))
     print(own.output)
     return 130 if interrupted else int(any(cell.reason for cell in cells))
@@ -118,6 +115,8 @@ def show(cells: list[Cell], asked: Given) -> None:
         print("\n".join([f"{cell.title}:", *description.command_lines(resolved)]))
         missing |= dict.fromkeys(remarks)
     print("\n".join(missing))
+    if not any(map(description.is_elsewhere, missing)):
+        description.check_inputs(asked, resolved.config)
 
 
 def resolve(cells: list[Cell], asked: Given) -> None:

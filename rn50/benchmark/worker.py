@@ -21,6 +21,7 @@ from rn50lib import distributed as comm
 from rn50lib.config import Resolved
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError, status_of
+from rn50lib.files import NAMES
 from rn50lib.lifetime import die_with_parent, end_on_sigterm, end_with, registered
 from rn50lib.progress import Progress
 from rn50lib.report import write_json
@@ -102,8 +103,11 @@ def measure_cells() -> int:
 
 def leave_reason(folder: Path, reason: str) -> None:
     """Write the reason of a failure, unless a worker that failed earlier has written its own."""
-    with contextlib.suppress(OSError), open(folder / FAILED, "x") as file:
-        file.write(reason)
+    with (
+        contextlib.suppress(OSError),
+        open(folder / FAILED, "xb") as file,
+    ):
+        file.write(reason.encode(errors=NAMES))
 
 
 if __name__ == "__main__":

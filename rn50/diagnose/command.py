@@ -14,10 +14,10 @@ from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
-from rn50lib.files import check_output
+from rn50lib.files import Output
 from rn50lib.hardware import Machine, machine
 from rn50lib.lifetime import die_with_parent
-from rn50lib.report import write_json
+from rn50lib.report import as_json
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 MAX_CANDIDATES = 2  # candidates that are measured: each takes as long as a part of the run
@@ -54,14 +54,14 @@ def candidates(part: str, done: TrainConfig, machine: Machine) -> list[str]:
     reduced = done.dtype in ("float32", "tf32") and (gpu or bool(machine.bfloat16))
     table = {
         INPUT: {
-            "--loader dali": done.loader != "dali",
+            "--loader dali": done.loader != "dali" and done.backend == "torch",
             f"--data-nthreads {cores}": done.data_nthreads < cores,
         },
         COMPUTE: {
             f"--threads {cores}": done.threads < cores and not gpu,
             "--dtype bfloat16": reduced,
             "--dtype float16": reduced and gpu,
-            "--compile": gpu and not done.compile,
+            "--compile": gpu and not done.compile and done.backend == "torch",
         },
         COMMUNICATION: {
             f"-b {2 * done.batch_size}": True,
@@ -115,10 +115,8 @@ def main(argv: list[str]) -> int:
     asked, extra = parse_given(parser, join_changes(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
         raise UserError(f"--seconds {extra.seconds:g}: use more than 0 and at most 120")
-    if extra.json:
-        check_output(extra.json, "--json", "a diagnosis", has_key("verdict"))
-    if extra.output:
-        plot.check_figure(extra.output)
+    written = extra.json and Output("--json", extra.json, "a diagnosis", has_key("verdict"))
+    figure = extra.output and plot.output(extra.output)
     for text in extra.change:
         parse_change(text)
     die_with_parent()
@@ -151,10 +149,10 @@ def main(argv: list[str]) -> int:
     diagnosis = show.Diagnosis(resolved, rates, bound, changes, verdict, peak)
     launch.say(f"the runs are in {bench.folder}")
     print(show.text(diagnosis))
-    if extra.json:
-        write_json(extra.json, show.content(diagnosis))
+    if written:
+        written.write(as_json(show.content(diagnosis)))
         launch.say(extra.json)
-    if extra.output:
-        plot.save(show.bars(diagnosis), extra.output)
+    if figure:
+        plot.save(show.bars(diagnosis), figure)
         launch.say(extra.output)
     return 0

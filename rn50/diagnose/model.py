@@ -85,7 +85,7 @@ class Change:
 
 def lesson(part: str, backend: str, flags: str = "") -> str:
     """Return the notebook about a part, or about these flags."""
-    if (part, backend) == (INPUT, "tensorflow") and "dali" not in flags:
+    if (part, backend) == (INPUT, "tensorflow"):
         return "04 (TFRecord and tf.data)"
     return LESSONS[INPUT if "dali" in flags else part]
 

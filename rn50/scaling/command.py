@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from rn50.common import aligned, counts
-from rn50.parser import Parser, converter, positive
+from rn50.parser import Parser
 from rn50.published import load
 from rn50.scaling import links
 from rn50.scaling.model import IMAGENET, Cluster, PredictedStep, Training, predict
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, converter, whole
 
 PUBLISHED = {  # the publication and precision that fill in what is not given
     "float16": ("DGX-1", "mixed"),
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
         " exchange and input. The defaults are published: a DGX-1 with V100s.",
         allow_abbrev=False,
     )
-    add, number, rate = parser.add_argument, converter(positive), converter(above_zero)
+    add, number, rate = parser.add_argument, whole(), converter(above_zero)
     add("--gpus", type=converter(counts), help="as in 1,8,64,512 (default: up to eight hosts)")
     add("-b", "--batch", "--batch-size", type=number, help="images per GPU and step")
     add("--dtype", choices=sorted(PUBLISHED), default="float16", help="default: float16")

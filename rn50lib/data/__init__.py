@@ -1,7 +1,7 @@
 """Input pipelines: from stored images to batches, in the order of `sampler`.
 
 Every pipeline gives uint8 NHWC batches of one rank; the step normalises them, on the device.
-Streams (TFRecord in tf.data, record files in DALI) have their own order, and promise less.
+DALI and streams (TFRecord in tf.data) have their own order, and promise less.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def open_pipeline(
     if batches.train and batches.examples < config.global_batch:
         raise UserError(
             f"--batch-size {config.batch_size}: one step takes {config.global_batch}"
-            f" images and {source.path} gives {batches.examples}; use a smaller batch"
+            f" images and {source.path} gives {batches.examples}; use -b {batches.examples // size}"
         )
     if config.loader == "dali":
-        from rn50lib.data.dali import Dali, DaliStream
+        from rn50lib.data.dali import Dali
 
-        return (Dali if source.format == "files" else DaliStream)(config, source, batches)
+        return Dali(config, source, batches)
     if config.backend == "tensorflow":
         from rn50lib.data.tfdata import TfData, TfRecordStream
         from rn50lib.data.tfrecord import ShardSource

@@ -1,27 +1,32 @@
-"""The DALI loader: NVIDIA's readers and decoders, in their own threads and on the GPU if any.
+"""The DALI loader: NVIDIA's readers and decoders, through DALI's own iterator for PyTorch.
 
-Files are read by number, in the order of `sampler`. RecordIO and TFRecord are read by DALI's own
-readers as streams, through a shuffle buffer, with the promises of tf.data's streams. For these each
-epoch has its own graph: DALI fixes files and seeds when a graph is built, and one that continued
-from epoch to epoch would give a resumed run different batches. The next epoch's is built while the
-last batches of this one are used. Crops are DALI's, by the rule and numbers of the recipe.
+    read → decode and crop → resize → mirror → uint8 pixels
 
-PyTorch on a GPU gets tensors there, never through the host. TensorFlow gets them through host
-memory: DALI's plugin for it exists for some pairs of versions only.
+The same two pipelines, for training and for validation, run on a CPU and on a GPU, with the
+recipe's numbers, none of which are DALI's defaults. Crops are DALI's, by the rule of the recipe.
+
+Training reads files in the order of `sampler`, and record files as streams through a shuffle
+buffer. Each epoch has its own pipeline: DALI fixes files and seeds when it builds one, and one
+that continued from epoch to epoch would give a resumed run different batches. The next epoch's is
+built during the last batches of this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import functional as F
 
 from rn50lib import hooks, recipe
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
-from rn50lib.data.decode import ImageDecoder
+from rn50lib.data.decode import ImageDecoder, find_orientation
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource, index_path
@@ -29,15 +34,10 @@ from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
 try:
-    from nvidia.dali import fn, tfrecord
-
-    from rn50lib.data.dali_graph import (
-        JPEG_ENGINES,
-        ImageSpec,
-        refuse_turned,
-        training,
-        validation,
-    )
+    from nvidia import dali
+    from nvidia.dali import fn, math, pipeline_def, tfrecord, types
+    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
 except ImportError as error:
     raise UserError(
         f"--loader dali: DALI does not import here ({error}): `make setup` installs it where there"
@@ -45,216 +45,173 @@ except ImportError as error:
     ) from error
 
 BATCHES_AHEAD = 2
+TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters
+"""Whether DALI turns images upright, as their EXIF block says: DALI 2 does, DALI 1 cannot."""
+JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 
 
 class Dali:
-    """Images of class folders by their number; see `rn50lib.data.Pipeline`.
+    """Images of files, RecordIO or TFRecord; see `rn50lib.data.Pipeline`.
 
-    Batches are arrays; for PyTorch on a GPU, tensors there. `engine` says whether the GPU's JPEG
-    engine decodes whole images; None uses it if there is one.
+    Batches are tensors, on the GPU if there is one. `engine` says whether the GPU's JPEG engine
+    decodes whole images; None uses it if there is one. Else only the part that the crop needs is
+    decoded, which is less work.
+
+    With `--num-examples`, an epoch of a stream ends early, and each may use different images. DALI
+    compares no checksums: `python -m data_prep.verify` does.
     """
 
-    ordered = True
+    ordered = False
     engine: bool | None = None
 
     def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
+        self.config, self.source, self.sampler = config, source, batches
+        self.examples, self.files = batches.examples, source.format == "files"
         if hooks.get("augment") is not recipe.augment:
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
-        self.config, self.source, self.sampler = config, source, batches
-        self.examples = batches.examples
-        self.ahead = config.data_nthreads > 0  # else the training process makes the batches
-        self.builder = ThreadPoolExecutor(1, "dali-build")
-        self.next_graph: dict[int, Future] = {}  # by epoch
-
-    def __len__(self) -> int:
-        return len(self._valid(0))
-
-    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
-        group = self.sampler.size * self.sampler.batch_size
-        start_step, skip = skip // group, skip % group
-        if skip:  # by a different number of ranks: the rest is an epoch with its own crops
-            start_step, skip = 0, skip + start_step * group
-        valid = self._valid(skip)
-        steps = len(valid)
-        gpu, step = self._gpu(), 0
-        built = self.next_graph.pop(epoch, None)
-        graph = built.result() if built and not skip else self._build(epoch, gpu, skip)
-        try:
-            graph.schedule_run()  # the first call fills the queue
-            left = steps - graph.prefetch_queue_depth
-            for step in range(steps):
-                images, labels = refuse_turned(*graph.share_outputs())
-                made = None
-                if step >= start_step:  # earlier batches are made too: they advance DALI's seeds
-                    made = self._batch(images, labels, int(valid[step]), gpu is not None)
-                graph.release_outputs()  # it is copied: DALI may work on while the batch is used
-                if step < left:  # its own `run` would continue past the end, and be waited for
-                    graph.schedule_run()
-                elif step == max(left, 0) and self.ahead and epoch + 1 < self.config.num_epochs:
-                    self.next_graph = {epoch + 1: self.builder.submit(self._build, epoch + 1, gpu)}
-                if made is not None:
-                    yield made
-        except RuntimeError as error:
-            raise self._explain(error, epoch, step) from error
-
-    def close(self) -> None:
-        """End the thread that builds graphs."""
-        self.builder.shutdown(cancel_futures=True)
-        self.next_graph.clear()
-
-    # -- what a rank reads in an epoch -------------------------------------------------------------
-
-    def _valid(self, skip: int) -> np.ndarray:
-        """Return how many images of each batch count."""
-        return self.sampler.rows(0, skip)[1]
-
-    def _read(self, epoch: int, skip: int) -> tuple[Any, Any]:
-        """Add the reader to a graph: (encoded image, label from 0 on)."""
-        numbers = self.sampler.rows(epoch, skip)[0].ravel()
-        files = [self.source.name(number) for number in numbers.tolist()]
-        encoded, label = fn.readers.file(files=files, labels=self.source.labels[numbers].tolist())
-        return encoded, label[0]
-
-    def _suspects(self, epoch: int, step: int) -> Iterable[int]:
-        """Return the images that DALI may have been reading when it failed: it works ahead."""
-        return self.sampler.rows(epoch)[0][step : step + 2 * BATCHES_AHEAD + 2].ravel()
-
-    # -- graphs and batches ------------------------------------------------------------------------
-
-    def _build(self, epoch: int, gpu: int | None, skip: int = 0) -> Any:
-        """Return the graph for an epoch without its first `skip` images, ready to run."""
-        engine = self.engine
-        if engine is None:
-            engine = gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
-        graph = (training if self.sampler.train else validation)(
-            lambda: self._read(epoch, skip),
-            ImageSpec(
-                pixels=self.config.image_shape,
-                resize=self.config.val_resize,
-                augmentation=self.config.augmentation,
-                gpu=gpu is not None,
-                engine=engine,
-            ),
-            batch_size=self.sampler.batch_size,
-            num_threads=max(1, self.config.data_nthreads),
-            device_id=gpu,
-            seed=sampler.image_seed(self.config.seed, epoch, self.sampler.rank) % 2**31,
-            exec_pipelined=self.ahead,
-            exec_async=self.ahead,
-            prefetch_queue_depth=BATCHES_AHEAD if self.ahead else 1,
-        )
-        try:
-            graph.build()
-        except RuntimeError as error:
-            raise UserError(
-                f"--loader dali: DALI cannot start here: {in_short(error)}; `rn50 doctor` looks at"
-                " it; or use --loader native"
-            ) from error
-        return graph
-
-    def _gpu(self) -> int | None:
-        """Return the GPU that the backend has chosen for this rank; None without one."""
-        if not machine().gpus:
-            return None
-        if self.config.backend == "tensorflow":
-            import tensorflow as tf
-
-            seen = tf.config.get_visible_devices("GPU")
-            return int(seen[0].name.rsplit(":", 1)[1]) if seen else None
-        import torch
-
-        return torch.cuda.current_device() if torch.cuda.is_available() else None
-
-    def _batch(self, images: Any, labels: Any, valid: int, on_gpu: bool) -> Batch:
-        """Return a batch copied from DALI's lists, which will be overwritten."""
-        if on_gpu and self.config.backend == "tensorflow":
-            images, labels, on_gpu = images.as_cpu(), labels.as_cpu(), False
-        if not on_gpu:
-            copied, copied_labels = (np.array(x.as_tensor(), copy=True) for x in (images, labels))
-            return Batch(copied, copied_labels, valid)
-        import torch
-        from nvidia.dali.plugin.pytorch import feed_ndarray
-
-        def copy(values: Any, dtype: Any) -> Any:
-            dense = values.as_tensor()
-            tensor = torch.empty(dense.shape(), dtype=dtype, device="cuda")
-            feed_ndarray(dense, tensor, cuda_stream=torch.cuda.current_stream())
-            return tensor
-
-        return Batch(copy(images, torch.uint8), copy(labels, torch.int32), valid)
-
-    def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
-        """Return the error that names the file because of which a batch near `step` failed.
-
-        DALI does not say which image did not decode, and a stream's position does not tell.
-        """
-        decoder = ImageDecoder(self.source, False, self.config)
-        return decoder.find_bad(epoch, self._suspects(epoch, step)) or UserError(
-            f"{self.source.path}: DALI fails at it: {in_short(error)}; "
-            f"`python -m data_prep.verify {self.source.root}` names images that do not decode"
-        )
-
-
-def in_short(error: RuntimeError) -> str:
-    """Return DALI's message, on one line and without its stack."""
-    return " ".join(str(error).partition("Stacktrace")[0].split())
-
-
-class DaliStream(Dali):
-    """Images of record files, in the order in which DALI's readers give them.
-
-    With `--num-examples`, an epoch ends early, and each may use different images. DALI compares no
-    checksums: `python -m data_prep.verify` does.
-    """
-
-    ordered = False
-
-    def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
-        super().__init__(config, source, batches)
-        if hooks.get("shard") is not sampler.shard:
+        if hooks.get("shard") is not sampler.shard and not self.files:
             raise UserError(
                 "--override shard: DALI's reader shares a record file out among the ranks itself;"
                 " use --data-format files, or --loader native"
+            )
+        if len(source) < batches.size:
+            raise UserError(
+                f"{source.path}: it has {len(source)} images for {batches.size} workers, and DALI"
+                " needs one for each: use fewer workers or --loader native"
             )
         if isinstance(source, ShardSource):
             self.paths, self.indexes = list(source.shards), [*map(index_path, source.shards)]
         else:
             self.paths, self.indexes = [source.path], [source.path.with_suffix(".idx")]
-        for index in self.indexes:
+        for index in () if self.files else self.indexes:
             if not index.exists():
                 raise UserError(
                     f"{index}: this index is missing, and --loader dali needs it:"
                     f" `python -m data_prep.tfrecord --index {source.path}` writes it"
                 )
-        self.buffer = batches.shuffle_buffer(self.paths)
+        self.gpu: int | None = None
+        if machine().gpus and torch.cuda.is_available():
+            self.gpu = torch.cuda.current_device()  # the one that the step has chosen
+        if self.engine is None:
+            self.engine = self.gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
+        self.ahead = config.data_nthreads > 0  # else the training process makes the batches
+        self.builder = ThreadPoolExecutor(1, "dali-build")
+        self.next_epoch: dict[int, Future] = {}  # the iterator, by epoch
 
-    def _share(self, rank: int) -> int:
-        """Return how many images a rank has in the order of the files."""
-        size, images = self.sampler.size, self.sampler.images
-        return images * (rank + 1) // size - images * rank // size
+    def __len__(self) -> int:
+        return len(self.sampler) if self.files else self.sampler.stream_steps()
 
-    def _valid(self, skip: int) -> np.ndarray:
-        batch, steps = self.sampler.batch_size, self.sampler.stream_steps()
-        return np.clip(self._share(self.sampler.rank) - batch * np.arange(steps), 0, batch)
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch."""
+        built = self.next_epoch.pop(epoch, None)
+        batches = built.result() if built else self._open(epoch)
+        build_at = max(0, len(self) - 1 - BATCHES_AHEAD)
+        step = 0
+        try:
+            for step, (batch,) in enumerate(itertools.islice(batches, len(self))):
+                if step == build_at and self.ahead and epoch + 1 < self.config.num_epochs:
+                    self.next_epoch = {epoch + 1: self.builder.submit(self._open, epoch + 1)}
+                images, labels = batch["images"], batch["labels"]
+                valid = len(labels)
+                if missing := self.sampler.batch_size - valid:  # of the last one in validation
+                    images = F.pad(images, (0, 0, 0, 0, 0, 0, 0, missing))
+                    labels = F.pad(labels, (0, missing))
+                yield Batch(images, labels, valid)
+        except RuntimeError as error:
+            raise self._explain(error, epoch, step) from error
 
-    def _read(self, epoch: int, skip: int) -> tuple[Any, Any]:
-        # share and order of the files change with each epoch, so that other images meet
-        rank, files = self.sampler.rank, list(range(len(self.paths)))
+    def close(self) -> None:
+        """End the thread that builds pipelines."""
+        self.builder.shutdown(cancel_futures=True)
+        self.next_epoch.clear()
+
+    def _open(self, epoch: int) -> DALIGenericIterator:
+        """Return the iterator of an epoch, ready to run."""
+        define = pipeline_def(self._training if self.sampler.train else self._validation)
+        pipeline = define(
+            epoch,
+            batch_size=self.sampler.batch_size,
+            num_threads=max(1, self.config.data_nthreads),
+            device_id=self.gpu,
+            seed=sampler.image_seed(self.config.seed, epoch, self.sampler.rank) % 2**31,
+            exec_pipelined=self.ahead,
+            exec_async=self.ahead,
+            prefetch_queue_depth=BATCHES_AHEAD if self.ahead else 1,
+        )
+        share = pipeline.share_outputs
+        pipeline.share_outputs = lambda: refuse_turned(*share())
+        try:
+            return DALIGenericIterator(
+                pipeline,
+                ["images", "labels"],
+                reader_name="reader",
+                last_batch_policy=LastBatchPolicy.PARTIAL,
+                prepare_first_batch=False,  # here its errors would be those of building
+            )
+        except RuntimeError as error:
+            raise UserError(
+                f"--loader dali: DALI cannot start here: {in_short(error)}; `rn50 doctor` looks at"
+                " it; or use --loader native"
+            ) from error
+
+    def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
+        """Return the error that names the file because of which a batch after `step` failed.
+
+        DALI does not say which image did not decode; it works ahead, and a stream's position does
+        not tell.
+        """
+        suspects: Any = ()
+        if self.files:
+            (rank, size), batch = self._shard(), self.sampler.batch_size
+            start = rank * self.examples // size + step * batch
+            suspects = self._numbers(epoch)[start : start + (2 * BATCHES_AHEAD + 2) * batch]
+        decoder = ImageDecoder(self.source, False, self.config)
+        return decoder.find_bad(epoch, suspects) or UserError(
+            f"{self.source.path}: DALI fails at it: {in_short(error)}; "
+            f"`python -m data_prep.verify {self.source.root}` names images that do not decode"
+        )
+
+    # -- what is read ------------------------------------------------------------------------------
+
+    def _numbers(self, epoch: int) -> np.ndarray:
+        """Return the files that DALI is given, as image numbers: in training this rank's, in order.
+
+        In validation all, of which DALI's reader takes this rank's.
+        """
+        train = self.sampler.train
+        return self.sampler.rows(epoch)[0].ravel() if train else np.arange(self.examples)
+
+    def _shard(self) -> tuple[int, int]:
+        """Return which part of what it is given DALI's reader takes, and of how many."""
+        alone = self.files and self.sampler.train
+        return (0, 1) if alone else (self.sampler.rank, self.sampler.size)
+
+    def _read(self, epoch: int) -> tuple[Any, Any]:
+        """Add the reader of an epoch: (encoded image, label from 0 on as a scalar)."""
+        rank, size = self._shard()
+        how: dict[str, Any] = {"name": "reader", "num_shards": size, "stick_to_shard": True}
+        if self.files:
+            numbers = self._numbers(epoch)
+            how["files"] = [self.source.name(number) for number in numbers.tolist()]
+            labels = self.source.labels[numbers].tolist()
+            encoded, label = fn.readers.file(labels=labels, shard_id=rank, **how)
+            return encoded, label[0]
+        # share and order of the record files change with each epoch, so that other images meet
+        order = list(range(len(self.paths)))
         if self.sampler.train:
-            rank = (rank + epoch) % self.sampler.size
-            files = sampler.epoch_order(len(files), self.sampler.seed, epoch).tolist()
-        how: dict[str, Any] = {
-            "path": [str(self.paths[i]) for i in files],
-            "index_path": [str(self.indexes[i]) for i in files],
+            rank = (rank + epoch) % size
+            order = sampler.epoch_order(len(order), self.sampler.seed, epoch).tolist()
+        images = len(self.source)
+        share = images * (rank + 1) // size - images * rank // size
+        how |= {
+            "path": [str(self.paths[i]) for i in order],
+            "index_path": [str(self.indexes[i]) for i in order],
             "shard_id": rank,
-            "num_shards": self.sampler.size,
             "random_shuffle": self.sampler.train,
-            "initial_fill": max(1, min(self.buffer, self._share(rank))),
-            "stick_to_shard": True,
+            "initial_fill": max(1, min(self.sampler.shuffle_buffer(self.paths), share)),
         }
         if self.source.format == "recordio":
             encoded, label = fn.readers.mxnet(**how)
@@ -266,5 +223,110 @@ class DaliStream(Dali):
         found = fn.readers.tfrecord(features=features, **how)
         return found[IMAGE], found[LABEL][0] - 1  # 0 is unused there
 
-    def _suspects(self, epoch: int, step: int) -> Iterable[int]:
-        return ()
+    # -- the operators -----------------------------------------------------------------------------
+
+    def _training(self, epoch: int) -> tuple[Any, ...]:
+        """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
+        encoded, label = self._read(epoch)
+        augmentation = self.config.augmentation
+        crop = {
+            "random_area": list(augmentation.area),
+            "random_aspect_ratio": list(augmentation.aspect),
+            "num_attempts": 10,
+        }
+        mirror = fn.random.coin_flip(probability=augmentation.flip)
+        if self.engine:
+            images = self._decoded(fn.decoders.image, encoded)
+            images = fn.random_resized_crop(
+                images, size=self.config.image_shape, **crop, antialias=True
+            )
+            images = fn.flip(images, horizontal=mirror)
+        else:
+            images = self._decoded(fn.decoders.image_random_crop, encoded, **crop)
+            # from right to left where it is mirrored: so the mirror image costs nothing
+            left = fn.cast(mirror, dtype=types.FLOAT)
+            sides = {"roi_start": fn.stack(0.0, left), "roi_end": fn.stack(1.0, 1.0 - left)}
+            images = self._resized(images, roi_relative=True, **sides)
+        return self._delivered(images, label, encoded)
+
+    def _validation(self, epoch: int) -> tuple[Any, ...]:
+        """Define the middle of each image, as uint8 (pixels, pixels, 3), and its label.
+
+        Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
+        then crop the centre" gives, and decodes less: see `recipe.center_crop_box`, whose box it
+        is.
+        """
+        encoded, label = self._read(epoch)
+        shape = fn.peek_image_shape(encoded, dtype=types.INT32)
+        height, width = shape[0], shape[1]
+        side = center_side(math.min(height, width), self.config.image_shape, self.config.val_resize)
+        start = fn.stack((height - side) // 2, (width - side) // 2)
+        if self.engine:
+            images = self._decoded(fn.decoders.image, encoded)
+            first = fn.cast(start, dtype=types.FLOAT)
+            images = self._resized(images, roi_start=first, roi_end=first + side)
+        else:
+            square = fn.stack(side, side)
+            images = self._decoded(
+                fn.decoders.image_slice, encoded, start=start, shape=square, axes=[0, 1]
+            )
+            images = self._resized(images)
+        return self._delivered(images, label, encoded)
+
+    def _decoded(self, operator: Callable, encoded: Any, **how: Any) -> Any:
+        """Return decoded images: faster for training, and for validation as in all other loaders.
+
+        DALI chooses how many images go to the JPEG engine. Nothing is allocated ahead
+        (`preallocate_*`): that would take a batch of the largest image.
+        """
+        train = self.sampler.train
+        how |= {"device": "cpu" if self.gpu is None else "mixed", "output_type": types.RGB}
+        how |= {"use_fast_idct": train, "jpeg_fancy_upsampling": not train}
+        how |= {} if self.engine else {"hw_decoder_load": 0.0}
+        return operator(encoded, **how)
+
+    def _resized(self, images: Any, **how: Any) -> Any:
+        """Return a rectangle of each image, or all of it, as (pixels, pixels, 3).
+
+        With antialiasing, linear interpolation is Pillow's BILINEAR.
+        """
+        how |= {"resize_x": self.config.image_shape, "resize_y": self.config.image_shape}
+        return fn.resize(images, interp_type=types.INTERP_LINEAR, antialias=True, **how)
+
+    def _delivered(self, images: Any, label: Any, encoded: Any) -> tuple[Any, ...]:
+        """Return images and labels (int32) on the device where they were made.
+
+        With DALI 1 also the encoded images, for `refuse_turned`.
+        """
+        label = fn.cast(label, dtype=types.INT32)
+        made = (images, label if self.gpu is None else label.gpu())
+        return made if TURNS else (*made, encoded)
+
+
+def center_side(shorter: Any, pixels: int, resize: int) -> Any:
+    """Return round(shorter x pixels / resize), from 1 to `shorter`, as `recipe.center_crop_box`.
+
+    A half goes to the even number, as Python's.
+    """
+    doubled = 2 * pixels * shorter + resize
+    nearest = doubled // (2 * resize)
+    is_half = fn.cast(doubled == nearest * (2 * resize), dtype=types.INT32)
+    return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
+
+
+def in_short(error: RuntimeError) -> str:
+    """Return DALI's message, on one line and without its stack."""
+    return " ".join(str(error).partition("Stacktrace")[0].split())
+
+
+def refuse_turned(images: Any, labels: Any, encoded: Iterable[Any] = ()) -> tuple[Any, Any]:
+    """Return images and labels of a batch. Raises UserError that names the first turned image."""
+    for image in encoded:
+        if find_orientation(np.asarray(image).data) != 1:
+            name = image.source_info().replace(" at index ", ": record at offset ")
+            raise UserError(
+                f"{name}: this image is turned by its EXIF block, which DALI {dali.__version__}"
+                " ignores: use --loader native or DALI 2, or pack the images upright with"
+                " `python -m data_prep.im2rec` without --pass-through"
+            )
+    return images, labels

@@ -22,7 +22,7 @@ from rn50lib.config import TrainConfig
 from rn50lib.data.sampler import image_seed
 from rn50lib.data.source import refuse_no_image
 from rn50lib.errors import UserError
-from rn50lib.recipe import Box, center_crop_box, rotation
+from rn50lib.recipe import Box, center_crop_box
 
 if TYPE_CHECKING:
     from rn50lib.data.source import Source
@@ -213,17 +213,12 @@ class ImageDecoder:
         self.seed = config.seed
         self.augmentation = config.augmentation
 
-    def decode(self, epoch: int, index: int, data: bytes | None = None) -> np.ndarray:
+    def decode(self, epoch: int, index: int) -> np.ndarray:
         """Return image `index` in `epoch`, uint8 (size, size, 3).
 
-        `data` is the encoded image, if it is read already. Raises UserError for a bad image.
+        Raises UserError for a bad image.
         """
-        pixels = self.decode_crop(self.source.read(index) if data is None else data, epoch, index)
-        if self.train and self.augmentation.rotate:
-            degrees = rotation(image_seed(self.seed, epoch, index), self.augmentation)
-            rotated = Image.fromarray(pixels).rotate(degrees, Image.Resampling.BILINEAR)
-            pixels = np.asarray(rotated)
-        return pixels
+        return self.decode_crop(self.source.read(index), epoch, index)
 
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         """Return the crop of an encoded image, resized, and mirrored if that was drawn."""

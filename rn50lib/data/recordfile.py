@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, as_command
 from rn50lib.files import write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
@@ -127,7 +127,7 @@ class MappedFile:
             return self.error("the file is compressed with gzip; decompress it with gunzip", 0)
         return self.error(
             f"damaged at offset {offset:,}: {reason}; copy the file or write it again. "
-            f"`python -m data_prep.verify {self.path}` lists all damage",
+            f"{as_command('python', '-m', 'data_prep.verify', self.path)} lists all damage",
             offset,
         )
 

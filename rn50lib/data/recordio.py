@@ -27,6 +27,7 @@ from rn50lib.data.recordfile import (
     read_pairs,
 )
 from rn50lib.data.scan import LeftOut
+from rn50lib.errors import as_command
 
 MAGIC = 0xCED7230A  # at the start of every part of a record, little-endian
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -118,7 +119,8 @@ def checksum_path(path_rec: str | os.PathLike) -> Path:
 
 def remedy(flag: str, path: str | os.PathLike) -> str:
     """Return how to write `--index` or `--checksums` of a record file, to end a message."""
-    return f"`python -m data_prep.im2rec {flag} {Path(path).with_suffix('')}` writes it again"
+    words = ("python", "-m", "data_prep.im2rec", flag, Path(path).with_suffix(""))
+    return f"{as_command(*words)} writes it again"
 
 
 def read_numbers(path: Path, flag: str) -> np.ndarray:

@@ -46,7 +46,7 @@ from rn50lib.data.tfrecord import (
     scan_shards,
     sidecar_path,
 )
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, as_command
 
 LFS_POINTER = b"version https://git-lfs"  # the first bytes of a pointer in place of the file
 
@@ -105,6 +105,20 @@ def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
     return _agreed(root, [open_source(root, split, form).classes for split in splits])
 
 
+def count_images(root: str | os.PathLike, split: str, data_format: str, enough: int) -> int:
+    """Return the number of images of a split; of class folders, stop counting at `enough`."""
+    root = _check_root(root)
+    form = _detect(root) if data_format == "auto" else data_format
+    if form != "files":
+        return len(open_source(root, split, form))
+    found = 0
+    for name in _class_folders(root, split):
+        found += len(list_folder(root / split / name).images)
+        if found >= enough:
+            break
+    return found
+
+
 # -- the data root -------------------------------------------------------------------------------
 
 
@@ -112,8 +126,9 @@ def _check_root(root: str | os.PathLike) -> Path:
     root = Path(root)
     if not root.is_dir():
         raise UserError(
-            f"--data-root {root}: this folder is missing. `python -m data_prep.roadsigns {root}`"
-            " draws the built-in data there; `rn50 run` without --data-root draws and uses it"
+            f"--data-root {root}: this folder is missing."
+            f" {as_command('python', '-m', 'data_prep.roadsigns', root)} draws the built-in"
+            " data there; `rn50 run` without --data-root draws and uses it"
         )
     return root
 
@@ -212,6 +227,22 @@ def _has_split(root: Path, split: str, form: str) -> bool:
     return bool(folder and any(folder.glob(f"{SPLIT_PREFIX[split]}-*-of-*")))
 
 
+def format_for_tensorflow(root: str | os.PathLike) -> str:
+    """Return which form of a data set TensorFlow reads: class folders, else shards.
+
+    Raises UserError if there are record files alone.
+    """
+    root = Path(root)
+    forms = _forms(root)
+    if forms == ["recordio"]:
+        raise UserError(
+            f"--data-root {root}: it holds record files, and TensorFlow reads class folders or"
+            f" TFRecord shards: `python -m data_prep.tfrecord {root}` makes shards of them; or"
+            " use --backend torch"
+        )
+    return "files" if "files" in forms or not forms else "tfrecord"
+
+
 # -- classes -------------------------------------------------------------------------------------
 
 
@@ -269,12 +300,13 @@ def _check_list(path: Path, labels: np.ndarray) -> None:
 def _open_records(root: Path, split: str) -> RecordSource:
     path = (_record_folder(root) or root / "records") / f"{split}.rec"
     if not os.path.lexists(path):
-        command = f"python -m data_prep.im2rec %s {path.with_suffix('')} {root / split}"
-        remedy = f"make it with `{command % '--list --recursive'}` and then"
+        words = ("python", "-m", "data_prep.im2rec"), (path.with_suffix(""), root / split)
+        listing = as_command(*words[0], "--list", "--recursive", *words[1])
+        packing = as_command(*words[0], "--pass-through", *words[1])
         found = [
             describe_lookalikes(place, split, form="recordio") for place in (root, path.parent)
         ]
-        remedy = next(filter(None, found), f"{remedy} `{command % '--pass-through'}`")
+        remedy = next(filter(None, found), f"make it with {listing} and then {packing}")
         raise RecordError(f"{path}: this record file does not exist: {remedy}", path)
     reader = Reader(path)
     labels = reader.labels()

@@ -2,21 +2,21 @@
 
     read → shuffle → sample crops → decode → batch → prefetch
 
-Files and RecordIO are read by image number, in the order of `sampler`: images and crops equal
-those of the PyTorch loader. TFRecord shards are read as streams, several at once, shuffled by a
-buffer. A stream still promises that no image occurs twice in an epoch on any rank, that all ranks
-make the same number of steps, and that (seed, epoch) gives the same batches again.
+Files are read in the order of `sampler`: images and crops equal those of the PyTorch loader.
+TFRecord shards are read as streams, several at once, shuffled by a buffer. A stream still promises
+that no image occurs twice in an epoch on any rank, that all ranks make the same number of steps,
+and that (seed, epoch) gives the same batches again.
 
-The crops come from `recipe.augment` or a learner's function, in Python for a batch at a time.
-Decoding, which is nearly all of the work, runs in tf.data's threads, without Python. Images that
-are rotated or are not JPEGs are decoded by Pillow.
+TensorFlow reads, decodes and resizes, in its own threads. Only the crops come from Python, for a
+batch at a time: from `recipe.augment` or a learner's function.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,20 @@ import numpy as np
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
-from rn50lib.data.decode import OVERSAMPLE, SIZE, ImageDecoder, find_frame
+from rn50lib.data.decode import (
+    BOTTOM_UP,
+    MAX_PIXELS,
+    OVERSAMPLE,
+    RIGHT_TO_LEFT,
+    SIZE,
+    ImageDecoder,
+    find_frame,
+    find_orientation,
+    open_image,
+)
 from rn50lib.data.source import Source
 from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_line
 from rn50lib.tf import PythonCalls, tf
 
 BATCHES_AHEAD = 4
@@ -43,7 +53,7 @@ as_written = tf.autograph.experimental.do_not_convert
 
 
 class TfData:
-    """Images of files and RecordIO by their number; see `rn50lib.data.Pipeline`.
+    """Images of class folders by their number; see `rn50lib.data.Pipeline`.
 
     Batches are tensors on the host. Nothing in TensorFlow is touched before the first epoch: by
     then the backend has chosen its device.
@@ -60,8 +70,6 @@ class TfData:
         if self.threads:
             self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
         self.decoder = ImageDecoder(source, batches.train, config)
-        self.rotates = batches.train and self.decoder.augmentation.rotate > 0
-        self.labels = np.asarray(source.labels, np.int32)
         self.python = PythonCalls(stateful=False)
 
     def __len__(self) -> int:
@@ -99,47 +107,51 @@ class TfData:
         return self.sampler.rows(epoch, skip)[0][step]
 
     def _images(self, epoch: int, skip: int) -> tf.data.Dataset:
-        """Return (number, encoded image, label, size, crop) of one image after the other."""
-        rows = tf.data.Dataset.from_tensor_slices(self.sampler.rows(epoch, skip)[0])
+        """Return (number, encoded image, label) of one image after the other."""
+        numbers = self.sampler.rows(epoch, skip)[0].ravel()
+        names = [os.fsencode(self.source.name(number)) for number in numbers.tolist()]
+        labels = np.asarray(self.source.labels, np.int32)[numbers]
+        files = tf.data.Dataset.from_tensor_slices((numbers, np.array(names, object), labels))
 
         @as_written
-        def read(row: Any) -> tuple:
-            types = [tf.string, tf.int32, tf.int32, tf.int32]
-            found = self.python(functools.partial(self._read, epoch), [row], types)
-            shapes = [(None,), (None,), (None, 2), (None, 5)]
-            return row, *(tf.ensure_shape(x, s) for x, s in zip(found, shapes, strict=True))
+        def read(number: Any, name: Any, label: Any) -> tuple:
+            return number, tf.io.read_file(name), label
 
-        return rows.map(read, **self.parallel).unbatch()
+        return files.map(read, **self.parallel)
 
-    def _read(self, epoch: int, row: np.ndarray) -> tuple:
-        """Return encoded images, labels, sizes and crops of a batch."""
-        data = [self.source.read(number) for number in row.tolist()]
-        sizes = np.zeros((len(row), 2), np.int32)
-        for i, encoded in enumerate(data):
-            if (frame := find_frame(encoded)) is not None:
-                sizes[i] = SIZE.unpack_from(encoded, frame + 5)[:2]
-        return np.array(data, object), self.labels[row], sizes, self._sample(epoch, row, sizes)
+    def _sample(self, epoch: int, numbers: np.ndarray, data: Sequence[bytes]) -> np.ndarray:
+        """Return the crops of encoded images, int32 (k, 7).
 
-    def _sample(self, epoch: int, numbers: Any, sizes: Any) -> np.ndarray:
-        """Return the crops of some images, int32 (k, 5): top, left, height, width, mirrored (0, 1).
-
-        `sizes` is (k, 2): height and width. Images without a size are decoded by Pillow.
+        Top, left, height and width in the stored image; whether to exchange rows and columns then
+        (0, 1); in which direction to read the rows and the columns (1, -1).
         """
-        boxes = np.zeros((len(numbers), 5), np.int32)
-        for i, number in enumerate(numbers.tolist()):
-            height, width = map(int, sizes[i])
-            if height:
-                (left, top, w, h), mirror = self.decoder.sample_crop(epoch, number, width, height)
-                boxes[i] = top, left, h, w, mirror
-        return boxes
+        crops = np.zeros((len(numbers), 7), np.int32)
+        for row, (number, encoded) in enumerate(zip(numbers.tolist(), data, strict=True)):
+            frame = find_frame(encoded)
+            height, width = SIZE.unpack_from(encoded, frame + 5)[:2] if frame else (0, 0)
+            if not 0 < height * width <= MAX_PIXELS:
+                width, height = open_image(encoded, self.source.name(number)).size
+            turned = find_orientation(encoded)
+            box, mirror = self.decoder.sample_stored(epoch, number, width, height, turned)
+            left, top, w, h = box
+            rows = -1 if turned in BOTTOM_UP else 1
+            columns = -1 if (turned in RIGHT_TO_LEFT) != mirror else 1
+            crops[row] = top, left, h, w, turned >= 5, rows, columns
+        return crops
 
     # -- the stages --------------------------------------------------------------------------------
 
     def _dataset(self, epoch: int, skip: int) -> tf.data.Dataset:
         """Return the batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
-        images = self._images(epoch, skip)
-        decode = as_written(functools.partial(self._traced, tf.constant(epoch)))
-        batches = images.map(decode, **self.parallel).batch(self.sampler.batch_size)
+
+        @as_written
+        def sample(numbers: Any, data: Any, labels: Any) -> tuple:
+            crops = self.python(functools.partial(self._sample, epoch), [numbers, data], tf.int32)
+            return data, labels, tf.ensure_shape(crops, (None, 7))
+
+        size = self.sampler.batch_size
+        images = self._images(epoch, skip).batch(size).map(sample, **self.parallel).unbatch()
+        batches = images.map(as_written(self._traced), **self.parallel).batch(size)
         if self.threads:
             batches = batches.prefetch(BATCHES_AHEAD)
         return batches.with_options(self._options())
@@ -161,29 +173,14 @@ class TfData:
         """`_decode` as a graph that is built once and not again for each epoch."""
         return tf.function(self._decode, autograph=False)
 
-    def _decode(
-        self, epoch: Any, number: Any, data: Any, label: Any, size: Any, box: Any
-    ) -> tuple[Any, Any]:
-        """Return one image, its crop decoded, resized, mirrored and rotated; and its label."""
-
-        def decoded(epoch: Any, number: Any, data: bytes) -> np.ndarray:
-            return np.ascontiguousarray(self.decoder.decode(int(epoch), int(number), data))
-
-        def with_pillow() -> Any:
-            return self.python(decoded, [epoch, number, data], tf.uint8)
-
-        if self.rotates:
-            pixels = with_pillow()
-        else:
-            pixels = tf.cond(size[0] > 0, lambda: self._cropped(data, box), with_pillow)
-        return tf.ensure_shape(pixels, (self.pixels, self.pixels, 3)), label
-
-    def _cropped(self, data: Any, box: Any) -> Any:
-        """Return the crop of a JPEG as uint8 (pixels, pixels, 3), mirrored if that was drawn."""
-        box, mirror = box[:4], box[4]
+    def _decode(self, data: Any, label: Any, crop: Any) -> tuple[Any, Any]:
+        """Return one image, its crop decoded, resized, turned and mirrored; and its label."""
+        box = crop[:4]
         oversample = 1 if self.sampler.train else OVERSAMPLE
         fits = tf.reduce_min(box[2:]) // (oversample * self.pixels)  # how often it holds the wanted
-        step = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))
+        is_jpeg = tf.io.is_jpeg(data)
+        smaller = tf.reduce_sum(tf.cast(fits >= RATIOS[1:], tf.int32))
+        step = tf.where(is_jpeg, smaller, 0)
         ratio = tf.gather(RATIOS, step)
         first, last = box[:2] // ratio, -(-(box[:2] + box[2:]) // ratio)
         window = tf.concat([first, last - first], 0)
@@ -191,10 +188,17 @@ class TfData:
         def decode(ratio: int) -> Any:
             return tf.io.decode_and_crop_jpeg(data, window, channels=3, ratio=ratio, **self.how)
 
-        part = tf.switch_case(step, [functools.partial(decode, ratio) for ratio in RATIOS])
+        def decode_other() -> Any:
+            whole = tf.io.decode_image(data, channels=3, expand_animations=False)
+            whole = tf.ensure_shape(whole, (None, None, 3))
+            return whole[first[0] : last[0], first[1] : last[1]]
+
+        ways = [*(functools.partial(decode, ratio) for ratio in RATIOS), decode_other]
+        part = tf.switch_case(tf.where(is_jpeg, step, len(RATIOS)), ways)
         exact = tf.cast(box, tf.float32) / tf.cast(ratio, tf.float32)
         small = self._resized(part, exact[:2] - tf.cast(first, tf.float32), exact[2:])
-        return tf.cond(mirror > 0, lambda: tf.reverse(small, [1]), lambda: small)
+        upright = tf.transpose(small, [crop[4], 1 - crop[4], 2])[:: crop[5], :: crop[6]]
+        return tf.ensure_shape(upright, (self.pixels, self.pixels, 3)), label
 
     def _resized(self, part: Any, start: Any, size: Any) -> Any:
         """Return a rectangle of `part` as uint8 (pixels, pixels, 3).
@@ -228,9 +232,20 @@ class TfData:
         """
         if self.python.error is not None:
             return self.python.error
-        numbers = sorted(map(int, self._numbers(epoch, step, skip)))
-        return self.decoder.find_bad(epoch, numbers) or UserError(
-            f"{self.source.path}: TensorFlow cannot make a batch of its images: {error}"
+        numbers = np.sort(self._numbers(epoch, step, skip))
+        if (found := self.decoder.find_bad(epoch, numbers)) is not None:
+            return found
+        for number in numbers:  # Pillow decodes all of them
+            data = self.source.read(int(number))
+            try:
+                self._decode(data, 0, self._sample(epoch, number[None], [data])[0])
+            except tf.errors.OpError as reason:
+                return UserError(
+                    f"{self.source.name(int(number))}: TensorFlow does not decode this image"
+                    f" ({first_line(reason)}); save it again as a JPEG, or use --backend torch"
+                )
+        return UserError(
+            f"{self.source.path}: TensorFlow cannot make a batch of its images: {first_line(error)}"
         )
 
 
@@ -245,7 +260,7 @@ class TfRecordStream(TfData):
         if hooks.get("shard") is not sampler.shard:
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"
-                " use --data-format files or recordio"
+                " use --data-format files"
             )
         super().__init__(config, source, batches)
         self.shards = source
@@ -278,15 +293,7 @@ class TfRecordStream(TfData):
         return np.array([number.numpy() for number, _ in records], np.int64)
 
     def _images(self, epoch: int, skip: int) -> tf.data.Dataset:
-        size = self.sampler.batch_size
-
-        @as_written
-        def sample(number: Any, data: Any, label: Any, shape: Any) -> tuple:
-            boxes = self.python(functools.partial(self._sample, epoch), [number, shape], tf.int32)
-            return number, data, label, shape, tf.ensure_shape(boxes, (None, 5))
-
-        parsed = self._records(epoch).map(self._parse, **self.parallel).batch(size)
-        return parsed.map(sample, **self.parallel).unbatch()
+        return self._records(epoch).map(self._parse, **self.parallel)
 
     def _records(self, epoch: int) -> tf.data.Dataset:
         """Return (number, serialised example) of every record that this rank uses, shuffled."""
@@ -308,19 +315,13 @@ class TfRecordStream(TfData):
 
     @as_written
     def _parse(self, number: Any, record: Any) -> tuple:
-        """Return number, encoded image, label from 0 on and size; 0 x 0 if it is not a JPEG."""
+        """Return number, encoded image, and label from 0 on."""
         features = {
             IMAGE: tf.io.FixedLenFeature((), tf.string),
             LABEL: tf.io.FixedLenFeature((), tf.int64),
         }
         found = tf.io.parse_single_example(record, features)
-        data = found[IMAGE]
-        size = tf.cond(
-            tf.io.is_jpeg(data),
-            lambda: tf.io.extract_jpeg_shape(data)[:2],
-            lambda: tf.zeros(2, tf.int32),
-        )
-        return number, data, tf.cast(found[LABEL], tf.int32) - 1, size
+        return number, found[IMAGE], tf.cast(found[LABEL], tf.int32) - 1
 
     def _explain(self, error: tf.errors.OpError, epoch: int, step: int, skip: int) -> Exception:
         """Find a damaged record by the offset that TensorFlow gives, without naming the shard."""

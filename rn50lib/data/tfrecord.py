@@ -23,7 +23,7 @@ import numpy as np
 from rn50lib.data.classes import Classes
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.data.scan import LeftOut, find_lookalikes, first_names
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, as_command
 
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 FRAMING_BYTES = 16  # what the framing adds to the data of a record
@@ -134,7 +134,7 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
         instead = (
             f"; {describe_shards(folder, others, split)}"
             if others
-            else (f"; `python -m data_prep.tfrecord {folder.parent}` writes them")
+            else f"; {as_command('python', '-m', 'data_prep.tfrecord', folder.parent)} writes them"
         )
         raise UserError(f"{folder}: the shards {prefix}-NNNNN-of-NNNNN are missing here{instead}")
     if len(counts) > 1:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
-from rn50lib.errors import UserError, first_line, memory_full
+from rn50lib.errors import UserError, memory_full
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
@@ -26,8 +26,6 @@ from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canon
 from rn50lib.tensorflow.optimizer import LossScaler, Optimizer, set_precision
 
 MESSAGES = 4  # groups of gradients that are sent one after the other
-# what TensorFlow raises if XLA cannot compile an operation
-XLA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
 class TensorflowStep:
@@ -49,18 +47,7 @@ class TensorflowStep:
         self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
         self.measure = not config.no_metrics
         self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
-        self.grad_accum_steps, self.batches = config.grad_accum_steps, 0
-        self.accumulated: list[Any] = []  # the gradients of the batches before the last
-        if self.grad_accum_steps > 1:
-            zeros = [tf.zeros_like(self.named[name]) for name in self.trained]
-            self.accumulated = [tf.Variable(zero, trainable=False) for zero in zeros]
-        # XLA compiles forward and backward; it cannot compile the exchange between workers
-        self.fast_backward, self.fast_infer = self.backward, self.infer
-        if config.compile:
-            self.fast_backward = tf.function(self.backward, jit_compile=True)
-            self.fast_infer = tf.function(self.infer, jit_compile=True)
         self.train_graph = tf.function(self.compute)
-        self.accumulate_graph = tf.function(self.accumulate)
         self.eval_graph = tf.function(self.evaluate)
         self.predict_graph = tf.function(self.probabilities)
 
@@ -70,10 +57,6 @@ class TensorflowStep:
         """Return float32 logits of uint8 images."""
         normalised = (tf.cast(images_NHWC, tf.float32) - tf.constant(MEAN)) * (1 / np.array(STD))
         return self.model(normalised, training=training)
-
-    def infer(self, images_NHWC: Any) -> Any:
-        """Return the logits with the running statistics."""
-        return self.forward(images_NHWC, training=False)
 
     def losses(self, logits: Any, labels: Any) -> Any:
         """Return the training loss of each image; validation does not smooth the labels."""
@@ -85,31 +68,20 @@ class TensorflowStep:
         return losses
 
     def backward(self, images_NHWC: Any, labels: Any) -> tuple[list[Any], Any, Any]:
-        """Return scaled gradients of this batch's share of the loss, logits, and losses."""
+        """Return scaled gradients of the loss, logits, and losses."""
         weights = [self.named[name] for name in self.trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             logits = self.forward(images_NHWC, training=True)
             losses = self.losses(logits, labels)
-            loss = tf.reduce_mean(losses) / self.grad_accum_steps
+            loss = tf.reduce_mean(losses)
             if self.scaler is not None:
                 loss *= self.scaler.scale
         return tape.gradient(loss, weights), logits, losses
 
-    def accumulate(self, images_NHWC: Any, labels: Any) -> None:
-        """Run a batch without an update; its gradients are kept."""
-        gradients, logits, losses = self.fast_backward(images_NHWC, labels)
-        for total, gradient in zip(self.accumulated, gradients, strict=True):
-            total.assign_add(gradient)
-        self.update_metrics(logits, labels, losses)
-
     def compute(self, images_NHWC: Any, labels: Any) -> None:
         """Run a batch and the update."""
-        gradients, logits, losses = self.fast_backward(images_NHWC, labels)
-        if self.accumulated:
-            gradients = [g + total for g, total in zip(gradients, self.accumulated, strict=True)]
-            for total in self.accumulated:
-                total.assign(tf.zeros_like(total))
+        gradients, logits, losses = self.backward(images_NHWC, labels)
         gradients = self.sync(gradients)  # now the average of all workers' gradients
         if self.scaler is None:
             self.update(gradients, self.lr)
@@ -121,7 +93,7 @@ class TensorflowStep:
 
     def evaluate(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
         """Add the first `valid` images to the metrics."""
-        logits = self.fast_infer(images_NHWC)[:valid]
+        logits = self.forward(images_NHWC, training=False)[:valid]
         labels = labels[:valid]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         self.update_metrics(logits, labels, losses)
@@ -139,38 +111,34 @@ class TensorflowStep:
 
     def probabilities(self, images_NHWC: Any) -> Any:
         """Return class probabilities."""
-        return tf.nn.softmax(self.fast_infer(images_NHWC))
+        return tf.nn.softmax(self.forward(images_NHWC, training=False))
 
     # --- the methods of `TrainStep` ---------------------------------------------------------------
 
     def train_step(self, batch: Batch, lr: float) -> None:
         self.lr.assign(lr)
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
-        self.batches += 1
-        with self.explain_errors(training=True):
-            last = self.batches % self.grad_accum_steps == 0
-            (self.train_graph if last else self.accumulate_graph)(images, labels)
+        with self.explain_errors():
+            self.train_graph(images, labels)
 
     def eval_step(self, batch: Batch) -> None:
         if not batch.valid:  # a last batch of padding only
             return
         images, labels = as_tensor(batch.images), as_tensor(batch.labels)
         valid = tf.constant(batch.valid)  # a tensor: each new number would be traced
-        with self.explain_errors(training=False):
+        with self.explain_errors():
             self.eval_graph(images, labels, valid)
 
     @contextmanager
-    def explain_errors(self, training: bool) -> Iterator[None]:
+    def explain_errors(self) -> Iterator[None]:
         """Replace TensorFlow's error by the learner's own or by a UserError."""
         try:
             yield
         except tf.errors.ResourceExhaustedError:
-            raise memory_full(self.config.batch_size, training) from None
-        except tf.errors.OpError as error:
+            raise memory_full(self.config.batch_size, accumulates=False) from None
+        except tf.errors.OpError:
             if self.scaler and self.scaler.python.error:
                 raise self.scaler.python.error from None
-            if self.config.compile and isinstance(error, XLA_ERRORS):
-                raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
             raise
 
     def pop_metrics(self) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Forms of a ResNet that are faster on an x86 processor with oneDNN, PyTorch's library there.
 
-Each form takes a model of `model.py`, shares its parameters and computes the same. This is the only
-file that calls private operators of PyTorch.
+Each form takes a model of `model.py`, shares its parameters and computes the same.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from rn50lib.torch.model import ResNet
 # rearrange its weights; above this number of pixels per batch a block trains faster in the blocked
 # layout, which does.
 MATRIX_PIXELS, BLOCKED_PIXELS = 14, 1024
-PACKED_SHAPES = 4  # batch shapes for which a predictor keeps packed weights, each a network's size
 
 
 def has_onednn(device: str, dtype: torch.dtype) -> bool:
@@ -31,9 +29,6 @@ def has_onednn(device: str, dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(machine().bfloat16))
-
-
-# --- training -------------------------------------------------------------------------------------
 
 
 def for_training(model: ResNet, net: Network, config: TrainConfig, dtype: torch.dtype) -> nn.Module:
@@ -55,9 +50,9 @@ def for_training(model: ResNet, net: Network, config: TrainConfig, dtype: torch.
 
 
 class Blocked(nn.Module):
-    """A ResNet whose stem and first `count` blocks train in oneDNN's blocked layout (nChw16c).
+    """A ResNet whose stem and first `count` blocks compute in oneDNN's blocked layout (nChw16c).
 
-    PyTorch calls such tensors mkldnn tensors.
+    PyTorch calls such tensors mkldnn tensors. For prediction, all blocks compute in it.
     """
 
     def __init__(self, model: ResNet, count: int, dtype: torch.dtype) -> None:
@@ -104,86 +99,3 @@ def use_matrix_products(model: ResNet, net: Network, sizes: dict[str, int], skip
                 made.weight = model.get_parameter(f"{conv.name}.weight")
                 owner, _, name = conv.name.rpartition(".")
                 setattr(model.get_submodule(owner), name, made)
-
-
-# --- predicting -----------------------------------------------------------------------------------
-
-
-def has_one_pass(device: str, dtype: torch.dtype) -> bool:
-    """Return True if this PyTorch and processor have oneDNN's fused convolutions for `dtype`."""
-    ops = ("_convolution_pointwise", "_convolution_pointwise_", "_reorder_convolution_weight")
-    return has_onednn(device, dtype) and all(hasattr(torch.ops.mkldnn, op) for op in ops)
-
-
-def one_pass(
-    conv: nn.Conv2d, weight: Tensor, x: Tensor, relu: bool, shortcut: Tensor | None = None
-) -> Tensor:
-    """Return relu(conv(x) + shortcut), by one kernel; the sum is written over `shortcut`.
-
-    oneDNN adds and rectifies in registers, so that each layer is written and read once. The
-    operators are private: only torch.compile reaches them publicly.
-    """
-    ops, after = torch.ops.mkldnn, "relu" if relu else "none"
-    how = (weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups)
-    if shortcut is None:
-        return ops._convolution_pointwise(x, *how, after, [], "")
-    return ops._convolution_pointwise_.binary(shortcut, x, *how, "add", 1.0, after, [], "")
-
-
-def packed(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """Return the weights rearranged for inputs like `x`, or else every call rearranges them.
-
-    For one image that takes longer than the convolution. The operator is private: the public
-    `torch.utils.mkldnn.to_mkldnn` does not pack for a size.
-    """
-    how = (conv.padding, conv.stride, conv.dilation, conv.groups, list(x.shape))
-    weight: Tensor = torch.ops.mkldnn._reorder_convolution_weight(conv.weight, *how)
-    return weight
-
-
-class OnePass(nn.Module):
-    """A ResNet with folded batch norms (see `inference`), each convolution in one pass.
-
-    A second batch of the same shape packs the weights for that shape.
-    """
-
-    def __init__(self, folded: ResNet) -> None:
-        super().__init__()
-        self.model = folded
-        self.shape = torch.Size()  # of the batch before
-        self.weights: dict[torch.Size, dict[nn.Conv2d, Tensor]] = {}
-
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """Return the logits."""
-        weights = self._packed_weights(images_NCHW.shape)
-
-        def convolve(
-            conv: nn.Conv2d, x: Tensor, relu: bool, shortcut: Tensor | None = None
-        ) -> Tensor:
-            if weights is None:
-                return one_pass(conv, conv.weight, x, relu, shortcut)
-            if conv not in weights:
-                weights[conv] = packed(conv, x)
-            return one_pass(conv, weights[conv], x, relu, shortcut)
-
-        x = convolve(self.model.conv1, images_NCHW, relu=True)
-        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
-        for stage in self.model.stages:
-            for block in stage:
-                *inner, last = (m for name, m in block.named_children() if name.startswith("conv"))
-                y = x
-                for conv in inner:
-                    y = convolve(conv, y, relu=True)
-                if isinstance(block.downsample, nn.Conv2d):
-                    x = convolve(block.downsample, x, relu=False)
-                x = convolve(last, y, relu=True, shortcut=x)
-        return self.model.head(x)
-
-    def _packed_weights(self, shape: torch.Size) -> dict[nn.Conv2d, Tensor] | None:
-        """Return the dict of weights packed for a shape; None if it has not come twice."""
-        if shape not in self.weights and shape == self.shape:
-            if len(self.weights) == PACKED_SHAPES:
-                del self.weights[next(iter(self.weights))]  # the oldest
-            self.weights[shape] = {}
-        self.shape = shape
-        return self.weights.get(shape)

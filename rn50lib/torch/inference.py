@@ -35,10 +35,10 @@ class Predictor:
 
     @torch.inference_mode()
     def __init__(self, model: ResNet, dtype: torch.dtype) -> None:
-        folded = fold_batch_norms(model, dtype)
-        one_pass = cpu.has_one_pass(folded.conv1.weight.device.type, dtype)
-        self.model = cpu.OnePass(folded) if one_pass else folded
-        self.dtype = dtype
+        folded, self.dtype = fold_batch_norms(model, dtype), dtype
+        self.model: nn.Module = folded
+        if cpu.has_onednn(folded.conv1.weight.device.type, dtype):
+            self.model = cpu.Blocked(folded, sum(map(len, folded.stages)), dtype)
 
     @torch.inference_mode()
     def __call__(self, images_NCHW: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from rn50lib.distributed import Comm
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import cpu, gpu
+from rn50lib.torch import cpu, engines, gpu
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
@@ -138,12 +138,13 @@ class TorchStep:
             self.queue.limit()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
-        """Return float32 logits by the compiled model, or else by a `predictor` (hooks)."""
+        """Return float32 logits by the compiled model, an engine or a `predictor` (hooks)."""
         if self.config.compile:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
-            self.predictor = hooks.get("predictor")(self.model, self.dtype)
+            make = engines.ENGINES.get(self.config.engine) or hooks.get("predictor")
+            self.predictor = make(self.model, self.dtype)
         return self.predictor(images_NCHW)
 
     @torch.no_grad()

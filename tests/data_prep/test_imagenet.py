@@ -297,7 +297,6 @@ def test_names_and_counts_of_images_are_checked(tmp_path, error_of, capsys):
     [
         (["{t}/nowhere", "{t}/out"], "{t}/nowhere: there is no such folder"),
         (["{t}", "{t}/out"], "{t}: ImageNet is not here in any form known: ILSVRC2012_img_train"),
-        (["{t}", "{t}/out", "--jobs", "0"], "--jobs 0: give at least one process"),
         (["{s}", "{t}"], "{t}: this is there already; name a new folder"),
         (["{s}", "{t}/out", "--devkit", "{t}/x"], "--devkit {t}/x: there is no such file"),
         (["{f}", "{t}/out"], "{f}/val: the images are in one flat folder, and nothing gives"),

@@ -141,9 +141,9 @@ def read_files(folder):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
 def test_new_files_replace_old_ones_unless_something_fails(tmp_path, error):
-    write_files(tmp_path, "a long old text")
-    write_files(tmp_path, "new")
-    assert read_files(tmp_path) == ["new", "new"]
+    write_files(tmp_path, "0\ta long old text")
+    write_files(tmp_path, "1\tnew")
+    assert read_files(tmp_path) == ["1\tnew", "1\tnew"]
     full = pytest.raises(UserError, match=r"the disk is full, so a\.rec was not written")
     with (
         full if isinstance(error, OSError) else pytest.raises(KeyboardInterrupt),
@@ -151,7 +151,7 @@ def test_new_files_replace_old_ones_unless_something_fails(tmp_path, error):
     ):
         files[0].write(b"newer")
         raise error
-    assert read_files(tmp_path) == ["new", "new"]
+    assert read_files(tmp_path) == ["1\tnew", "1\tnew"]
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path, repository):
@@ -162,5 +162,5 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path, repository):
     paths = [str(tmp_path / name) for name in NAMES]
     subprocess.run([sys.executable, "-c", code, *paths], cwd=repository, timeout=60)
     assert len(os.listdir(tmp_path)) == 2
-    write_files(tmp_path, "new")
-    assert read_files(tmp_path) == ["new", "new"]
+    write_files(tmp_path, "1\tnew")
+    assert read_files(tmp_path) == ["1\tnew", "1\tnew"]

@@ -180,7 +180,6 @@ def test_second_call_does_nothing_unless_settings_differ(tmp_path, capsys):
     ("flags", "message"),
     [
         (["{t}/nowhere"], "--data-root {t}/nowhere: this folder is missing"),
-        (["{t}", "--jobs", "0"], "--jobs 0: give a number from 1"),
         (["{t}", "--size", "30"], "--size 30: pixels, for --schema slides only"),
         (["{shards}", "{t}/out"], "{shards}: it holds shards and nothing to make shards from"),
         (["{root}", "{root}"], "{root}/"),

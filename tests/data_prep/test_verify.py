@@ -427,7 +427,6 @@ def test_text_json_and_exit_status(root):
         (["{t}/nowhere"], "{t}/nowhere: there is no such file or folder"),
         (["{t}"], "{t}: neither class folders, nor record files"),
         (["{t}/x.txt"], "{t}/x.txt: neither class folders"),
-        (["{t}", "--jobs", "0"], "--jobs 0: give at least one process"),
     ],
 )
 def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):

@@ -1,9 +1,11 @@
-"""Every loader on every source with both backends, as the table in docs/commands.md promises."""
+"""Every loader on every form of data, as the table in docs/commands.md promises."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ from tests.pipelines.conftest import pack
 from tests.support import make_photos
 
 FORMATS = ("files", "recordio", "tfrecord")
-BACKENDS = ("torch", "tensorflow")
-LOADERS = ("native", "dali")
+COMBINATIONS = [
+    *(("torch", loader, form) for loader in ("native", "dali") for form in FORMATS),
+    *(("tensorflow", "native", form) for form in ("files", "tfrecord")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow", "dali")
 @pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "loader", "data_format"), COMBINATIONS)
 def test_every_combination_trains_and_validates(
     root: Path, tmp_path: Path, run_cli: Callable[..., Any],
     backend: str, loader: str, data_format: str, workers: str,
@@ -47,6 +49,31 @@ def test_every_combination_trains_and_validates(
     hits = report["metrics"]["val.top1"][-1] * 19 / 100
     assert abs(hits - round(hits)) < 1e-6
     assert report["env"]["data"]["val"].endswith(f"(19 images, {data_format})")
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_takes_files_else_shards_and_never_records(
+    root: Path, tmp_path: Path, run_cli: Callable[..., Any]
+) -> None:
+    """The remedy for records alone is followed."""
+    (tmp_path / "packed").mkdir()
+    for split in ("train", "val"):
+        for ending in ("rec", "idx"):
+            name = f"{split}.{ending}"
+            (tmp_path / "packed" / name).symlink_to(root / "records" / name)
+    short = ("--network", "tiny", "--image-shape", "32", "-b", "8", "-e", "1", "--recipe",
+             "reference", "--dtype", "float32", "--threads", "1", "--benchmark-iters", "1",
+             "--report", "r.json", "--backend", "tensorflow")  # fmt: skip
+    for flags in ((), ("--data-format", "recordio")):
+        refused = run_cli("run", *short, "--data-root", "packed", *flags)
+        assert refused.returncode == 2 and "python -m data_prep.tfrecord packed`" in refused.stderr
+    subprocess.run([sys.executable, "-m", "data_prep.tfrecord", "packed"], check=True, cwd=tmp_path)
+    for place, form in ((root, "files"), ("packed", "tfrecord")):
+        done = run_cli("run", *short, "--data-root", place)
+        assert done.returncode == 0, done.stderr
+        data = json.loads((tmp_path / "r.json").read_text())["env"]["data"]
+        assert data["train"].endswith(f", {form})")
 
 
 def test_commands_page_has_a_row_for_each_loader(repository: Path) -> None:

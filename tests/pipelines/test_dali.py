@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rn50lib import recipe
+from rn50lib import checkpoint, recipe
 from rn50lib.data import Batch, open_pipeline
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source, open_source
@@ -27,6 +27,7 @@ from tests.pipelines import test_loaders
 from tests.pipelines.conftest import by_pillow
 from tests.pipelines.test_loaders import labels, pixels
 from tests.support import TINY, Photos, full
+from tests.training.test_kills import signalled
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("dali")]
 
@@ -60,14 +61,13 @@ def test_the_centre_crop_is_as_large_as_python_rounds(pixels: int, resize: int) 
     """A half, as 12 x 224 / 256 = 10.5, goes to the even number."""
     from nvidia.dali import fn, pipeline_def
 
-    from rn50lib.data.dali_graph import center_side
+    from rn50lib.data.dali import center_side
 
-    spec = SimpleNamespace(pixels=pixels, resize=resize)
     sides = np.arange(1, 700, dtype=np.int32)
 
     @pipeline_def(batch_size=len(sides), num_threads=1, device_id=None)
     def pipeline():
-        return center_side(fn.external_source(lambda: list(sides)), spec)
+        return center_side(fn.external_source(lambda: list(sides)), pixels, resize)
 
     graph = pipeline()
     graph.build()
@@ -93,11 +93,11 @@ def crops(images: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("engine", [False, True])
 def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
     """DALI's default smallest crop is 8% of the area; the recipe's is 5%."""
-    from rn50lib.data.dali import DaliStream
+    from rn50lib.data.dali import Dali
 
     source = open_source(textured, "train", "recordio")
     experiment = full(loader="dali")
-    pipeline = DaliStream(experiment, source, BatchSampler(experiment, source, "train"))
+    pipeline = Dali(experiment, source, BatchSampler(experiment, source, "train"))
     pipeline.engine = engine
     made = np.concatenate([crops(pixels(list(pipeline.epoch(epoch)))) for epoch in range(25)])
     width, height = np.abs(made[:, 2] - made[:, 0]), made[:, 3] - made[:, 1]
@@ -128,7 +128,7 @@ def test_other_augmentation_follows_the_recipe(textured: Path) -> None:
 def test_consecutive_epochs_match_single_epochs(
     textured: Path, data_format: str, split: str
 ) -> None:
-    """A run builds graphs ahead; a run that resumes at an epoch does not."""
+    """A run builds pipelines ahead; a run that resumes at an epoch does not."""
     source = open_source(textured, split, data_format)
     experiment = full(loader="dali", batch_size=4, num_epochs=3, data_nthreads=2)
     for rank, size in ((0, 1), (1, 2)):
@@ -140,6 +140,24 @@ def test_consecutive_epochs_match_single_epochs(
             np.testing.assert_array_equal(pixels(found), pixels(wanted))
             resumed.close()
         running.close()
+
+
+def test_a_stopped_run_repeats_its_epoch(photos: Photos, tmp_path: Path) -> None:
+    """SIGTERM and --checkpoint-steps write nothing within an epoch, which is printed once."""
+    flags = ("--loader", "dali", "--checkpoint-steps", "2")
+    (tmp_path / "whole").mkdir()
+    whole = signalled(photos, tmp_path / "whole", 0, "never", *flags)
+    assert whole.returncode == 0, whole.stderr
+    stopped = signalled(photos, tmp_path, signal.SIGTERM, "train 1 4", *flags)
+    assert stopped.returncode == 143, stopped.stderr
+    assert stopped.stderr.count("cannot begin in the middle of an epoch") == 1
+    assert checkpoint.positions(tmp_path / "m") == [(1, 0)]
+    resumed = signalled(photos, tmp_path, 0, "never", *flags, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    wanted, made = (
+        checkpoint.load(folder / "m", 4).arrays for folder in (tmp_path / "whole", tmp_path)
+    )
+    assert all(np.array_equal(wanted[name], made[name]) for name in wanted)
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -202,18 +202,10 @@ def dali_turns() -> bool:
     return not dali.__version__.startswith("1.")
 
 
-def tensorflow_turns() -> bool:
-    from rn50lib.data import tfdata
-
-    return hasattr(tfdata, "find_orientation")
-
-
 @every_opener
 def test_every_opener_shows_the_picture(tmp_path: Path, opener: str) -> None:
     cases = dict(sorted(CASES.items()))
-    if (opener == "dali" and not dali_turns()) or (
-        opener == "tensorflow" and not tensorflow_turns()
-    ):
+    if opener == "dali" and not dali_turns():
         cases = {name: data for name, data in cases.items() if name not in TURNED}
     paths = store(tmp_path, cases)
     for path, made in zip(paths, OPENERS[opener](tmp_path), strict=True):
@@ -260,8 +252,6 @@ def test_dali_1_names_a_turned_image(tmp_path: Path, data_format: str) -> None:
     ],
 )
 def test_what_is_not_read_is_named(tmp_path: Path, opener: str, name: str) -> None:
-    if name == "huge.jpg" and opener == "tensorflow" and not tensorflow_turns():
-        pytest.xfail("tf.data has no limit yet")
     (path,) = store(tmp_path, {name: REFUSED[name]})
     with pytest.raises(UserError) as caught:
         OPENERS[opener](tmp_path)
@@ -302,8 +292,6 @@ def test_verify_finds_what_a_loader_refuses() -> None:
 )
 def test_training_crops_are_drawn_on_the_upright_image(tmp_path: Path, loader: str) -> None:
     """PNG changes no pixel: a turned image gives what an upright one gives."""
-    if loader == "tensorflow" and not tensorflow_turns():
-        pytest.xfail("tf.data does not turn images yet")
     batches = {}
     for orientation in (1, *TURNS):
         for form in ("PNG", "JPEG"):

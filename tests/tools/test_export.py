@@ -72,12 +72,22 @@ def test_int8_answers_like_float32(
     assert "--int8 is for ONNX files" in capsys.readouterr().err
 
 
-def test_a_checkpoint_is_not_exported_over_itself(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_export_replaces_only_its_own_files(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     net, identity = resnet(18, 6), {"model": "resnet18 v1.5", "num_classes": 6}
     checkpoint.write_symbol("m", net)
     checkpoint.save("m", checkpoint.Checkpoint(1, net.initial_arrays(), identity, {}, {}))
     before = Path("m-0001.safetensors").read_bytes()
-    assert cli.main(["export", "m", "1", "-o", "m-0001.safetensors"]) == 2
-    assert "is the checkpoint itself" in capsys.readouterr().err
+    Path("other-0001.safetensors").write_bytes(before)
+    import torch
+
+    torch.save({"mine": torch.ones(3)}, "mine.pth")
+    for name in ("m-0001.safetensors", "other-0001.safetensors", "mine.pth"):
+        kept = Path(name).read_bytes()
+        assert cli.main(["export", "m", "1", "-o", name]) == 2
+        assert f"{name} exists and is not" in capsys.readouterr().err
+        assert Path(name).read_bytes() == kept
+    for suffix in ("pth", "safetensors"):
+        for _ in range(2):  # its own file is replaced
+            assert cli.main(["export", "m", "1", "-o", f"own.{suffix}"]) == 0
     assert Path("m-0001.safetensors").read_bytes() == before

@@ -93,14 +93,17 @@ def test_engines_score_and_measure_but_do_not_train(
     refused = run_cli(*sweep)
     assert refused.returncode == 2 and "pass --only-inference too" in refused.stderr
     refused = run_cli(*sweep, "--only-inference")
-    assert refused.returncode == 1 and "computes in float32: pass --dtype float32" in refused.stderr
+    assert (
+        refused.returncode == 1
+        and "computes in float32, not bfloat16: use --engine torch" in refused.stderr
+    )
 
 
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
         predict.main([prefix, "7", "a.jpg"])
-    with pytest.raises(UserError, match="none-symbol.json does not describe a network"):
+    with pytest.raises(UserError, match="none-symbol.json cannot be read"):
         predict.main([str(tmp_path / "none"), "1", "a.jpg"])
     with pytest.raises(UserError, match=r"o\.csv: .*\.npz"):
         predict.main([prefix, "2", "a.jpg", "-o", str(tmp_path / "o.csv")])

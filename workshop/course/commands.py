@@ -14,10 +14,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from rn50.parser import converter, positive
+from rn50.common import has_key
 from rn50lib.config import PROFILES
-from rn50lib.errors import Parser, UserError
-from rn50lib.files import check_writable, make_folder, write_file
+from rn50lib.errors import Parser, UserError, whole
+from rn50lib.files import Output, check_output, contains, make_folder, write_file
 from workshop import paths
 
 PACKAGES = {"rn50-workbook", "torch", "tensorflow_cpu", "tensorflow", "numpy", "pillow",
@@ -29,8 +29,8 @@ def parser() -> Parser:
     top = Parser(
         prog="rn50 workshop", description="The notebooks of the course.", allow_abbrev=False
     )
-    whole = converter(positive)
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    verbs.type = str  # each verb's parser converts its own arguments
 
     def verb(name: str, call: Any, text: str, **more: Any) -> Any:
         made = verbs.add_parser(name, help=text, **more)
@@ -46,11 +46,12 @@ def parser() -> Parser:
     add = verb("run", run_course, "execute notebooks and write an HTML index")
     add("notebooks", nargs="*", help='numbers ("02", "ex03") or paths')
     add("--all", action="store_true", help="every notebook of the course")
-    add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-        help="set a parameter; it must exist in the notebook")  # fmt: skip
+    add("-p", "--parameter", nargs=2, type=str, action="append", default=[],
+        help="set a parameter; it must exist in the notebook",
+        metavar=("NAME", "VALUE"))  # fmt: skip
     add("--profile", choices=PROFILES, help="the same as -p profile (auto); ci takes seconds")
     add("--out", type=Path, metavar="DIR", help="write results here (default: new, in runs/)")
-    add("--time-limit", type=whole, metavar="S", help="per notebook (three times its budget)")
+    add("--time-limit", type=whole(), metavar="S", help="per notebook (three times its budget)")
     add("--train", action="store_true", help="first train the built-in recipe in full")
     add = verb("reset", reset_notebook, "restore a notebook and keep a copy of yours")
     add("notebook", help='number ("02", "ex03")')
@@ -59,11 +60,11 @@ def parser() -> Parser:
                usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
                epilog="exit status: 0: nothing is missing, 1: a change is, 2: failed")  # fmt: skip
     add("script", metavar="SCRIPT")
-    add("-n", type=whole, default=2, metavar="N", help="ranks (2)")
+    add("-n", type=whole(), default=2, metavar="N", help="ranks (2)")
     add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
         help="python: the script starts its ranks itself (default: by its imports)")  # fmt: skip
-    add("--steps", type=whole, default=5, metavar="K", help="updates to record (5)")
-    add("--seconds", type=whole, default=20, metavar="S", help="then continue up to S (20)")
+    add("--steps", type=whole(), default=5, metavar="K", help="updates to record (5)")
+    add("--seconds", type=whole(), default=20, metavar="S", help="then continue up to S (20)")
     add("--no-single", action="store_true", help="skip the run on one rank for comparison")
     add("--json", type=Path, metavar="FILE", help="write the results to FILE")
     add("--headroom", action="store_true",
@@ -78,10 +79,12 @@ def parser() -> Parser:
         help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
     add("-o", "--out", type=Path, default=Path("class.html"), metavar="HTML",
         help="the page; the CSV is written next to it (class.html)")  # fmt: skip
-    add("--jobs", type=whole, default=1, metavar="N", help="notebooks to run at the same time (1)")
-    add("--time-limit", type=whole, default=300, metavar="S",
+    add(
+        "--jobs", type=whole(), default=1, metavar="N", help="notebooks to run at the same time (1)"
+    )
+    add("--time-limit", type=whole(), default=300, metavar="S",
         help="seconds per cell (300)")  # fmt: skip
-    add("--memory", type=whole, default=4, metavar="GIB", help="memory per process (4)")
+    add("--memory", type=whole(), default=4, metavar="GIB", help="memory per process (4)")
     return top
 
 
@@ -104,7 +107,8 @@ def build_notebooks(args: argparse.Namespace) -> int:
     masters = build.masters(root)
     if args.nbgrader:
         nbgrader.export(root, args.nbgrader)
-        print(f"Next: cd {args.nbgrader} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
+        folder = shlex.quote(str(args.nbgrader))
+        print(f"Next: cd {folder} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
     elif args.solutions:
         exercises = filter(build.is_exercise, masters)
         paths_of = {master: args.solutions / build.target(master).name for master in exercises}
@@ -159,6 +163,10 @@ def run_course(args: argparse.Namespace) -> int:
     begin, now = time.monotonic(), datetime.now(timezone.utc)
     out = (args.out or paths.runs_home() / f"{now:%Y%m%dT%H%M%SZ}-course").absolute()
     make_folder(out, f"--out {out}")
+    check_output(out / "index.html", "--out:", "an index of `run`", contains(b"RN50 workbook"))
+    for job in jobs:
+        executed = out / f"{job.name}.ipynb"
+        check_output(executed, "--out:", "an executed notebook", contains(b'"papermill"'))
     trained = training.train(out / "training") if args.train else None
     installed = importlib.metadata.distributions()
     about = {
@@ -218,8 +226,9 @@ def try_script(args: argparse.Namespace) -> int:
     from workshop import headroom, observe
     from workshop.errors import RunFailed
 
+    json_output = None
     if args.json:
-        check_writable(args.json, "--json")
+        json_output = Output("--json", args.json, "a result of try", has_key("rows"))
     try:
         if args.headroom:
             script = Path(args.script).absolute()
@@ -233,8 +242,8 @@ def try_script(args: argparse.Namespace) -> int:
         print(failure.log, file=sys.stderr)
         raise
     print(result)
-    if args.json:
-        write_file(args.json, json.dumps(asdict(result), indent=4) + "\n")
+    if json_output:
+        json_output.write(json.dumps(asdict(result), indent=4) + "\n")
     return 1 if result.missing else 0
 
 
@@ -264,8 +273,9 @@ def grade_class(args: argparse.Namespace) -> int:
         raise UserError(f"{folder} is not a folder")
     if out.suffix != ".html" or out.parent == folder:
         raise UserError(f"-o {args.out}: name an .html file outside {folder}")
-    check_writable(out, "-o")
+    page = Output("-o", out, "a page of grades", contains(b"<h1>The class's exercises</h1>"))
+    table = Output("-o", out.with_suffix(".csv"), "a table of grades", contains(b"learner,"))
     settings = grade.Settings(args.time_limit, args.memory, folder, grade.bubblewrap_works())
-    grade.grade(folder, out, settings, args.jobs)
-    print(f"{out}\n{out.with_suffix('.csv')}")
+    grade.grade(folder, page, table, settings, args.jobs)
+    print(f"{page.path}\n{table.path}")
     return 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import csv
+import io
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rn50lib.errors import UserError
-from rn50lib.files import write_file
+from rn50lib.files import Output
 from workshop import output, paths, processes
 from workshop.checks import engine, table
 from workshop.course import build, pages, run, uploads
@@ -75,8 +76,8 @@ class Learner:
                 for item in table.EXERCISES]  # fmt: skip
 
 
-def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
-    """Grade the uploads in `folder`; print each notebook's result and write `out` and its CSV.
+def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, jobs: int) -> None:
+    """Grade the uploads in `folder`; print each notebook's result and write the page and the CSV.
 
     Raises UserError if there is nothing to grade, a file cannot be written, or a notebook could not
     be run at all, which says nothing about its answers.
@@ -108,22 +109,23 @@ def grade(folder: Path, out: Path, settings: Settings, jobs: int) -> None:
                 one.notes.append(f"{key} was not graded: {failure}")
                 failures.append(f"{one.name}, {key}: {failure}")
     most = sum(POINTS[item.difficulty] for item in table.EXERCISES)
-    page = pages.render(
+    text = pages.render(
         "class.html", learners=learners, exercises=table.EXERCISES, most=most, settings=settings,
         marks=engine.MARKS, when=time.strftime("%d %B %Y, %H:%M"), seconds=time.time() - begin,
     )  # fmt: skip
-    write_file(out, page)
+    page.write(text)
     rows = [["learner", *NOTHING, "points", "of", "notes"]]
     for one in learners:
         texts = [f"'{text}" if text[:1] in ("=", "+", "-", "@") else text  # else a formula
                  for text in (one.name, "; ".join(one.notes))]  # fmt: skip
         points = [f"{value:g}" for value in (*one.points, sum(one.points), most)]
         rows.append([texts[0], *points, texts[1]])
-    with out.with_suffix(".csv").open("w", encoding="utf-8-sig", newline="") as file:
-        csv.writer(file).writerows(rows)
+    lines = io.StringIO(newline="")
+    csv.writer(lines).writerows(rows)
+    table_csv.write(f"\ufeff{lines.getvalue()}")  # by which Excel recognises UTF-8
     if failures:
         raise UserError(
-            f"{len(failures)} notebooks were not graded ({out} lists them): {failures[0]}"
+            f"{len(failures)} notebooks were not graded ({page.path} lists them): {failures[0]}"
         )
 
 

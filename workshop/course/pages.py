@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rn50lib.files import write_file
 from workshop import ladder
 from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, Outcome
 from workshop.course.training import Training
@@ -51,9 +52,9 @@ def index(
         "index.html", run=run, notebooks=notebooks, training=trained, marks=MARKS,
         ladder=ladder.picture(climbed[-1])["text/html"] if climbed else "",
     )  # fmt: skip
-    (folder / "index.html").write_text(text, encoding="utf-8")
+    write_file(folder / "index.html", text)
     record = {"format": "rn50-course-2", **run, "notebooks": [asdict(item) for item in notebooks]}
-    (folder / "course.json").write_text(json.dumps(record, indent=4) + "\n", encoding="utf-8")
+    write_file(folder / "course.json", json.dumps(record, indent=4) + "\n")
 
 
 @cache
@@ -78,4 +79,4 @@ def page(folder: Path, item: Outcome, names: Sequence[str]) -> None:
         lambda link: f'<a href="{link[1]}.html">{link[2]}</a>' if link[1] in names else link[2],
         text,
     )
-    (folder / f"{item.name}.html").write_text(text, encoding="utf-8")
+    write_file(folder / f"{item.name}.html", text)

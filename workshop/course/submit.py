@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.files import write_file
+from rn50lib.files import Output
 from workshop.course import build
 
 
@@ -27,6 +27,8 @@ def submit(root: Path, learner: str, out: Path | None) -> str:
     slug = re.sub(r"[^\w.-]+", "-", learner).strip("-._")[:60]  # letters of every language stay
     if not slug:
         raise UserError(f"--name {learner}: write your name, such as Anna Berg")
+    path = out or Path(f"rn50-{slug}.zip")
+    to = Output("--out", path, "a zip of exercises", is_submission)
     entries: dict[str, str] = {}
     masters = list(filter(build.is_exercise, build.masters(root)))
     for master in masters:
@@ -46,13 +48,21 @@ def submit(root: Path, learner: str, out: Path | None) -> str:
         raise UserError(
             f"nothing to hand in: no exercise in {root / 'exercises'} has changed; {remedy}"
         )
-    path = out or Path(f"rn50-{slug}.zip")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
         for name, text in entries.items():
             file.writestr(name, text)
-    write_file(path, packed.getvalue())
+    to.write(packed.getvalue())
     return f"{path}: the work of {learner}: {', '.join(entries)}.{more}"
+
+
+def is_submission(file: Path) -> bool:
+    """Return True if `submit` wrote the file."""
+    try:
+        with zipfile.ZipFile(file) as content:
+            return all(re.fullmatch(r"ex\d\d\w*\.ipynb", name) for name in content.namelist())
+    except zipfile.BadZipFile:
+        return False
 
 
 def bare(path: Path) -> Any:

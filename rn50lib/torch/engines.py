@@ -1,9 +1,9 @@
-"""Engines for inference on the processor: `--engine` of `rn50 score`, `predict` and `benchmark`.
+"""Engines for inference on the processor: the field `engine`.
 
-Each is a replacement of the library's `predictor`: it gets the trained model and a precision, and
-returns what computes the float32 logits (N, classes) of normalised images (N, 3, size, size). All
-take the weights from one ONNX file with batch norms folded. `--override predictor=FILE:FUNCTION`
-plugs in any other, such as TensorRT.
+Each gets the trained model and a precision, and returns what computes the float32 logits (N,
+classes) of normalised images (N, 3, size, size), as `inference.Predictor` does. All take the
+weights from one ONNX file with batch norms folded. `--override predictor=FILE:FUNCTION` plugs in
+any other, such as TensorRT.
 """
 
 from __future__ import annotations
@@ -145,6 +145,9 @@ def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Comput
     return engine if best == "torch" else alone(engine)
 
 
+ENGINES = {"onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
+
+
 def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
     """Return the milliseconds of the fastest of several calls for a batch.
 
@@ -167,7 +170,8 @@ def check(name: str, model: nn.Module, dtype: torch.dtype, dtypes: tuple[torch.d
         raise UserError(f"--engine {name} runs on the processor: set CUDA_VISIBLE_DEVICES=")
     if dtype not in dtypes:
         names = " or ".join(str(known).removeprefix("torch.") for known in dtypes)
-        raise UserError(f"--engine {name} computes in {names}: pass --dtype {names.split()[0]}")
+        found = str(dtype).removeprefix("torch.")
+        raise UserError(f"--engine {name} computes in {names}, not {found}: use --engine torch")
 
 
 class WithNormalisation(nn.Module):
