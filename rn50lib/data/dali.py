@@ -94,7 +94,7 @@ class Dali:
                 )
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
-            self.gpu = torch.cuda.current_device()  # the one that the step has chosen
+            self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
         if self.engine is None:
             self.engine = self.gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
         self.ahead = config.data_nthreads > 0  # else the training process makes the batches
