@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
+from data_prep import remedies  # noqa: F401 - registers what to run against an error
 from rn50lib import lifetime
 from rn50lib.errors import TERMINATED, UserError, status_of
 from rn50lib.files import whole_output

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import NoReturn
 
+from rn50 import remedies  # noqa: F401 - registers what to run against an error
 from rn50.verbs import TOOLS, VERBS
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import whole_output

@@ -7,7 +7,7 @@ import difflib
 import math
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,11 +15,31 @@ from typing import Any, NoReturn
 TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell says
 
 
+REMEDIES: dict[str, Callable[..., str]] = {}
+"""What to run against an error, by the key that the library gives: only a command knows."""
+
+Remedy = Sequence[str]  # a key of REMEDIES, and the arguments of its function
+
+
 class UserError(Exception):
     """Bad input: the message names the file, record or flag and says what to do about it.
 
-    The command line prints it as one line, ``error: ...``, and exits with status 2.
+    The command line prints it as one line, ``error: ...``, and exits with status 2. The sentence of
+    a `remedy` ends the message if a command has registered it.
     """
+
+    def __init__(self, message: str, remedy: Remedy = ()) -> None:
+        super().__init__(message)
+        self.remedy = tuple(map(str, remedy))
+
+    def __str__(self) -> str:
+        return with_remedy(self.args[0], self.remedy)
+
+
+def with_remedy(message: str, remedy: Remedy) -> str:
+    """Return a message that ends in the sentence of its remedy, if that is registered."""
+    key, *words = remedy or ("",)
+    return f"{message}; {REMEDIES[key](*words)}" if key in REMEDIES else message
 
 
 def message_of(error: BaseException) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.errors import UserError, as_command
+from rn50lib.errors import Remedy, UserError
 from rn50lib.files import write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
@@ -29,12 +29,11 @@ Arrays = dict[str, np.ndarray]
 class RecordError(UserError):
     """A record file that is damaged or does not fit its index; `path` and `offset`, if known."""
 
-    def __init__(self, message: str, path: object = None, offset: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, path: object = None, offset: int | None = None, remedy: Remedy = ()
+    ) -> None:
+        super().__init__(message, remedy)
         self.path, self.offset = path, offset
-
-    def __reduce__(self) -> tuple:  # for an exception that a loader's worker raises
-        return type(self), (str(self), self.path, self.offset)
 
 
 @functools.cache
@@ -117,18 +116,18 @@ class MappedFile:
             )
         return b"".join(iter(lambda: self._file.read(1 << 24), b""))
 
-    def error(self, problem: str, offset: int | None = None) -> RecordError:
+    def error(self, problem: str, offset: int | None = None, remedy: Remedy = ()) -> RecordError:
         """Return the error for a problem with this file."""
-        return RecordError(f"{self.path}: {problem}", self.path, offset)
+        return RecordError(f"{self.path}: {problem}", self.path, offset, remedy)
 
     def damaged(self, offset: int, reason: str) -> RecordError:
         """Return the error for a record that cannot be read."""
         if offset == 0 and self.read(0, len(GZIP)) == GZIP:
             return self.error("the file is compressed with gzip; decompress it with gunzip", 0)
         return self.error(
-            f"damaged at offset {offset:,}: {reason}; copy the file or write it again. "
-            f"{as_command('python', '-m', 'data_prep.verify', self.path)} lists all damage",
+            f"damaged at offset {offset:,}: {reason}; copy the file or write it again",
             offset,
+            ("verify", self.path),
         )
 
     def __del__(self) -> None:

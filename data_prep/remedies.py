@@ -1,0 +1,13 @@
+"""What to run against an error of rn50lib, by its key (`UserError.remedy`), about stored data."""
+
+from __future__ import annotations
+
+from rn50lib.errors import REMEDIES, as_command
+
+
+def verify(path: str) -> str:
+    """Return how to list all damage of a file or data set."""
+    return f"{as_command('python', '-m', 'data_prep.verify', path)} lists all damage"
+
+
+REMEDIES |= {function.__name__: function for function in (verify,)}
