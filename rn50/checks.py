@@ -334,7 +334,8 @@ def check_workers(config: TrainConfig, given: Mapping[str, Any], machine: Machin
          "--launcher torchrun starts DDP's workers: use --comm ddp with it"),
         (not horovod_serves(config.backend),
          f"--comm horovod: Horovod is not built for {config.backend} here: run `make horovod`"
-         " (`rn50 doctor` says what is missing)" + ", or use --comm ddp" * (config.backend == "torch")),
+         " (`rn50 doctor` says what is missing)"
+         + ", or use --comm ddp" * (config.backend == "torch")),
     )  # fmt: skip
     if config.launcher == "mpirun":
         refuse(
