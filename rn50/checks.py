@@ -41,95 +41,110 @@ def replaces(override: Sequence[str], part: str) -> bool:
 # --- on any machine -------------------------------------------------------------------------------
 
 
-def check_values(c: TrainConfig) -> None:
+def check_values(config: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
-    prefix, paced = c.model_prefix, c.step is not None
+    prefix, paced = config.model_prefix, config.step is not None
     folder = prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", ".."))
-    engine, predicts = c.engine != "torch", replaces(c.override, "predictor")
-    scales = c.loss_scale is not None and optim.parse_loss_scale(c.loss_scale)[1] is not None
+    engine, predicts = config.engine != "torch", replaces(config.override, "predictor")
+    scales = (
+        config.loss_scale is not None and optim.parse_loss_scale(config.loss_scale)[1] is not None
+    )
     refuse(
-        (c.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
-        (c.resume and not prefix, "--resume needs --model-prefix PREFIX"),
+        (config.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
+        (config.resume and not prefix, "--resume needs --model-prefix PREFIX"),
         (folder, f"--model-prefix {prefix} is a folder: add a name, as in"
                  f" {(prefix or '').rstrip('/')}/model"),
-        (c.resume and c.load_epoch is not None,
+        (config.resume and config.load_epoch is not None,
          "--resume and --load-epoch contradict each other: use one of them"),
-        (c.init_from and c.load_epoch is not None,
+        (config.init_from and config.load_epoch is not None,
          "--init-from and --load-epoch contradict each other: use one of them"),
-        (c.init_from and paced, "--init-from: --set step has no model: leave one of them out"),
-        (c.only_inference and c.no_val, "--only-inference and --no-val leave nothing to do"),
-        (c.network == "tiny" and c.num_layers is not None,
+        (config.init_from and paced, "--init-from: --set step has no model: leave one of them out"),
+        (config.only_inference and config.no_val,
+         "--only-inference and --no-val leave nothing to do"),
+        (config.network == "tiny" and config.num_layers is not None,
          "--num-layers does not go with --network tiny: leave one out"),
-        (paced and prefix and c.load_epoch is None,
+        (paced and prefix and config.load_epoch is None,
          "--set step has no model, so there is nothing to save: leave out --model-prefix"),
-        (not c.bn_decay and replaces(c.override, "decay_groups"),
+        (not config.bn_decay and replaces(config.override, "decay_groups"),
          "--set bn_decay=false and --override decay_groups both choose what decays: leave one out"),
-        (c.lr_step_epochs and c.lr_schedule != "step",
-         f"--lr-step-epochs does not go with --lr-schedule {c.lr_schedule}, which has no steps:"
-         " leave it out, or pass --lr-schedule step"),
-        (replaces(c.override, "loss_scale_update") and not scales and not c.only_inference,
+        (config.lr_step_epochs and config.lr_schedule != "step",
+         f"--lr-step-epochs does not go with --lr-schedule {config.lr_schedule}, which has no"
+         " steps: leave it out, or pass --lr-schedule step"),
+        (replaces(config.override, "loss_scale_update")
+         and not (scales or config.only_inference),
          "--override loss_scale_update: this run has no dynamic loss scale: pass --set"
          " loss_scale=dynamic"),
-        *((used and (c.backend != "torch" or c.compile),
+        *((used and (config.backend != "torch" or config.compile),
            f"{flag} needs --backend torch without --compile: leave one of them out")
-          for used, flag in ((predicts, "--override predictor"), (engine, f"--engine {c.engine}"))),
-        (engine and not c.only_inference,
-         f"--engine {c.engine} does not train: pass --only-inference too"),
-        (engine and predicts,
-         f"--engine {c.engine} and --override predictor contradict each other: leave one out"),
-        *((c.backend == "tensorflow" and used, f"{flag}, or use --backend torch")
           for used, flag in (
-              (c.loader == "dali",
+              (predicts, "--override predictor"), (engine, f"--engine {config.engine}"),
+          )),
+        (engine and not config.only_inference,
+         f"--engine {config.engine} does not train: pass --only-inference too"),
+        (engine and predicts,
+         f"--engine {config.engine} and --override predictor contradict each other: leave one out"),
+        *((config.backend == "tensorflow" and used, f"{flag}, or use --backend torch")
+          for used, flag in (
+              (config.loader == "dali",
                "--loader dali feeds PyTorch: for TensorFlow use --loader native"),
-              (c.data_format == "recordio",
+              (config.data_format == "recordio",
                "--data-format recordio: TensorFlow reads class folders and TFRecord shards: leave"
-               f" the flag out, make shards by `python -m data_prep.tfrecord {c.data_root}`"),
-              (c.compile, "--compile is torch.compile: leave it out"),
-              (c.grad_accum_steps > 1,
+               f" the flag out, make shards by `python -m data_prep.tfrecord {config.data_root}`"),
+              (config.compile, "--compile is torch.compile: leave it out"),
+              (config.grad_accum_steps > 1,
                "--macrobatch-size: gradients are accumulated in PyTorch only: leave it out"),
           )),
-        *((paced and getattr(c, name),
+        *((paced and getattr(config, name),
            f"{flag_name(name)}: --set step has nothing to save: leave one of them out")
           for name in ("max_restarts", "checkpoint_steps")),
     )  # fmt: skip
-    check_sizes(c)
+    check_sizes(config)
 
 
-def check_sizes(c: TrainConfig) -> None:
+def check_sizes(config: TrainConfig) -> None:
     """Raise UserError for batches or images that cannot be trained on."""
-    macro, batch, pixels = c.macrobatch_size or c.batch_size, c.batch_size, c.image_shape
+    macro, batch, pixels = (
+        config.macrobatch_size or config.batch_size,
+        config.batch_size,
+        config.image_shape,
+    )
     near = sorted({macro // batch * batch, -(-macro // batch) * batch} - {0})
     refuse(
         (macro % batch,
          f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use"
          f" {' or '.join(map(str, near))}, or change -b"),
-        (c.val_resize < pixels,
-         f"--set val_resize={c.val_resize} is smaller than the {pixels}-pixel crop: use {pixels} or"
-         " more, or a smaller --image-shape"),
-        (batch < smallest_batch(c),
+        (config.val_resize < pixels,
+         f"--set val_resize={config.val_resize} is smaller than the {pixels}-pixel crop: use"
+         f" {pixels} or more, or a smaller --image-shape"),
+        (batch < smallest_batch(config),
          f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm cannot"
          " train on a single value per channel: use -b 2 or more, or larger images"),
     )  # fmt: skip
 
 
-def smallest_batch(c: TrainConfig) -> int:
+def smallest_batch(config: TrainConfig) -> int:
     """Return the smallest batch per worker: 2 if batch norm would have one value per channel."""
-    if not trains(c):
+    if not trains(config):
         return 1
-    layers = c.to_network().layers(c.image_shape)
+    layers = config.to_network().layers(config.image_shape)
     return 1 + (min(layer.size for layer in layers if layer.kind == "batchnorm") == 1)
 
 
-def trains(c: TrainConfig) -> bool:
+def trains(config: TrainConfig) -> bool:
     """Return True if the run trains a model."""
-    return not (c.step is not None or c.test_io or c.only_inference)
+    return not (config.step is not None or config.test_io or config.only_inference)
 
 
-def check_classes(c: TrainConfig) -> None:
+def check_classes(config: TrainConfig) -> None:
     """Raise UserError if all images of a data set have the same label."""
-    if c.num_classes == 1 and c.loader != "synthetic" and trains(c) and not c.no_metrics:
+    if (
+        config.num_classes == 1
+        and config.loader != "synthetic"
+        and trains(config)
+        and not config.no_metrics
+    ):
         raise UserError(
-            f"--data-root {c.data_root} has one class, so there is nothing to learn: sort the"
+            f"--data-root {config.data_root} has one class, so there is nothing to learn: sort the"
             " images into one folder per class, or pass --no-metrics to measure speed"
         )
 
@@ -147,23 +162,23 @@ def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
 
 
 def check_machine(
-    c: TrainConfig, given: Mapping[str, Any], machine: Machine, group: LaunchEnv | None = None
+    config: TrainConfig, given: Mapping[str, Any], machine: Machine, group: LaunchEnv | None = None
 ) -> None:
     """Raise UserError if a machine, or the `group` that started this process, does not fit."""
-    why = unsupported_reason(c.dtype, machine, c.network)
-    refuse((why, f"--dtype {c.dtype} {why}"))
+    why = unsupported_reason(config.dtype, machine, config.network)
+    refuse((why, f"--dtype {config.dtype} {why}"))
     if group is None:
-        check_workers(c, given, machine)
+        check_workers(config, given, machine)
     else:
-        check_started(c, group)
+        check_started(config, group)
     refuse(
-        (c.profile == "gpu" and not machine.gpus,
+        (config.profile == "gpu" and not machine.gpus,
          "--profile gpu: there is no GPU here; use --profile cpu"),
-        (c.loader == "dali" and not has_dali(),
+        (config.loader == "dali" and not has_dali(),
          "--loader dali: DALI is not installed here: `make setup` installs it if there is a wheel"
          " (Linux), or use --loader native"),
     )  # fmt: skip
-    for text in c.logger:
+    for text in config.logger:
         refuse(
             (text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]),
              f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION"),
@@ -198,13 +213,13 @@ def unsupported_reason(dtype: str, machine: Machine, network: str | None = None)
     )
 
 
-def check_framework(c: TrainConfig, machine: Machine) -> None:
+def check_framework(config: TrainConfig, machine: Machine) -> None:
     """Raise UserError if there are GPUs and the backend is built without CUDA. Imports neither."""
-    found = importlib.util.find_spec(c.backend) if machine.gpus else None
+    found = importlib.util.find_spec(config.backend) if machine.gpus else None
     if found is None or found.origin is None:
         return  # a missing framework has a separate error
     folder = Path(found.origin).parent
-    if c.backend == "torch":
+    if config.backend == "torch":
         build = run_file(folder / "version.py")
         name, cuda = f"PyTorch {build.get('__version__')}", build.get("cuda") or build.get("hip")
     else:
@@ -212,7 +227,7 @@ def check_framework(c: TrainConfig, machine: Machine) -> None:
         name, cuda = "TensorFlow", build.get("is_cuda_build") or not build
     if build and not cuda:
         raise UserError(
-            f"--backend {c.backend}: {name} is built without CUDA, and this machine has"
+            f"--backend {config.backend}: {name} is built without CUDA, and this machine has"
             f" {len(machine.gpus)} GPU(s): install a CUDA build (`make setup` does if the driver"
             " supports CUDA 12), or set CUDA_VISIBLE_DEVICES= to train on the processor"
         )
@@ -263,71 +278,72 @@ def gpu_horovod(backend: str) -> str:
     return f"is {built}: install the CUDA toolkit and NCCL's headers and run `make horovod`"
 
 
-def check_started(c: TrainConfig, group: LaunchEnv) -> None:
+def check_started(config: TrainConfig, group: LaunchEnv) -> None:
     """Raise UserError if a worker's configuration contradicts the group that started it."""
     started = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
     many = group.size > 1
     by_torch = many and group.launcher in ("torchrun", "srun")
     refuse(
-        (c.max_restarts,
+        (config.max_restarts,
          f"--max-restarts is for `rn50 run`, and {group.launcher} has started this worker: leave it"
          " out, and start again with --resume"),
-        (c.n != group.size, f"-n {c.n}: {started}, and this is one of them: leave -n out, or start"
-                            f" {c.n}"),
-        (by_torch and c.backend != "torch",
-         f"--backend {c.backend}: {started}, which only PyTorch's DDP connects: use horovodrun or"
-         " mpirun"),
-        (many and c.comm == "horovod" and group.launcher == "torchrun",
+        (config.n != group.size,
+         f"-n {config.n}: {started}, and this is one of them: leave -n out, or start {config.n}"),
+        (by_torch and config.backend != "torch",
+         f"--backend {config.backend}: {started}, which only PyTorch's DDP connects: use horovodrun"
+         " or mpirun"),
+        (many and config.comm == "horovod" and group.launcher == "torchrun",
          f"--comm horovod: {started}, for DDP: leave the flag out, or use horovodrun or mpirun"),
-        (many and c.comm == "local",
+        (many and config.comm == "local",
          f"--comm local is one worker, and {group.size} were started"),
     )  # fmt: skip
 
 
-def check_workers(c: TrainConfig, given: Mapping[str, Any], machine: Machine) -> None:
+def check_workers(config: TrainConfig, given: Mapping[str, Any], machine: Machine) -> None:
     """Raise UserError if workers, hosts, launcher and comm do not go together."""
-    n, gpus, cores = c.n, len(machine.gpus), max(2, machine.cores)
-    if c.comm == "local":
+    n, gpus, cores = config.n, len(machine.gpus), max(2, machine.cores)
+    if config.comm == "local":
         refuse((n > 1, f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
-               *((getattr(c, name) is not None,
+               *((getattr(config, name) is not None,
                   f"{flag_name(name)} is for many workers: pass -n 2 or more, or leave it out")
                  for name in scoped("group") if name != "comm")
         )  # fmt: skip
         return
-    room = sum(slots(c.hosts).values()) if c.hosts else n
+    room = sum(slots(config.hosts).values()) if config.hosts else n
     refuse(
-        (n > room, f"-n {n}: --hosts {c.hosts} has {room} slots: use a smaller -n or name more"
+        (n > room, f"-n {n}: --hosts {config.hosts} has {room} slots: use a smaller -n or name more"
                    " slots"),
-        (not c.hosts and gpus and n > gpus, f"-n {n}: this machine has {gpus} GPU(s): use -n"
+        (not config.hosts and gpus and n > gpus, f"-n {n}: this machine has {gpus} GPU(s): use -n"
                                             f" {gpus}"),
-        (not c.hosts and not gpus and n > cores,
+        (not config.hosts and not gpus and n > cores,
          f"-n {n}: this machine has {machine.cores} cores: use -n {cores} or less, or pass --hosts"
          f" localhost:{n} to share them anyway"),
     )  # fmt: skip
-    if c.comm == "ddp":
+    if config.comm == "ddp":
         refuse(
-            (not is_local(c.hosts), "--launcher torchrun starts workers on one host only: run"
-             f" {on_each_host(given) if c.hosts else ''}"),
-            (c.backend != "torch",
-             f"--comm ddp is PyTorch's: with --backend {c.backend} use horovod"),
-            (c.launcher not in (None, "torchrun"),
-             f"--launcher {c.launcher} starts Horovod's workers, not DDP's"),
+            (not is_local(config.hosts), "--launcher torchrun starts workers on one host only: run"
+             f" {on_each_host(given) if config.hosts else ''}"),
+            (config.backend != "torch",
+             f"--comm ddp is PyTorch's: with --backend {config.backend} use horovod"),
+            (config.launcher not in (None, "torchrun"),
+             f"--launcher {config.launcher} starts Horovod's workers, not DDP's"),
         )  # fmt: skip
         return
     refuse(
-        (c.launcher == "torchrun",
+        (config.launcher == "torchrun",
          "--launcher torchrun starts DDP's workers: use --comm ddp with it"),
-        (not horovod_serves(c.backend),
-         f"--comm horovod: Horovod is not built for {c.backend} here: run `make horovod` (`rn50"
-         " doctor` says what is missing)" + ", or use --comm ddp" * (c.backend == "torch")),
+        (not horovod_serves(config.backend),
+         f"--comm horovod: Horovod is not built for {config.backend} here: run `make horovod`"
+         " (`rn50 doctor` says what is missing)"
+         + ", or use --comm ddp" * (config.backend == "torch")),
     )  # fmt: skip
-    if c.launcher == "mpirun":
+    if config.launcher == "mpirun":
         refuse(
             (shutil.which("mpirun") is None,
              "--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian: apt-get"
              " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher"
              " horovodrun"),
-            (not horovod_has("mpi", c.backend),
+            (not horovod_has("mpi", config.backend),
              "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open MPI"
              " installed, or use --launcher horovodrun"),
         )  # fmt: skip

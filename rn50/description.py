@@ -22,60 +22,62 @@ ELSEWHERE = "not on this machine: "
 
 def describe(resolved: Resolved) -> str:
     """Return the values of a run with the reason for each, and the arithmetic, as lines."""
-    c, lines = resolved.config, list(resolved.caps)
-    hidden = {"data_root", "data_nthreads"} if c.loader == "synthetic" else set()
-    hidden |= {"comm"} if c.comm == "local" else set()
-    hidden |= {"engine"} if c.engine == "torch" else set()
+    config, lines = resolved.config, list(resolved.caps)
+    hidden = {"data_root", "data_nthreads"} if config.loader == "synthetic" else set()
+    hidden |= {"comm"} if config.comm == "local" else set()
+    hidden |= {"engine"} if config.engine == "torch" else set()
     tricks = scoped("trick")
-    hidden |= {name for name in tricks if getattr(c, name) == getattr(recipes.REFERENCE, name)}
+    hidden |= {name for name in tricks if getattr(config, name) == getattr(recipes.REFERENCE, name)}
     for name in (*scoped("shown"), *tricks):
-        value = getattr(c, name)
+        value = getattr(config, name)
         if value is not None and name not in hidden:
             reason = resolved.reasons.get(name, "given")
             flag, *text = flags_of({name: value})
             lines.append(f"  {flag:16} {' '.join(text)}  ({reason})")
-    if c.dtype == "float16" and not machine().gpus:
+    if config.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
-    if c.loader == "synthetic":
+    if config.loader == "synthetic":
         lines.append("  synthetic images: speed is real, accuracy means nothing")
-    elif scores_random_weights(c):
+    elif scores_random_weights(config):
         lines.append("  no checkpoint: the weights are random and accuracy means nothing; `rn50"
                      " score PREFIX EPOCH` validates a trained model")  # fmt: skip
-    if c.step is not None:
-        lines.append(f"  paced at {c.step:g} img/s: the model is replaced by a wait")
-    elif not (c.only_inference or c.test_io):
-        lines.append(f"  {arithmetic(c)}")
-        if not c.benchmark_iters:
-            lines += [f"  {line}" for line in (*recipe_remarks(c), schedule_remark(c)) if line]
+    if config.step is not None:
+        lines.append(f"  paced at {config.step:g} img/s: the model is replaced by a wait")
+    elif not (config.only_inference or config.test_io):
+        lines.append(f"  {arithmetic(config)}")
+        if not config.benchmark_iters:
+            lines += [
+                f"  {line}" for line in (*recipe_remarks(config), schedule_remark(config)) if line
+            ]
     return "\n".join(lines)
 
 
-def scores_random_weights(c: TrainConfig) -> bool:
+def scores_random_weights(config: TrainConfig) -> bool:
     """Return True if a run validates the random weights that training would start from."""
-    starts = c.load_epoch is not None or c.resume or c.init_from
-    timed = c.no_metrics or c.test_io or c.step is not None
-    return c.only_inference and not (starts or timed)
+    starts = config.load_epoch is not None or config.resume or config.init_from
+    timed = config.no_metrics or config.test_io or config.step is not None
+    return config.only_inference and not (starts or timed)
 
 
-def arithmetic(c: TrainConfig) -> str:
+def arithmetic(config: TrainConfig) -> str:
     """Return the global batch and the learning rate, worked out in one line."""
-    images = c.effective_batch_size
-    peak = c.lr * images / c.lr_batch
-    factors = f"{c.n} x {c.batch_size}"
-    if c.grad_accum_steps > 1:
-        factors += f" x {c.grad_accum_steps} batches per update"
+    images = config.effective_batch_size
+    peak = config.lr * images / config.lr_batch
+    factors = f"{config.n} x {config.batch_size}"
+    if config.grad_accum_steps > 1:
+        factors += f" x {config.grad_accum_steps} batches per update"
     line = (
         f"global batch {factors} = {images}; "
-        f"learning rate {c.lr:g} x {images} / {c.lr_batch} = {peak:g}"
+        f"learning rate {config.lr:g} x {images} / {config.lr_batch} = {peak:g}"
     )
-    if c.lr_schedule != "step":
-        line += f", {c.lr_schedule} to 0 at epoch {c.num_epochs}"
+    if config.lr_schedule != "step":
+        line += f", {config.lr_schedule} to 0 at epoch {config.num_epochs}"
     return line
 
 
-def recipe_remarks(c: TrainConfig) -> list[str]:
+def recipe_remarks(config: TrainConfig) -> list[str]:
     """Return the source of a recipe for large batches, and a remark on a different batch."""
-    base, batch = recipes.RECIPES[c.recipe], c.effective_batch_size
+    base, batch = recipes.RECIPES[config.recipe], config.effective_batch_size
     if not base.global_batch:
         return []
     lines = [f"{base.name}: {base.source}; {base.expected}"]
@@ -87,15 +89,15 @@ def recipe_remarks(c: TrainConfig) -> list[str]:
     return lines
 
 
-def schedule_remark(c: TrainConfig) -> str | None:
+def schedule_remark(config: TrainConfig) -> str | None:
     """Return a line if the run ends before its warm-up or its first decay."""
-    if c.num_epochs < c.warmup_epochs:
-        what = f"inside its warm-up of {c.warmup_epochs:g}: the learning rate stays below its peak"
-    elif c.lr_step_epochs and c.num_epochs <= c.lr_step_epochs[0]:
-        what = f"before its first decay at {c.lr_step_epochs[0]:g}: the accuracy will be lower"
+    if config.num_epochs < config.warmup_epochs:
+        what = f"inside its warm-up of {config.warmup_epochs:g}: the rate stays below its peak"
+    elif config.lr_step_epochs and config.num_epochs <= config.lr_step_epochs[0]:
+        what = f"before its first decay at {config.lr_step_epochs[0]:g}: the accuracy will be lower"
     else:
         return None
-    return f"the run ends after epoch {c.num_epochs}, {what}"
+    return f"the run ends after epoch {config.num_epochs}, {what}"
 
 
 # --- --dry-run and --print config, also for hardware that is not here -----------------------------
@@ -126,11 +128,11 @@ def as_config_file(given: Given) -> list[str]:
 
 def as_recipe(given: Given) -> list[str]:
     """Return everything that decides the accuracy of a run, and where it comes from, as a table."""
-    c = prepared(given)[0].config
-    base, crop = recipes.RECIPES[c.recipe], c.augmentation
+    config = prepared(given)[0].config
+    base, crop = recipes.RECIPES[config.recipe], config.augmentation
     more = ("dtype", "n", "num_layers", "optimizer", "val_resize")
     names = [name for name in FLAGS if name in vars(base) or name in more]
-    rows = [(flag_name(n), text_of(getattr(c, n)), FLAGS[n].help) for n in names]
+    rows = [(flag_name(n), text_of(getattr(config, n)), FLAGS[n].help) for n in names]
     fixed = {
         "share of the training images that are mirrored": (crop.flip,),
         "width / height of a training crop, from and to": crop.aspect,
@@ -147,12 +149,12 @@ def as_recipe(given: Given) -> list[str]:
 
 def command_lines(resolved: Resolved) -> list[str]:
     """Return the command, the arithmetic and the caps of a run."""
-    c = resolved.config
-    command = launch.launcher_command(c, [*launch.program("train"), *flags_of(c)])
-    sums = arithmetic(c)
-    if c.only_inference:  # nothing is trained
+    config = resolved.config
+    command = launch.launcher_command(config, [*launch.program("train"), *flags_of(config)])
+    sums = arithmetic(config)
+    if config.only_inference:  # nothing is trained
         return [shlex.join(command), sums.partition(";")[0], *resolved.caps]
-    return [shlex.join(command), sums, *recipe_remarks(c), *resolved.caps]
+    return [shlex.join(command), sums, *recipe_remarks(config), *resolved.caps]
 
 
 def prepared(given: Given) -> tuple[Resolved, list[str]]:

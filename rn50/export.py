@@ -61,7 +61,7 @@ def split(images: np.ndarray) -> list[np.ndarray]:
     return np.array_split(images, -(-len(images) // BATCH))
 
 
-def to_int8(content: bytes, done: TrainConfig, file: Path) -> bytes:
+def to_int8(content: bytes, config: TrainConfig, file: Path) -> bytes:
     """Return an ONNX file with 8-bit weights and activations, quantised by ONNX Runtime.
 
     Some validation images set the scales of the activations; print the top-1 accuracy of both files
@@ -74,13 +74,13 @@ def to_int8(content: bytes, done: TrainConfig, file: Path) -> bytes:
     from rn50.predict import check_classes, prepare
     from rn50lib.data.source import open_source
 
-    source = open_source(done.data_root, "val")
+    source = open_source(config.data_root, "val")
     check_classes(file, source.classes)
     if len(source) < 2:
-        raise UserError(f"--int8 needs two validation images or more: {done.data_root} has one")
+        raise UserError(f"--int8 needs two validation images or more: {config.data_root} has one")
     step = max(2, -(-len(source) // SCORED))
     scored, others = range(0, len(source), step), range(1, len(source), step)
-    images, shown = (np.stack([prepare(source, i, done) for i in some])
+    images, shown = (np.stack([prepare(source, i, config) for i in some])
                      for some in (scored, others[:: -(-len(others) // CALIBRATED)]))  # fmt: skip
     labels = np.array(source.labels)[list(scored)]
 
@@ -138,15 +138,15 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
     if output.suffix == ".onnx":  # before the weights are read
         need("onnx", "onnxscript", *["onnxruntime"] * int8)
     to = Output("--output", output, "a file of rn50 export", contains(MARK.encode()))
-    done = trained_as(prefix, epoch)
-    net, source = done.to_network(), checkpoint.path(prefix, epoch)
+    config = trained_as(prefix, epoch)
+    net, source = config.to_network(), checkpoint.path(prefix, epoch)
     found = checkpoint.load(prefix, epoch)
     arrays, classes = found.arrays, found.classes
     assert classes is not None  # `load` states at least their number
     checkpoint.check_shapes(arrays, net, source)
     if output.suffix == ".onnx":
-        content = to_onnx(net, arrays, done.image_shape)
-        content = signed(to_int8(content, done, source) if int8 else content, classes)
+        content = to_onnx(net, arrays, config.image_shape)
+        content = signed(to_int8(content, config, source) if int8 else content, classes)
     else:
         content = to_state_dict(net, arrays, output.suffix, classes)
     to.write(content)

@@ -63,9 +63,9 @@ def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
     return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).config
 
 
-def prepare(images: Any, i: int, done: TrainConfig) -> np.ndarray:
+def prepare(images: Any, i: int, config: TrainConfig) -> np.ndarray:
     """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
-    return ImageDecoder(images, False, done).decode(0, i)
+    return ImageDecoder(images, False, config).decode(0, i)
 
 
 def predict(
@@ -80,23 +80,23 @@ def predict(
     from rn50lib import hooks
     from rn50lib.train_step import build_step
 
-    done = trained_as(prefix, epoch, **values)
+    config = trained_as(prefix, epoch, **values)
     if "engine" not in values:
-        done = replace(done, engine=best_engine(done, len(images))[0])
-    hooks.install(done.override)
-    net = done.to_network()
+        config = replace(config, engine=best_engine(config, len(images))[0])
+    hooks.install(config.override)
+    net = config.to_network()
     found = checkpoint.load(prefix, epoch)
     checkpoint.check_shapes(found.arrays, net, checkpoint.path(prefix, epoch))
-    step = build_step(done, net, comm.connect())
+    step = build_step(config, net, comm.connect())
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
     probabilities, bad = np.empty((len(images), net.num_classes), np.float32), []
     # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
-    batch = np.zeros((done.batch_size, done.image_shape, done.image_shape, 3), np.uint8)
-    for start in range(0, len(images), done.batch_size):
-        rows = min(done.batch_size, len(images) - start)
+    batch = np.zeros((config.batch_size, config.image_shape, config.image_shape, 3), np.uint8)
+    for start in range(0, len(images), config.batch_size):
+        rows = min(config.batch_size, len(images) - start)
         for row in range(rows):
             try:
-                batch[row] = prepare(images, start + row, done)
+                batch[row] = prepare(images, start + row, config)
             except UserError as error:
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 bad.append(start + row)

@@ -102,7 +102,7 @@ def plan(own: argparse.Namespace, asked: Given) -> list[Cell]:
 
 
 def in_cell(asked: Given, n: int, batch: int) -> Given:
-    """Return the experiment of one cell, without flags for several workers if it has one."""
+    """Return the flags of one cell, without flags for several workers if it has one."""
     kept = {name: value for name, value in asked.items() if n > 1 or name not in scoped("group")}
     return {**kept, "n": n, "batch_size": batch}
 

@@ -48,42 +48,43 @@ def parse_change(text: str) -> Given:
     return asked
 
 
-def candidates(part: str, done: TrainConfig, machine: Machine) -> list[str]:
+def candidates(part: str, config: TrainConfig, machine: Machine) -> list[str]:
     """Return flags that might help a run limited by `part`, the most promising first."""
-    cores, gpu = max(1, machine.cores // done.n), bool(machine.gpus)
-    reduced = done.dtype in ("float32", "tf32") and (gpu or bool(machine.bfloat16))
+    cores, gpu = max(1, machine.cores // config.n), bool(machine.gpus)
+    reduced = config.dtype in ("float32", "tf32") and (gpu or bool(machine.bfloat16))
     table = {
         INPUT: {
-            "--loader dali": done.loader != "dali" and done.backend == "torch",
-            f"--data-nthreads {cores}": done.data_nthreads < cores,
+            "--loader dali": config.loader != "dali" and config.backend == "torch",
+            f"--data-nthreads {cores}": config.data_nthreads < cores,
         },
         COMPUTE: {
-            f"--threads {cores}": done.threads < cores and not gpu,
+            f"--threads {cores}": config.threads < cores and not gpu,
             "--dtype bfloat16": reduced,
             "--dtype float16": reduced and gpu,
-            "--compile": gpu and not done.compile and done.backend == "torch",
+            "--compile": gpu and not config.compile and config.backend == "torch",
         },
         COMMUNICATION: {
-            f"-b {2 * done.batch_size}": True,
-            "--comm ddp --launcher torchrun": done.comm == "horovod" and done.backend == "torch",
-            "--comm horovod --launcher horovodrun": done.comm == "ddp",
+            f"-b {2 * config.batch_size}": True,
+            "--comm ddp --launcher torchrun": config.comm == "horovod"
+            and config.backend == "torch",
+            "--comm horovod --launcher horovodrun": config.comm == "ddp",
         },
     }
-    if part == COMPUTE and done.step is not None:
+    if part == COMPUTE and config.step is not None:
         return []
     return [flags for flags, useful in table[part].items() if useful]
 
 
 def try_change(
-    bench: Bench, asked: Given, done: TrainConfig, part: str, text: str
+    bench: Bench, asked: Given, config: TrainConfig, part: str, text: str
 ) -> Change | None:
     """Predict a change; None if it changes nothing here."""
     change = parse_change(text)
     changed = {**asked, **change}
     if "data_root" not in change and "num_classes" not in change:  # the same model
-        changed["num_classes"] = done.num_classes
+        changed["num_classes"] = config.num_classes
     other = measured(prepare(changed).config)
-    names = {name for name in FLAGS if getattr(done, name) != getattr(other, name)}
+    names = {name for name in FLAGS if getattr(config, name) != getattr(other, name)}
     if not names:
         return None
     if names <= set(scoped("input")) or names <= set(scoped("step")):
@@ -92,9 +93,9 @@ def try_change(
     return Change(text, model.lesson(part, other.backend, text), predicted)
 
 
-def formula(done: TrainConfig) -> str:
+def formula(config: TrainConfig) -> str:
     """Return how the times of the loader and the step add up."""
-    on_processor = done.step is None and not machine().gpus
+    on_processor = config.step is None and not machine().gpus
     return model.SUM if on_processor else model.SLOWER
 
 
@@ -126,15 +127,15 @@ def main(argv: list[str]) -> int:
     launch.say(describe(resolved))
     usual = SECONDS_CI if resolved.config.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
-    done = measured(resolved.config)
-    peak = measured_peak(done, bench.seconds / 3)
-    loader, compute = bench.loader(done), bench.step(done)
-    single = bench.without_exchange(done, compute)
-    rates = model.Rates(loader, compute, single, bench.both(done), formula(done))
+    config = measured(resolved.config)
+    peak = measured_peak(config, bench.seconds / 3)
+    loader, compute = bench.loader(config), bench.step(config)
+    single = bench.without_exchange(config, compute)
+    rates = model.Rates(loader, compute, single, bench.both(config), formula(config))
     bound, changes = model.find_bound(rates), []
-    for text in extra.change or candidates(bound.part, done, machine()):
+    for text in extra.change or candidates(bound.part, config, machine()):
         try:
-            change = try_change(bench, asked, done, bound.part, text)
+            change = try_change(bench, asked, config, bound.part, text)
         except UserError as error:
             if extra.change:
                 raise
@@ -145,7 +146,7 @@ def main(argv: list[str]) -> int:
         changes += [change] if change else []
         if not extra.change and len(changes) == MAX_CANDIDATES:
             break
-    verdict = model.verdict(rates, bound, changes, done.backend)
+    verdict = model.verdict(rates, bound, changes, config.backend)
     diagnosis = show.Diagnosis(resolved, rates, bound, changes, verdict, peak)
     launch.say(f"the runs are in {bench.folder}")
     print(show.text(diagnosis))

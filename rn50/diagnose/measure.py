@@ -36,9 +36,9 @@ SINGLE: dict[str, Any] = {  # one worker of many, by itself
 }  # fmt: skip
 
 
-def measured(done: TrainConfig) -> TrainConfig:
+def measured(config: TrainConfig) -> TrainConfig:
     """Return the same work as it is measured."""
-    return replace(done, **MEASURED, no_val=not done.only_inference)
+    return replace(config, **MEASURED, no_val=not config.only_inference)
 
 
 class Bench:
@@ -51,36 +51,36 @@ class Bench:
         self.folder, self.seconds = folder, seconds
         self.results: dict[str, float] = {}
 
-    def loader(self, done: TrainConfig) -> float:
+    def loader(self, config: TrainConfig) -> float:
         """Return the rate of the loader alone, FREE for synthetic images."""
-        if done.loader == "synthetic":
+        if config.loader == "synthetic":
             return FREE
-        asked = replace(done, step=1e9)
-        return self.rate(f"the loader alone ({done.loader})", asked, ignored=scoped("step"))
+        asked = replace(config, step=1e9)
+        return self.rate(f"the loader alone ({config.loader})", asked, ignored=scoped("step"))
 
-    def step(self, done: TrainConfig) -> float:
+    def step(self, config: TrainConfig) -> float:
         """Return the rate of the step alone, with its exchange of gradients."""
-        asked = replace(done, loader="synthetic", num_examples=None)
-        return self.rate(f"the step alone ({done.dtype})", asked, ignored=scoped("input"))
+        asked = replace(config, loader="synthetic", num_examples=None)
+        return self.rate(f"the step alone ({config.dtype})", asked, ignored=scoped("input"))
 
-    def without_exchange(self, done: TrainConfig, compute: float) -> float:
+    def without_exchange(self, config: TrainConfig, compute: float) -> float:
         """Return the rate of single workers that run at the same time and exchange nothing.
 
         They share the machine like the workers of one run, so the difference is the exchange. With
         GPUs one worker is enough.
         """
-        if done.n == 1 or done.step is not None or done.only_inference:
+        if config.n == 1 or config.step is not None or config.only_inference:
             return compute
-        copies = 1 if machine().gpus else done.n
-        asked = replace(done, **SINGLE, loader="synthetic", num_examples=None)
+        copies = 1 if machine().gpus else config.n
+        asked = replace(config, **SINGLE, loader="synthetic", num_examples=None)
         rate = self.rate("the same workers without an exchange", asked, (), copies)
-        return max(compute, rate * done.n / copies)
+        return max(compute, rate * config.n / copies)
 
-    def both(self, done: TrainConfig) -> float:
+    def both(self, config: TrainConfig) -> float:
         """Return the rate of the whole experiment."""
-        if done.loader == "synthetic":
-            return self.step(done)
-        return self.rate(f"both together ({done.loader}, {done.dtype})", done)
+        if config.loader == "synthetic":
+            return self.step(config)
+        return self.rate(f"both together ({config.loader}, {config.dtype})", config)
 
     def rate(
         self, what: str, asked: TrainConfig, ignored: tuple[str, ...] = (), copies: int = 1
@@ -123,14 +123,14 @@ class Bench:
                 time.sleep(POLL_S)
 
 
-def steady_rate(folder: Path, done: TrainConfig, seconds: float) -> float:
+def steady_rate(folder: Path, config: TrainConfig, seconds: float) -> float:
     """Return a run's images per second, 0 before it has been timed for this long.
 
     Batches that were made ahead of an epoch's first step are left out, and as many at its end, when
     nothing is left to load. Raises UserError if epochs have one step.
     """
-    edge = 1 if done.loader == "synthetic" else BATCHES_AHEAD * max(1, done.data_nthreads)
-    phase, lines = "val" if done.only_inference else "train", []
+    edge = 1 if config.loader == "synthetic" else BATCHES_AHEAD * max(1, config.data_nthreads)
+    phase, lines = "val" if config.only_inference else "train", []
     with contextlib.suppress(OSError):
         for text in (folder / "progress.jsonl").read_text().splitlines():
             with contextlib.suppress(ValueError):  # a line that is still being written
@@ -142,14 +142,14 @@ def steady_rate(folder: Path, done: TrainConfig, seconds: float) -> float:
         skipped = min(edge, line["steps"] // 3)
         inside = before["epoch"] == line["epoch"] and before["step"] >= skipped
         if inside and line["step"] <= line["steps"] - (skipped if skipped > 1 else 0):
-            images += (line["step"] - before["step"]) * done.global_batch
+            images += (line["step"] - before["step"]) * config.global_batch
             total += line["seconds"] - before["seconds"]
     if epochs and not lines:
         raise UserError(
             "an epoch has one iteration, which is not timed: use a smaller -b or more images"
         )
     if not images and epochs:  # too short for readings inside
-        per_epoch = lines[-1]["steps"] * done.global_batch
+        per_epoch = lines[-1]["steps"] * config.global_batch
         images, total = per_epoch * len(epochs), sum(per_epoch / rate for rate in epochs if rate)
     return images / total if total >= seconds else 0.0
 
@@ -162,16 +162,16 @@ def last_line(text: str) -> str:
     return f"{message} {lines[-1]}" if message.endswith(":") else message  # a traceback follows
 
 
-def measured_peak(done: TrainConfig, seconds: float) -> float | None:
+def measured_peak(config: TrainConfig, seconds: float) -> float | None:
     """Return the FLOP per second of the fastest matrix product; None without a model or PyTorch."""
-    if done.step is not None or not has("torch"):
+    if config.step is not None or not has("torch"):
         return None
     launch.say("measuring the peak of the device …")
     command = [sys.executable, "-m", "rn50.diagnose.peak", f"{seconds:g}"]
     process = subprocess.run(
-        [*command, json.dumps(done.to_dict())],
+        [*command, json.dumps(config.to_dict())],
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        env=launch.rank_environment(done),
+        env=launch.rank_environment(config),
     )  # fmt: skip
     if process.returncode:
         raise UserError(f"the device's peak cannot be measured: {last_line(process.stderr)}")

@@ -66,23 +66,23 @@ def finite(value: float) -> float | None:
 
 def exchange(found: Diagnosis) -> dict[str, float] | None:
     """Return the size of the gradients, and the seconds that a step loses to exchanging them."""
-    done, rates = found.resolved.config, found.rates
-    if done.n == 1 or done.step is not None or done.only_inference:
+    config, rates = found.resolved.config, found.rates
+    if config.n == 1 or config.step is not None or config.only_inference:
         return None
-    lost = done.global_batch * (1 / rates.compute - 1 / rates.without_exchange)
-    return {"bytes": 4 * done.to_network().num_parameters, "exchange_s": max(0.0, lost),
-            "step_s": done.global_batch / rates.compute}  # fmt: skip
+    lost = config.global_batch * (1 / rates.compute - 1 / rates.without_exchange)
+    return {"bytes": 4 * config.to_network().num_parameters, "exchange_s": max(0.0, lost),
+            "step_s": config.global_batch / rates.compute}  # fmt: skip
 
 
 def speed(found: Diagnosis) -> dict[str, Any] | None:
     """Return the model's FLOP per second, and its share of the device's peak."""
-    done = found.resolved.config
-    if done.step is not None:
+    config = found.resolved.config
+    if config.step is not None:
         return None
-    net, size = done.to_network(), done.image_shape
-    per_image = 2 * net.macs(size) if done.only_inference else net.train_flops(size)
+    net, size = config.to_network(), config.image_shape
+    per_image = 2 * net.macs(size) if config.only_inference else net.train_flops(size)
     rate = per_image * found.rates.both
-    peak = found.peak * done.n if found.peak else None  # each worker has its device
+    peak = found.peak * config.n if found.peak else None  # each worker has its device
     share = rate / peak if peak else None
     return {"per_image": per_image, "per_second": rate, "peak": peak, "share_of_peak": share}
 
@@ -138,7 +138,7 @@ def bars(found: Diagnosis) -> Figure:
     """Return stacked bars in milliseconds per image; predicted changes are below, dashed."""
     from matplotlib.figure import Figure
 
-    stacked, done = bar_parts(found), found.resolved.config
+    stacked, config = bar_parts(found), found.resolved.config
     names = [name for name, _ in stacked] + [f"with {c.flags}" for c in found.changes]
     with plot.style():
         figure = Figure(figsize=(9, 1.6 + 0.5 * len(names)))
@@ -162,11 +162,13 @@ def bars(found: Diagnosis) -> Figure:
         axes.margins(x=0.3)
         axes.set_xlim(left=0)
         axes.grid(axis="y", visible=False)
-        computes = done.to_network().name if done.step is None else f"simulated {done.step:g} img/s"
+        computes = (
+            config.to_network().name if config.step is None else f"simulated {config.step:g} img/s"
+        )
         axes.set(
             title=f"{model.NAMES[found.bound.part]} bounds this run",
-            xlabel=f"ms per image ({computes}, {done.image_shape} px, {done.dtype},"
-            f" {done.n} x {done.batch_size})",
+            xlabel=f"ms per image ({computes}, {config.image_shape} px, {config.dtype},"
+            f" {config.n} x {config.batch_size})",
         )
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.25), ncols=4)
     return figure

@@ -54,11 +54,11 @@ def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
     from rn50lib.torch.train_step import TorchStep
     from tests.support import full
 
-    experiment = full(network="tiny", num_layers=None, image_shape=32, dtype="float32")
-    step = TorchStep(experiment, experiment.to_network(), Comm())
+    config = full(network="tiny", num_layers=None, image_shape=32, dtype="float32")
+    step = TorchStep(config, config.to_network(), Comm())
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (8, 32, 32, 3), np.uint8)
-    batch = Batch(images, np.arange(8, dtype=np.int32) % experiment.num_classes, 8)
+    batch = Batch(images, np.arange(8, dtype=np.int32) % config.num_classes, 8)
 
     def expected() -> np.ndarray:
         pixels, _ = step.inputs(batch)

@@ -303,8 +303,8 @@ def gradients(net: Network, dtype: str, side: int, batch: int, fast: bool) -> An
     model.to(memory_format=torch.channels_last)
     trained: torch.nn.Module = model
     if fast:
-        experiment = full(net.num_classes, batch_size=batch, image_shape=side)
-        trained = onednn.for_training(model, net, experiment, kind)
+        config = full(net.num_classes, batch_size=batch, image_shape=side)
+        trained = onednn.for_training(model, net, config, kind)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, side, side, 3, generator=generator).permute(0, 3, 1, 2)
     labels = torch.randint(0, net.num_classes, (batch,), generator=generator)

@@ -48,8 +48,8 @@ def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
 
     for size, resize in ((32, 37), (40, 50), (64, 150)):
         source = open_source(textured, "val", "files")
-        experiment = full(loader="dali", image_shape=size, val_resize=resize, batch_size=5)
-        pipeline = Dali(experiment, source, BatchSampler(experiment, source, "val"))
+        config = full(loader="dali", image_shape=size, val_resize=resize, batch_size=5)
+        pipeline = Dali(config, source, BatchSampler(config, source, "val"))
         pipeline.engine = engine
         made = pixels(list(pipeline.epoch(0)))
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
@@ -96,8 +96,8 @@ def test_crops_follow_the_recipe(textured: Path, engine: bool) -> None:
     from rn50lib.data.dali import Dali
 
     source = open_source(textured, "train", "recordio")
-    experiment = full(loader="dali")
-    pipeline = Dali(experiment, source, BatchSampler(experiment, source, "train"))
+    config = full(loader="dali")
+    pipeline = Dali(config, source, BatchSampler(config, source, "train"))
     pipeline.engine = engine
     made = np.concatenate([crops(pixels(list(pipeline.epoch(epoch)))) for epoch in range(25)])
     width, height = np.abs(made[:, 2] - made[:, 0]), made[:, 3] - made[:, 1]
@@ -130,11 +130,11 @@ def test_consecutive_epochs_match_single_epochs(
 ) -> None:
     """A run builds pipelines ahead; a run that resumes at an epoch does not."""
     source = open_source(textured, split, data_format)
-    experiment = full(loader="dali", batch_size=4, num_epochs=3, data_nthreads=2)
+    config = full(loader="dali", batch_size=4, num_epochs=3, data_nthreads=2)
     for rank, size in ((0, 1), (1, 2)):
-        running = open_pipeline(experiment, source, split, rank, size)
+        running = open_pipeline(config, source, split, rank, size)
         for epoch in range(3):
-            resumed = open_pipeline(experiment, source, split, rank, size)
+            resumed = open_pipeline(config, source, split, rank, size)
             found, wanted = list(running.epoch(epoch)), list(resumed.epoch(epoch))
             assert labels(found) == labels(wanted) and len(found) == len(running)
             np.testing.assert_array_equal(pixels(found), pixels(wanted))

@@ -174,9 +174,9 @@ print(*hashes(pipelines))
 
 
 def opened(loader: str, root: str | Path, threads: int) -> list[Any]:
-    experiment = full(**LOADERS[loader] | {"data_nthreads": threads, "seed": 7, "batch_size": 5})
+    config = full(**LOADERS[loader] | {"data_nthreads": threads, "seed": 7, "batch_size": 5})
     sources = [open_source(root, "train", data_format) for data_format in READS[loader]]
-    return [open_pipeline(experiment, source, "train", 0, 2) for source in sources]
+    return [open_pipeline(config, source, "train", 0, 2) for source in sources]
 
 
 def hashes(pipelines: list[Any]) -> list[str]:

@@ -182,8 +182,8 @@ def reencoded(root: Path) -> np.ndarray:
 
 def predict(root: Path) -> np.ndarray:
     files = Files(tuple(sorted((root / "val").glob("*/*"))))
-    done = full(image_shape=SIZE, val_resize=SIZE)
-    return np.stack([prepare(files, i, done) for i in range(len(files))])
+    config = full(image_shape=SIZE, val_resize=SIZE)
+    return np.stack([prepare(files, i, config) for i in range(len(files))])
 
 
 OPENERS: dict[str, Callable[[Path], np.ndarray]] = {

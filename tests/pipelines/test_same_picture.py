@@ -30,8 +30,8 @@ LOADERS = {
 
 def validation(source: Source, loader: str, **fields: Any) -> np.ndarray:
     """Return all validation images of one loader, in order."""
-    experiment = full(**LOADERS[loader], num_classes=len(source.classes), **fields)
-    pipeline = open_pipeline(experiment, source, "val", 0, 1)
+    config = full(**LOADERS[loader], num_classes=len(source.classes), **fields)
+    pipeline = open_pipeline(config, source, "val", 0, 1)
     try:
         return np.concatenate([np.asarray(b.images)[: b.valid] for b in pipeline.epoch(0)])
     finally:
@@ -81,16 +81,16 @@ def test_training_crops_match_pillow(tmp_path: Path, loader: str) -> None:
         photograph(rng, 300, 225).save(path / f"{i}.jpg", quality=90)
     source = open_source(tmp_path, "train", "files")
     for size in (128, 48):
-        experiment = full(**LOADERS[loader], **only, image_shape=size, batch_size=8)
-        pipeline = open_pipeline(experiment, source, "train", 0, 1)
+        config = full(**LOADERS[loader], **only, image_shape=size, batch_size=8)
+        pipeline = open_pipeline(config, source, "train", 0, 1)
         try:
             made = np.concatenate([np.asarray(b.images) for b in pipeline.epoch(0)]).astype(float)
         finally:
             pipeline.close()
-        numbers = sampler.epoch_order(8, experiment.seed, 0).tolist()
-        augmentation = experiment.augmentation
+        numbers = sampler.epoch_order(8, config.seed, 0).tolist()
+        augmentation = config.augmentation
         for number, pixels in zip(numbers, made, strict=True):
-            seed = sampler.image_seed(experiment.seed, 0, number)
+            seed = sampler.image_seed(config.seed, 0, number)
             (left, top, w, h), mirror = recipe.augment(seed, 300, 225, augmentation)
             image = Image.open(path / f"{number}.jpg")
             box = (left, top, left + w, top + h)

@@ -86,9 +86,9 @@ def test_the_edges_of_an_epoch_are_left_out(tmp_path: Path) -> None:
         for step, at in seconds.items()
     ]
     (tmp_path / "progress.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    done = full(loader="native", batch_size=16, data_nthreads=1)
-    assert steady_rate(tmp_path, done, 1.0) == pytest.approx(4 * 16 / 2)
-    assert steady_rate(tmp_path, done, 60.0) == 0
+    config = full(loader="native", batch_size=16, data_nthreads=1)
+    assert steady_rate(tmp_path, config, 1.0) == pytest.approx(4 * 16 / 2)
+    assert steady_rate(tmp_path, config, 60.0) == 0
 
 
 def test_epochs_of_one_step_cannot_be_timed(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def images_and_answers(photos: Photos, trained: Path) -> tuple[np.ndarray, np.nd
     from rn50.predict import prepare
 
     files = Files(tuple(sorted((photos.root / "val").rglob("*.jpg"))[:7]))
-    done = trained_as(trained / "m", 2)
-    images = np.stack([prepare(files, i, done) for i in range(len(files))])
+    config = trained_as(trained / "m", 2)
+    images = np.stack([prepare(files, i, config) for i in range(len(files))])
     return images, predict(trained / "m", 2, files)[0]
 
 
