@@ -113,7 +113,7 @@ def check_inputs(given: Given, config: TrainConfig) -> None:
     stored_values(given)
     root = Path(config.data_root).absolute()
     if config.loader != "synthetic" and root != data_home() / "roadsigns":  # else a run draws it
-        open_sources(config)
+        open_sources(replace(config, data_root=given.get("data_root") or config.data_root))
 
 
 def as_config_file(given: Given) -> list[str]:

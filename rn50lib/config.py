@@ -3,6 +3,7 @@
 `TrainConfig` leaves nothing open: None is a value, such as "no report", never "not chosen yet". It
 does not depend on the machine; `rn50.autoconfig` fills in what the user did not pass. The parser,
 the help, the error lines and the lists of names by `scope` are derived from the declarations.
+Pydantic checks the values; it is imported when there is one to check.
 """
 
 from __future__ import annotations

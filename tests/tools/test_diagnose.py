@@ -101,7 +101,7 @@ def test_epochs_of_one_step_cannot_be_timed(tmp_path: Path) -> None:
     ("flags", "words"),
     [
         (["--change", "--loadr dali"], "did you mean --loader"),
-        (["--change", " "], "--change is empty"),
+        (["--change", " "], "must be a text that is not empty"),
         (["--change"], "expected one argument"),
         (["--change", "-b 0"], "must be at least 1"),
         (["--change", "--seed '"], "No closing quotation"),
