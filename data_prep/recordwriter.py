@@ -16,7 +16,7 @@ from data_prep.lists import Entry
 from data_prep.output import new_files
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
-from rn50lib.data.source import LFS_POINTER
+from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10
@@ -82,7 +82,7 @@ class Writer:
 def check_files(entries: list[Entry], root: str, bad: Bad) -> tuple[list[Entry], list[int]]:
     """Return the good entries and their sizes in bytes, without reading the files.
 
-    Files that are missing, empty, too large for a record, or git-LFS pointers are added to ``bad``.
+    Files that are missing, empty, too large for a record, or pointers are added to ``bad``.
     """
     good, sizes = [], []
     for entry in entries:
@@ -108,8 +108,7 @@ def _reason_against(path: str, size: int) -> str | None:
     if size >= 1024:
         return None
     with open(path, "rb") as file:
-        is_pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
-    return "a git-LFS pointer, not the image (`git lfs pull` fetches it)" if is_pointer else None
+        return describe_pointer(file.read())
 
 
 def record_bytes(entries: list[Entry], sizes: list[int], pack_label: bool) -> int:

@@ -20,7 +20,8 @@ def compare_classes(parts: list[Part], problems: Problems) -> None:
     stated: list[Classes | None] = [part.stated_classes() for part in parts if len(part)]
     try:
         stated += map(read_class_names, dict.fromkeys(folders))
-        check_agreement(stated)
+        if found := [classes for classes in stated if classes]:
+            check_agreement(found)
     except UserError as error:
         problems.add("class-maps", parts[0].path.parent, str(error))
         return
@@ -33,6 +34,9 @@ def compare_classes(parts: list[Part], problems: Problems) -> None:
             if foreign:
                 text = f"label {foreign[0]} is in val, but train has no image of it"
                 problems.add("class-maps", splits["val"].path, text)
+        if form != "files" and (train := splits.get("train")):
+            for label in np.flatnonzero(train.class_counts() == 0).tolist():
+                problems.add("untrained", train.path, f"no image has the label {label}")
 
 
 def find_repeats(parts: list[Part], problems: Problems) -> None:

@@ -15,6 +15,7 @@ from rn50lib.data.scan import (
     HARMLESS,
     IMAGE_EXTENSIONS,
     LOOSE,
+    NOT_HERE,
     UNREADABLE,
     LeftOut,
     Listing,
@@ -99,8 +100,8 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
         for file, reason in listing.left_out:
             part.left_out.add(reason, f"{name}/{file}")
             if not lost and reason not in HARMLESS:
-                links = reason in (DANGLING, UNREADABLE)
-                problems.add("dangling" if links else "left-out", path / name / file)
+                kind = "dangling" if reason in NOT_HERE else "left-out"
+                problems.add(kind, path / name / file)
         for first in range(0, len(names), RUN):
             task = ["files", str(path / name), names[first : first + RUN]]
             part.runs.append((len(part.names) + first, task))

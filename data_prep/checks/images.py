@@ -15,7 +15,7 @@ from PIL import Image
 from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
 from rn50lib.data.recordfile import MappedFile, crc32c
 from rn50lib.data.recordio import HEADER, join, locate, unpack_header
-from rn50lib.data.source import LFS_POINTER
+from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
 try:
@@ -34,7 +34,7 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
     """
     if not data:
         return [("empty-file", "")]
-    if data.startswith(LFS_POINTER):
+    if describe_pointer(data):
         return [("lfs-pointer", "")]
     try:
         image = open_image(data, "it")

@@ -23,7 +23,11 @@ class Kind(NamedTuple):
 KINDS = {
     # Images.
     "empty-file": Kind(ERROR, "images of zero bytes", "copy them again, or remove them"),
-    "lfs-pointer": Kind(ERROR, "git-LFS pointers", "`git lfs pull` fetches the files"),
+    "lfs-pointer": Kind(
+        ERROR,
+        "git-LFS and git-annex pointers",
+        "`git lfs pull` or `git annex get` fetches the images",
+    ),
     "no-image": Kind(ERROR, "files that are not JPEG or PNG", "convert them, or remove them"),
     "undecodable": Kind(ERROR, "images that do not decode", "copy them again, or remove them"),
     "unreadable": Kind(ERROR, "files that cannot be read", "look at the permissions and the disk"),
@@ -48,7 +52,7 @@ KINDS = {
     "grey": Kind(NOTE, "grey images", "they are read as colour images"),
     # Folders.
     "lost-class": Kind(ERROR, "classes without images", "bring their images back, or remove them"),
-    "dangling": Kind(ERROR, "links that lead to no file", FETCH),
+    "dangling": Kind(ERROR, "images that are not here, only a link or a placeholder", FETCH),
     "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out", CONVERT),
     "names": Kind(ERROR, "names that are not those of a data root", "rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
@@ -58,6 +62,9 @@ KINDS = {
         ERROR, "classes that differ", "a number must mean the same class everywhere"
     ),
     "empty-class": Kind(WARNING, "classes that are not validated", "val has no image of them"),
+    "untrained": Kind(
+        WARNING, "labels without training images", "labels count from 0, without gaps; list again"
+    ),
     # Record files.
     "damage": Kind(ERROR, "damaged records", "copy the file again, or pack the images again"),
     "checksum": Kind(

@@ -13,7 +13,7 @@ from data_prep.checks.folders import Part
 from data_prep.checks.images import check_files, check_image, check_records, digest
 from data_prep.checks.problems import Problems
 from rn50lib.data.recordfile import RecordError, read_pairs
-from rn50lib.data.source import LFS_POINTER
+from rn50lib.data.source import describe_pointer
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, index_path, parse_example
 from rn50lib.errors import UserError
 
@@ -64,7 +64,7 @@ def check_shard(path: str, path_index: str | None) -> dict[str, Any]:
                 answer["problems"].append([kind, path, text, offset])
     except RecordError as error:
         content = Path(path).read_bytes() if os.path.exists(path) else b""
-        kind = "lfs-pointer" if content.startswith(LFS_POINTER) else "damage"
+        kind = "lfs-pointer" if describe_pointer(content) else "damage"
         text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
         lost = len(content) - (error.offset or 0)
         text = f"after {len(walked):,} good records: {text}; {lost:,} bytes were not read"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from rn50lib.errors import UserError
 
@@ -109,6 +110,9 @@ def disagreement(a: Classes, b: Classes) -> str | None:
     of_a, of_b = (f"{c.origin} ({count(len(c))})" for c in (a, b))
     for label, (x, y) in enumerate(zip(a.names, b.names, strict=False)):
         if x != y and x is not None and y is not None:
+            if normalize("NFC", x) == normalize("NFC", y):  # macOS's form, and all others'
+                same = "the same letters in two Unicode forms"
+                return f"class {label} is {x!a} in {of_a} and {y!a} in {of_b}, {same}"
             return f"class {label} is {x!r} in {of_a} and {y!r} in {of_b}"
     few, many = sorted((a, b), key=len)
     if len(few) == len(many) or (few.seen and many.known):
@@ -158,6 +162,11 @@ def read_class_rows(folder: Path) -> list[list[str]] | None:
         data = (folder / "classes.txt").read_bytes()
     except OSError:
         return None
+    if b"\0" in data:
+        raise UserError(
+            f"{folder / 'classes.txt'}: this is not text in UTF-8 (UTF-16, as Windows calls"
+            " Unicode?); save it as UTF-8"
+        )
     lines = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
     rows = [line.split("\t") for line in lines if line.strip()]
     rows = [row if len(row) > 1 else [row[0].strip()] for row in rows]

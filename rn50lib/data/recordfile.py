@@ -56,7 +56,7 @@ def read_pairs(path: str | os.PathLike) -> np.ndarray:
         if pairs.shape[1] == 2 and pairs.min() >= 0:
             return pairs
     except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror})") from None
+        raise ValueError(f"cannot be read ({error.strerror or 'it is missing'})") from None
     except (ValueError, UserWarning):
         pass
     raise ValueError("does not hold two whole numbers in each line")

@@ -30,11 +30,16 @@ SPECIAL = "special files"  # pipes, devices
 OTHER = "non-image files"  # notes.txt, Thumbs.db
 LOOSE = "images outside the class folders"
 EMPTY = "empty class folders"
+BARE = "files without an extension"
+ABSENT = "files named after a missing image"  # .a.jpg.icloud, a.jpg.dvc, a.jpg.part, a.jpg_large
 UNUSED = "images beyond --num-examples"
 HARMLESS = (HIDDEN, OTHER, EMPTY)  # no image is lost by leaving these out
 
-FETCH = "fetch what the links point to (`git annex get`, `dvc pull`, a missing mount)"
-CONVERT = "convert the images to JPEG or PNG"
+NOT_HERE = (DANGLING, UNREADABLE, ABSENT)
+FETCH = "fetch what is missing (`git annex get`, `dvc pull`, a mount, a download)"
+CONVERT = "convert the images to JPEG or PNG, and name them .jpg or .png"
+
+_NAMED_AFTER = re.compile(r"\.?(.+\.(?:jpe?g|png|jpe|jfif))[^a-z0-9].*", re.IGNORECASE)
 
 SHOWN = 3  # names for each reason
 
@@ -60,7 +65,7 @@ class LeftOut(dict[str, int]):
         """Return "2 dangling links (red/08.jpg, red/09.jpg), 1 .webp image (red/10.webp)"."""
         texts = []
         for reason, count in self.items():
-            noun = reason if count != 1 else re.sub(r"s\b", "", reason, count=1)
+            noun = reason if count != 1 else re.sub(r"(?<!s)s\b", "", reason, count=1)
             names = ", ".join(self.names[reason]) + (", ..." if count > SHOWN else "")
             texts.append(f"{count:,} {noun}" + (f" ({names})" if self.names[reason] else ""))
         return ", ".join(texts)
@@ -106,14 +111,25 @@ def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS
                 elif name.lower().endswith(endings):
                     listing.images.append(name)
                 else:
-                    ending = os.path.splitext(name)[1].lower()
-                    known = ending in OTHER_IMAGES or ending in IMAGE_EXTENSIONS
-                    listing.left_out.append((name, f"{ending} images" if known else OTHER))
+                    listing.left_out.append((name, _describe_file(name)))
     except OSError as error:
         raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
+    images = set(listing.images)
+    for i, (name, reason) in enumerate(listing.left_out):
+        named_after = _NAMED_AFTER.fullmatch(name)
+        if reason in HARMLESS and named_after and named_after[1] not in images:
+            listing.left_out[i] = name, ABSENT
     for names in listing:
         names.sort()
     return listing
+
+
+def _describe_file(name: str) -> str:
+    """Return the reason to leave out a file that does not have an image's extension."""
+    ending = os.path.splitext(name)[1].lower()
+    if ending in OTHER_IMAGES or ending in IMAGE_EXTENSIONS:
+        return f"{ending} images"
+    return OTHER if ending else BARE
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -159,8 +175,7 @@ def describe_lost_link(reason: str) -> str:
 
 def describe_lost_class(lost: LeftOut) -> str:
     """Return what is wrong with a class whose images are all left out, and the remedy."""
-    links = any(reason in (DANGLING, UNREADABLE) for reason in lost)
-    remedy = FETCH if links else CONVERT
+    remedy = FETCH if any(reason in NOT_HERE for reason in lost) else CONVERT
     return f"this class has no image that can be read, only {lost}; {remedy}, or remove the folder"
 
 
@@ -200,7 +215,7 @@ def find_lookalikes(root: Path, split: str | None) -> Lookalikes:
             found.folders.extend(p for p in inside if p != split and _means(p, split))
         for name, reason in listing.left_out:
             path = os.path.join(place, name)
-            if reason != OTHER or (split and not _means(path, split)):
+            if reason not in (OTHER, BARE) or (split and not _means(path, split)):
                 continue
             if name.lower().endswith(".rec"):
                 found.records.append(path)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,7 +49,7 @@ from rn50lib.data.tfrecord import (
 )
 from rn50lib.errors import UserError, as_command
 
-LFS_POINTER = b"version https://git-lfs"  # the first bytes of a pointer in place of the file
+_ANNEX_POINTER = re.compile(rb"[./]*(git/)?annex/objects/")  # or a link checked out as text
 
 
 class Source(Protocol):
@@ -123,7 +124,17 @@ def count_images(root: str | os.PathLike, split: str, data_format: str, enough: 
 
 
 def _check_root(root: str | os.PathLike) -> Path:
+    if re.match(r"[a-z0-9]+://", os.fspath(root)):
+        raise UserError(
+            f"--data-root {root}: this is an address, and data is read from folders; download it,"
+            " or mount it, and pass the folder"
+        )
     root = Path(root)
+    if root.exists() and not root.is_dir():
+        raise UserError(
+            f"--data-root {root}: this is a file; pass the folder that holds the data, after"
+            " unpacking it if it is an archive"
+        )
     if not root.is_dir():
         raise UserError(
             f"--data-root {root}: this folder is missing."
@@ -201,6 +212,8 @@ def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
 
 def _describe_folder(root: Path, paths: list[str], split: str) -> str:
     path = min(paths, key=lambda path: (path.count(os.sep), "test" in path.lower(), path))
+    inner = os.path.join(path, os.path.basename(path))  # archives of Kaggle hold a folder twice
+    path = inner if inner in paths else path
     above, name = os.path.split(path)
     if name == split and not any((root / split).is_dir() for split in SPLITS):
         return f"found {path}/: pass --data-root {root / above}"
@@ -333,13 +346,20 @@ def _open_shards(root: Path, split: str) -> ShardSource:
 
 
 def refuse_no_image(name: str, data: bytes) -> None:
-    """Raise UserError, with the `name` of the image, if it is empty or a git-LFS pointer."""
+    """Raise UserError, with the `name` of the image, if it is empty or a pointer."""
     if not data:
         raise UserError(f"{name}: this image has no bytes; copy it again or remove it")
-    if data.startswith(LFS_POINTER):
-        raise UserError(
-            f"{name}: this is a git-LFS pointer, not the image; `git lfs pull` fetches the images"
-        )
+    if pointer := describe_pointer(data):
+        raise UserError(f"{name}: this is {pointer}")
+
+
+def describe_pointer(data: bytes) -> str | None:
+    """Return what a version control system left in place of an image; None if it did not."""
+    if data.startswith(b"version https://git-lfs"):
+        return "a git-LFS pointer, not the image; `git lfs pull` fetches the images"
+    if _ANNEX_POINTER.match(data):
+        return "a git-annex pointer, not the image; `git annex get` fetches the images"
+    return None
 
 
 @dataclass
@@ -396,7 +416,7 @@ def open_folders(root: Path, split: str) -> FileSource:
     ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
     source = FileSource(root, root / split, labels, classes, b"".join(paths), ends, left_out)
-    refuse_no_image(source.name(0), source.read(0))  # a folder of git-LFS pointers is seen here
+    refuse_no_image(source.name(0), source.read(0))  # a folder of pointers is seen here
     return source
 
 

@@ -20,7 +20,9 @@ from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.recordio import Reader
+from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import find_shards, index_path
+from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import png
 
@@ -100,6 +102,8 @@ def test_a_clean_set(root):
         ("good.png", make_image(1, form="PNG"), []),
         ("zero.jpg", b"", ["empty-file"]),
         ("lfs.jpg", b"version https://git-lfs.github.com/spec/v1\noid x\n", ["lfs-pointer"]),
+        ("annex.jpg", b"/annex/objects/SHA256E-s9--ab.jpg\n", ["lfs-pointer"]),
+        ("link.jpg", b"../../.git/annex/objects/Xw/0k/SHA256E-s9--ab.jpg", ["lfs-pointer"]),
         ("page.jpg", b"<html>not found</html>", ["no-image"]),
         ("webp.jpg", make_image(1, form="WEBP"), ["no-image"]),
         ("cut.jpg", make_image(1)[:-200], ["undecodable"]),
@@ -146,6 +150,17 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
         ("ln -s /nowhere train/pear/x.jpg", {("dangling", "train/pear/x.jpg")}),
         ("rm */pear/*", {("lost-class", "train/pear"), ("empty-class", "val/pear")}),
         ("mv train/pear/train_0.JPEG train/pear/0.webp", {("left-out", "train/pear/0.webp")}),
+        (
+            "cd train/pear; mv train_0.JPEG .train_0.JPEG.icloud",
+            {("dangling", "train/pear/.train_0.JPEG.icloud")},
+        ),
+        ("cd train/pear; mv train_0.JPEG 0.JPG~", {("dangling", "train/pear/0.JPG~")}),
+        ("cd train/pear; touch train_0.JPEG.md5 .train_0.JPEG.xmp", set()),
+        ("cd train/pear; mv train_0.JPEG train_0", {("left-out", "train/pear/train_0")}),
+        (
+            "mv train/pear/* train; rm -r train/*/; mv val/pear/* val; rm -r val/*/",
+            {(kind, split) for kind in ("flat", "no-images") for split in ("train", "val")},
+        ),
         ("mv val valid", {("names", ".")}),
         ("mkdir train/.ipynb_checkpoints; touch train/notes.txt val/pear/._x.jpg", set()),
     ],
@@ -155,6 +170,26 @@ def test_problems_of_folders(root, script, expected):
     problems, report = found(root)
     assert problems == {(kind, str(root / where), None) for kind, where in expected}
     assert report.good == all(KINDS[kind].level != "error" for kind, _ in expected)
+
+
+def test_records_without_val_are_refused_like_by_a_run(root):
+    for path in (root / "records").glob("val.*"):
+        path.unlink()
+    problems, report = found(root)
+    assert problems == {("no-images", str(root), None)} and not report.good
+    with pytest.raises(UserError, match=r"records/val\.rec: this record file does not exist"):
+        open_source(root, "val")
+    for path in (root / "records").glob("train.*"):
+        path.unlink()
+    assert found(root)[1].good and len(open_source(root, "val")) == 9
+
+
+def test_labels_without_training_images(tmp_path):
+    for split, seed in (("train", 1), ("val", 5)):
+        write_records(tmp_path / split, [1, 3], [make_image(seed), make_image(seed + 1)])
+    _, report = found(tmp_path)
+    texts = [problem.text for problem in report.problems if problem.kind == "untrained"]
+    assert texts == ["no image has the label 0", "no image has the label 2"]
 
 
 def write_records(path, labels, data):

@@ -106,6 +106,39 @@ def test_lfs_pointer(root):
     )
 
 
+@pytest.mark.parametrize(
+    "pointer", [b"/annex/objects/SHA256E-s9--ab.jpg\n", b"../../.git/annex/objects/a/b/c.jpg"]
+)
+def test_annex_pointer(root, pointer):
+    """Unlocked files of git-annex, and its links on a file system without links."""
+    first = root / "train/Zebra/0 train.jpg"
+    first.write_bytes(pointer)
+    assert f"{first}: this is a git-annex pointer" in refused(root)
+    prefix = str(root / "train")
+    im2rec.main(["--list", "--recursive", prefix, prefix])
+    with pytest.raises(UserError, match="0 train.jpg: a git-annex pointer"):
+        im2rec.main(["--pass-through", prefix, prefix])
+
+
+def test_a_data_root_that_is_no_folder(tmp_path):
+    archive = tmp_path / "data.zip"
+    archive.touch()
+    assert f"{archive}: this is a file" in refused(archive)
+    assert "s3://bucket/data: this is an address" in refused("s3://bucket/data")
+
+
+def test_class_names_in_utf_16(packed):
+    (packed / "classes.txt").write_text("\n".join(CLASSES), encoding="utf-16")
+    assert f"{packed / 'classes.txt'}: this is not text in UTF-8" in refused(packed)
+
+
+def test_names_that_look_the_same(root):
+    for split, name in (("train", "caf\u00e9"), ("val", "cafe\u0301")):
+        (root / split / "apple").rename(root / split / name)
+    error = refused(root)
+    assert r"'caf\xe9'" in error and r"'cafe\u0301'" in error and "Unicode" in error
+
+
 def test_lfs_pointer_and_empty_image_in_a_record(root):
     with Writer(root / "train") as writer:
         pointer = b"version https://git-lfs.github.com/spec/v1\n"
