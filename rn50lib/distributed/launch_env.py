@@ -29,7 +29,7 @@ VARIABLES = {  # by launcher: rank, size, local rank, local size
 }  # fmt: skip
 # Ranks without a size: PMIx (Open MPI's prun), PALS, ALPS, MVAPICH, IBM's poe, PBS, LSF, TensorFlow
 RANKS = ("PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "MPIRUN_RANK", "MP_CHILD", "PBS_VNODENUM",
-         "LSF_PM_TASKID", "MPI_LOCALRANKID", "TF_CONFIG",
+         "LSF_PM_TASKID", "MPI_LOCALRANKID", "TF_CONFIG", "NODE_RANK", "LOCAL_RANK",
          *dict.fromkeys(rank for rank, *_ in VARIABLES.values()))  # fmt: skip
 JOBS = ("SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "LSB_JOBID", "PBS_JOBID", "PALS_APID")
 FIRST_PORT, PORTS = 10240, 20000  # below the ports that Linux assigns
@@ -69,6 +69,8 @@ class LaunchEnv:
                 raise refusal(f"{rank}={me.rank} with {size}={me.size} is no place among workers")
             return me
         seen = [name for name in RANKS if name in env and (name != "SLURM_PROCID" or is_task(env))]
+        if "," in env.get("SM_HOSTS", ""):  # SageMaker, which names a single host too
+            seen.append("SM_HOSTS")
         if seen:
             text = ", ".join(f"{name}={env[name]:.40}" for name in seen)
             raise refusal(
