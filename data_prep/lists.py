@@ -15,6 +15,7 @@ from rn50lib.data.scan import (
     IMAGE_EXTENSIONS,
     LeftOut,
     Listing,
+    breaks_lines,
     describe_lost_class,
     describe_lost_link,
     is_lost_class,
@@ -73,7 +74,7 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EX
             found.empty.append(relative or ".")
         for name in files:
             path = f"{relative}/{name}" if relative else name
-            if "\t" in path or "\n" in path or "\r" in path:
+            if breaks_lines(path):
                 raise UserError(
                     f"{path!r}: a list cannot hold tabs or line breaks; rename the file"
                 )

@@ -169,10 +169,11 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
                 problems.add("names", path, text)
     forms = [part.form for part in parts]
     taken = next((form for form in ("recordio", "files", "tfrecord") if form in forms), "")
-    for missing in {part.split for part in parts if part.form != taken}:
-        if missing not in {part.split for part in parts if part.form == taken}:
-            text = f"--data-format auto takes {FORMS[taken].split(' with')[0]}, which lack {missing}"
-            problems.add("no-images", path, f"{text}; make them for {missing} too")
+    there = {part.split for part in parts if part.form == taken}
+    for missing in {part.split for part in parts} - there:
+        what = FORMS[taken].partition(" with")[0]
+        text = f"--data-format auto takes the {what}, which lack {missing}; make them for both"
+        problems.add("no-images", path, text)
     if not parts:
         parts = [
             read_record_file(rec, "val" if rec.name.startswith("val") else "train", problems)

@@ -21,7 +21,9 @@ def compare_classes(parts: list[Part], problems: Problems) -> None:
     try:
         stated += map(read_class_names, dict.fromkeys(folders))
         if found := [classes for classes in stated if classes]:
-            check_agreement(found)
+            agreed = check_agreement(found)
+            for part in parts:
+                part.classes = part.classes or agreed
     except UserError as error:
         problems.add("class-maps", parts[0].path.parent, str(error))
         return

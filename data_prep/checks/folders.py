@@ -19,6 +19,8 @@ from rn50lib.data.scan import (
     UNREADABLE,
     LeftOut,
     Listing,
+    breaks_lines,
+    describe_broken_name,
     describe_lost_class,
     describe_lost_link,
     is_lost_class,
@@ -83,6 +85,8 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
         elif reason in (DANGLING, UNREADABLE):
             problems.add("dangling", path / name)
     for label, name in enumerate(top.folders):
+        if breaks_lines(name):
+            problems.add("names", path, describe_broken_name(name))
         listing = _list(path / name, problems)
         names = listing.images
         for folder in listing.folders:

@@ -54,7 +54,7 @@ KINDS = {
     "lost-class": Kind(ERROR, "classes without images", "bring their images back, or remove them"),
     "dangling": Kind(ERROR, "images that are not here, only a link or a placeholder", FETCH),
     "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out", CONVERT),
-    "names": Kind(ERROR, "names that are not those of a data root", "rename them"),
+    "names": Kind(ERROR, "names that a data root cannot have", "rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
     "nested": Kind(ERROR, "images in folders inside class folders", "move them up, or away"),

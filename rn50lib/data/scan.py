@@ -150,13 +150,16 @@ def _kind(entry: os.DirEntry[str]) -> str:
 def list_split(folder: Path) -> tuple[list[str], LeftOut]:
     """Return the class folders of a split, sorted by code point, and what is next to them.
 
-    Raises UserError if a class folder is a link that leads nowhere.
+    Raises UserError if a class folder is a link that leads nowhere, or its name breaks lines.
     """
     listing, left_out = list_folder(folder), LeftOut()
     for name, reason in listing.left_out:
         if is_lost_class(name, reason):
             raise UserError(f"{folder / name}: {describe_lost_link(reason)}")
         left_out.add(reason, name)
+    for name in listing.folders:
+        if breaks_lines(name):
+            raise UserError(f"{folder}: {describe_broken_name(name)}")
     if listing.images:
         left_out.add(LOOSE, *listing.images)
     return listing.folders, left_out
@@ -165,6 +168,16 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
 def is_lost_class(name: str, reason: str) -> bool:
     """Return True for a link next to class folders that led to one: it has no file's extension."""
     return reason in (DANGLING, UNREADABLE) and not re.search(r"\.[A-Za-z]\w{1,4}$", name)
+
+
+def breaks_lines(name: str) -> bool:
+    """Return True for a name that no list of classes can hold."""
+    return any(sign in name for sign in "\t\n\r")
+
+
+def describe_broken_name(name: str) -> str:
+    """Return what is wrong with the name of a class folder, and the remedy."""
+    return f"the class {name!r} has a tab or a line break in its name; rename the folder"
 
 
 def describe_lost_link(reason: str) -> str:
