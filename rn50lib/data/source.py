@@ -124,7 +124,7 @@ def count_images(root: str | os.PathLike, split: str, data_format: str, enough: 
 
 
 def _check_root(root: str | os.PathLike) -> Path:
-    if re.match(r"[a-z0-9]+://", os.fspath(root)):
+    if re.match(r"[a-z0-9]{2,}:/", os.fspath(root)):
         raise UserError(
             f"--data-root {root}: this is an address, and data is read from folders; download it,"
             " or mount it, and pass the folder"
