@@ -203,7 +203,7 @@ class CheckpointManager:
 
     def reduce_bn_stats(self, step: TrainStep) -> None:
         """Give every rank the mean of all ranks' running statistics."""
-        if self.comm.size > 1 and self.config.step is None:
+        if self.comm.size > 1:
             step.load(self.with_bn_stats_of_ranks(step.state()))
 
     def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

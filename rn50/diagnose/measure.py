@@ -69,7 +69,7 @@ class Bench:
         They share the machine like the workers of one run, so the difference is the exchange. With
         GPUs one worker is enough.
         """
-        if config.n == 1 or config.step is not None or config.only_inference:
+        if config.n == 1 or not config.trains:
             return compute
         copies = 1 if machine().gpus else config.n
         asked = replace(config, **SINGLE, loader="synthetic", num_examples=None)

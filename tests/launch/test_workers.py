@@ -101,7 +101,7 @@ def test_torchrun_on_several_hosts_is_(rn50: Callable, photos: Photos) -> None:
         (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "--comm ddp is PyTorch's"),
         (("-n", "1", "--comm-timeout", "9"), "--comm-timeout is for many workers"),
         (("-n", "2", "--hosts", "localhost:1,nowhere.invalid:1"), "nowhere.invalid has no address"),
-        (("--checkpoint-steps", "5", "--set", "step=100"), "nothing to save"),
+        (("--checkpoint-steps", "5", "--set", "step=100"), "has no model to save"),
     ],
 )
 def test_impossible_groups_are_refused(
