@@ -450,8 +450,7 @@ def find(name: str, flag: str) -> Path:
     found, passed_over = newest(name)
     if found is None:
         problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
-        remedy = "`rn50 import torchvision FILE -o PREFIX` converts other weights"
-        raise UserError("; ".join([problem, *passed_over, remedy]))
+        raise UserError("; ".join([problem, *passed_over]), ("weights",))
     return path(name, found.epoch, found.position.images)
 
 

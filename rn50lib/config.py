@@ -60,7 +60,7 @@ class Flag:
     - trick: printed before a run if it differs from the published recipe's
     - input, step: changes only the speed of the input, or only that of the step
     - host: may differ between the hosts of a run
-    - score: `rn50 score` takes the checkpoint's value
+    - score: a run that only validates takes the checkpoint's value
     - resume: a resumed run must have the checkpoint's value
     - group: for several workers only
     - output: what a run writes, and where it starts and ends; a timed run takes the default
@@ -174,7 +174,7 @@ def epoch_list(text: str) -> tuple[float, ...]:
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A complete training configuration. `rn50 run --help all` explains each field."""
+    """A complete training configuration; the declaration of each field explains it."""
 
     backend: Annotated[str, Flag("axes", "framework", "shown", usual="torch", choices=BACKENDS)]
     data_root: Annotated[str, Flag(
@@ -346,8 +346,8 @@ class TrainConfig:
         low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
-        "machine", "what computes the answers of `rn50 score`, `predict` and `benchmark"
-        " --only-inference` on a processor; auto is the fastest installed one", "shown step",
+        "machine", "what predicts on a processor, without training; auto is the fastest installed"
+        " one", "shown step",
         choices=ENGINES, chosen="torch, or auto if the work takes much longer than its start"
         )] = "torch"
     compile: Annotated[bool, Flag(
@@ -516,7 +516,7 @@ class Resolved:
         except ValueError as error:
             raise UserError(f"{path} is not JSON: {error}") from error
         if not isinstance(content, dict) or not isinstance(content.get("experiment"), dict):
-            raise UserError(f"{path} has no 'experiment': it was not written by `rn50 run`")
+            raise UserError(f"{path} has no 'experiment': it is not the configuration of a run")
         values = content["experiment"]
         if content.get("checked") == checksum(values):  # unchanged since `write`
             lists = {name: tuple(value) for name, value in values.items() if type(value) is list}

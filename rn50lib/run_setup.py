@@ -31,8 +31,9 @@ def check_group(config: TrainConfig, comm: Comm) -> None:
     """
     if comm.size != config.n:
         raise UserError(
-            f"-n {config.n}: {config.comm} has connected {comm.size} worker(s): start them"
-            f" with `rn50 run -n {config.n}`, torchrun, horovodrun, mpirun or srun"
+            f"-n {config.n}: {config.comm} has connected {comm.size} worker(s): start {config.n}"
+            " with torchrun, horovodrun, mpirun or srun",
+            ("workers", config.n),
         )
     if comm.size > 1 and config.backend == "tensorflow":
         from rn50lib.tensorflow.train_step import configure
@@ -108,18 +109,16 @@ def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
     except ImportError as error:
         name, other = "PyTorch", ""
         if config.backend == "tensorflow":
-            name, other = "TensorFlow", ", or use --backend torch"
-        raise UserError(
-            f"--backend {config.backend}: {name} does not import here ({first_line(error)}): run"
-            f" `make setup`{other}"
-        ) from error
+            name, other = "TensorFlow", ": use --backend torch"
+        problem = f"--backend {config.backend}: {name} does not import here ({first_line(error)})"
+        raise UserError(problem + other, ("setup",)) from error
     step = make(config, net, comm)
     if step.device == "cpu" and machine().gpus:
         version = step.versions()[config.backend]
         raise UserError(
             f"--backend {config.backend}: version {version} does not reach the GPU that"
-            " nvidia-smi lists: `rn50 doctor` says why; set CUDA_VISIBLE_DEVICES= to train on the"
-            " processor"
+            " nvidia-smi lists: set CUDA_VISIBLE_DEVICES= to train on the processor",
+            ("doctor",),
         )
     return step
 

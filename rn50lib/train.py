@@ -50,9 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one worker of the run that a file describes."""
     parser = Parser(prog="python -m rn50lib.train", description=main.__doc__)
     parser.add_argument("--config", type=Path, required=True, help="RUN/experiment.json")
-    lifetime.die_with_parent()
     lifetime.end_on_sigterm()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `rn50 run`
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked until this was loaded
     file = parser.parse_args(argv).config
     me = LaunchEnv.detect()
     with lifetime.registered(me.rank if me else 0):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from rn50.diagnose.model import FREE
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
+from rn50lib.lifetime import PARENT
 
 LIMIT_S = 600.0  # a run of a few seconds that takes longer hangs
 POLL_S = 0.2
@@ -171,7 +173,7 @@ def measured_peak(config: TrainConfig, seconds: float) -> float | None:
     process = subprocess.run(
         [*command, json.dumps(config.to_dict())],
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        env=launch.rank_environment(config),
+        env=launch.rank_environment(config) | {PARENT: str(os.getpid())},
     )  # fmt: skip
     if process.returncode:
         raise UserError(f"the device's peak cannot be measured: {last_line(process.stderr)}")
