@@ -46,7 +46,7 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     from rn50lib import distributed as comm
     from rn50lib.data import Batch
     from rn50lib.hardware import machine
-    from rn50lib.train_step import build_step
+    from rn50lib.run_setup import build_step
 
     asked = dict(
         loader="synthetic", backend="torch", image_shape=args.size, batch_size=len(images),

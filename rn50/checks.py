@@ -43,7 +43,7 @@ def replaces(override: Sequence[str], part: str) -> bool:
 
 def check_values(config: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
-    prefix, paced = config.model_prefix, config.step is not None
+    prefix = config.model_prefix
     folder = prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", ".."))
     engine, predicts = config.engine != "torch", replaces(config.override, "predictor")
     scales = (
@@ -58,13 +58,10 @@ def check_values(config: TrainConfig) -> None:
          "--resume and --load-epoch contradict each other: use one of them"),
         (config.init_from and config.load_epoch is not None,
          "--init-from and --load-epoch contradict each other: use one of them"),
-        (config.init_from and paced, "--init-from: --set step has no model: leave one of them out"),
         (config.only_inference and config.no_val,
          "--only-inference and --no-val leave nothing to do"),
         (config.network == "tiny" and config.num_layers is not None,
          "--num-layers does not go with --network tiny: leave one out"),
-        (paced and prefix and config.load_epoch is None,
-         "--set step has no model, so there is nothing to save: leave out --model-prefix"),
         (not config.bn_decay and replaces(config.override, "decay_groups"),
          "--set bn_decay=false and --override decay_groups both choose what decays: leave one out"),
         (config.lr_step_epochs and config.lr_schedule != "step",
@@ -94,9 +91,9 @@ def check_values(config: TrainConfig) -> None:
               (config.grad_accum_steps > 1,
                "--macrobatch-size: gradients are accumulated in PyTorch only: leave it out"),
           )),
-        *((paced and getattr(config, name),
-           f"{flag_name(name)}: --set step has nothing to save: leave one of them out")
-          for name in ("max_restarts", "checkpoint_steps")),
+        *((config.step and getattr(config, name),
+           f"{flag_name(name)}: --set step has no model to save or load: leave one of them out")
+          for name in scoped("model")),
     )  # fmt: skip
     check_sizes(config)
 
@@ -124,15 +121,10 @@ def check_sizes(config: TrainConfig) -> None:
 
 def smallest_batch(config: TrainConfig) -> int:
     """Return the smallest batch per worker: 2 if batch norm would have one value per channel."""
-    if not trains(config):
+    if not config.trains:
         return 1
     layers = config.to_network().layers(config.image_shape)
     return 1 + (min(layer.size for layer in layers if layer.kind == "batchnorm") == 1)
-
-
-def trains(config: TrainConfig) -> bool:
-    """Return True if the run trains a model."""
-    return not (config.step is not None or config.test_io or config.only_inference)
 
 
 def check_classes(config: TrainConfig) -> None:
@@ -140,7 +132,7 @@ def check_classes(config: TrainConfig) -> None:
     if (
         config.num_classes == 1
         and config.loader != "synthetic"
-        and trains(config)
+        and config.trains
         and not config.no_metrics
     ):
         raise UserError(

@@ -20,9 +20,8 @@ def makes_a_model(config: TrainConfig) -> bool:
     """Return True if a run leaves weights that you would want to keep or to resume from."""
     if config.max_restarts or config.checkpoint_steps:
         return True
-    if config.benchmark_iters or config.no_metrics or config.test_io:
-        return False  # it is timed only
-    return not (config.only_inference or config.step or config.loader == "synthetic")
+    timed = config.benchmark_iters or config.no_metrics or config.loader == "synthetic"
+    return config.trains and not timed
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -41,9 +41,7 @@ def describe(resolved: Resolved) -> str:
     elif scores_random_weights(config):
         lines.append("  no checkpoint: the weights are random and accuracy means nothing; `rn50"
                      " score PREFIX EPOCH` validates a trained model")  # fmt: skip
-    if config.step is not None:
-        lines.append(f"  paced at {config.step:g} img/s: the model is replaced by a wait")
-    elif not (config.only_inference or config.test_io):
+    if config.trains:
         lines.append(f"  {arithmetic(config)}")
         if not config.benchmark_iters:
             lines += [

@@ -196,9 +196,6 @@ def rank_environment(config: TrainConfig) -> dict[str, str]:
         "HOROVOD_GLOO_TIMEOUT_SECONDS": env.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "120"),
     }
     env.pop(PARENT, None)
-    env.pop(GROUP, None)
-    if alone(config):
-        env[PARENT] = str(os.getpid())
     if sys.platform == "linux" and "glibc.malloc" not in env.get("GLIBC_TUNABLES", ""):
         env["GLIBC_TUNABLES"] = ":".join(filter(None, [env.get("GLIBC_TUNABLES"), ALLOCATOR]))
     return env
@@ -222,7 +219,7 @@ def check_hosts(hosts: str | None) -> None:
 class Outcome(NamedTuple):
     """The exit status of a run for the user, and what failed.
 
-    `failure` is None if nothing failed, or if a lone worker has reported it itself.
+    `failure` is None if nothing failed, or if a lone worker has printed its traceback itself.
     """
 
     status: int
@@ -301,8 +298,8 @@ class WorkerGroup:
         streams: dict[str, Any] = {}
         # those of a launcher that has started this process would be taken for the workers' own
         env = {name: value for name, value in env.items() if name not in RANKS}
+        env |= {GROUP: f"{socket.gethostname()}:{os.getpid()}:{folder}"}
         if not alone:
-            env = env | {GROUP: f"{socket.gethostname()}:{os.getpid()}:{folder}"}
             streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
                        "preexec_fn": end_with_parent}  # fmt: skip
         # Ctrl-C reaches this process alone, and stays blocked in a worker while that loads
@@ -325,7 +322,7 @@ class WorkerGroup:
     def look(self, after_s: float = 0.0) -> None:
         """Find workers that have registered, and those of this host that have ended."""
         time.sleep(after_s)
-        if self.alone:  # it does not register
+        if self.alone:  # this process waits for it
             return
         import psutil
 
@@ -399,8 +396,10 @@ class WorkerGroup:
         status, ends = self.process.returncode, self.ends()
         if self.alone and status < 0:
             return Outcome(128 - status, killed(0, -status))
-        if self.alone or status == 0:
+        if status == 0:
             return Outcome(status, None)
+        if self.alone:
+            return Outcome(status, message(ends[0]) if status == 2 and 0 in ends else None)
         # the kernel closes a killed worker's connections before it wakes the worker's parent
         found = [
             (end.time - SEEN_S * (end.signal not in (0, *ASKING)), self.end_of(rank, end))
@@ -419,7 +418,7 @@ class WorkerGroup:
 
     def end_of(self, rank: int, end: SimpleNamespace) -> Outcome:
         """Return the outcome for a rank that has recorded its end."""
-        text = end.text.rstrip()
+        text = message(end)
         if end.signal:  # 143 and 130 promise that the worker ended by itself
             return Outcome(1 if end.status in ASKED else end.status, killed(rank, end.signal))
         if end.status in (*ASKED, 2):  # 2: bad input
@@ -437,6 +436,11 @@ class WorkerGroup:
     def last_words(self) -> str:
         """Return the last lines that the launcher wrote itself."""
         return "\n".join([line for line in self.words if line.strip()][-20:])
+
+
+def message(end: SimpleNamespace) -> str:
+    """Return the error of a recorded end with its remedy, or its traceback."""
+    return str(UserError(end.text, end.remedy)).rstrip()
 
 
 def killed(rank: int, number: int) -> str:

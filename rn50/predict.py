@@ -78,7 +78,7 @@ def predict(
     """
     from rn50lib import distributed as comm
     from rn50lib import hooks
-    from rn50lib.train_step import build_step
+    from rn50lib.run_setup import build_step
 
     config = trained_as(prefix, epoch, **values)
     if "engine" not in values:

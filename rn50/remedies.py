@@ -11,4 +11,24 @@ def setup() -> str:
     return "`make setup` installs all that the workbook needs"
 
 
-REMEDIES |= {function.__name__: function for function in (setup,)}
+def doctor() -> str:
+    """Return how to find out what this machine lacks."""
+    return "`rn50 doctor` reports what is missing here and why"
+
+
+def horovod() -> str:
+    """Return how to build Horovod for this machine."""
+    return "`make horovod` builds it; `rn50 doctor` reports what it was built with"
+
+
+def workers(n: str) -> str:
+    """Return how to start `n` workers."""
+    return f"`rn50 run -n {n}` starts them"
+
+
+def weights() -> str:
+    """Return how to make a checkpoint of the weights of other programs."""
+    return "`rn50 import torchvision FILE -o PREFIX` converts other weights"
+
+
+REMEDIES |= {f.__name__: f for f in (setup, doctor, horovod, workers, weights)}

@@ -203,7 +203,7 @@ class CheckpointManager:
 
     def reduce_bn_stats(self, step: TrainStep) -> None:
         """Give every rank the mean of all ranks' running statistics."""
-        if self.comm.size > 1 and self.config.step is None:
+        if self.comm.size > 1:
             step.load(self.with_bn_stats_of_ranks(step.state()))
 
     def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -450,8 +450,7 @@ def find(name: str, flag: str) -> Path:
     found, passed_over = newest(name)
     if found is None:
         problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
-        remedy = "`rn50 import torchvision FILE -o PREFIX` converts other weights"
-        raise UserError("; ".join([problem, *passed_over, remedy]))
+        raise UserError("; ".join([problem, *passed_over]), ("weights",))
     return path(name, found.epoch, found.position.images)
 
 
@@ -465,17 +464,10 @@ def read_network(prefix: str | Path) -> Network:
         raise UserError(
             f"{file} cannot be read ({error.strerror}): name the --model-prefix of a run"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise UserError(
             f"{file} does not describe a network ({error}): name the --model-prefix of a run"
         ) from error
-
-
-def is_symbol(file: Path) -> bool:
-    """Return True if a file describes a network of this library."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return bool(Network.from_symbol(read_json(file)))
-    return False
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -491,9 +483,13 @@ def check_prefix(prefix: str | Path, load_epoch: int | None, resume: bool) -> No
 
     It continues after `load_epoch`, or with `resume` after the newest checkpoint.
     """
-    check_folder(symbol_path(prefix).absolute().parent, f"--model-prefix {prefix}")
-    check_file(symbol_path(prefix))
-    check_output(symbol_path(prefix), "--model-prefix", "a network of rn50", is_symbol)
+    symbol = symbol_path(prefix)
+    check_folder(symbol.absolute().parent, f"--model-prefix {prefix}")
+    check_file(symbol)
+    check_output(
+        symbol, "--model-prefix", "a network of rn50",
+        lambda file: bool(Network.from_symbol(read_json(file))),
+    )  # fmt: skip
     there = [at for at in positions(prefix) if load_epoch is None or at > (load_epoch, 0)]
     if there and not resume:
         after = "" if load_epoch is None else f"after epoch {load_epoch} "

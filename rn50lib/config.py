@@ -60,11 +60,12 @@ class Flag:
     - trick: printed before a run if it differs from the published recipe's
     - input, step: changes only the speed of the input, or only that of the step
     - host: may differ between the hosts of a run
-    - score: `rn50 score` takes the checkpoint's value
+    - score: a run that only validates takes the checkpoint's value
     - resume: a resumed run must have the checkpoint's value
     - group: for several workers only
     - output: what a run writes, and where it starts and ends; a timed run takes the default
     - untimed: makes no sense in a benchmark
+    - model: needs a model, which a run with a simulated device (`step`) does not have
     """
 
     group: str
@@ -173,7 +174,7 @@ def epoch_list(text: str) -> tuple[float, ...]:
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A complete training configuration. `rn50 run --help all` explains each field."""
+    """A complete training configuration; the declaration of each field explains it."""
 
     backend: Annotated[str, Flag("axes", "framework", "shown", usual="torch", choices=BACKENDS)]
     data_root: Annotated[str, Flag(
@@ -274,22 +275,22 @@ class TrainConfig:
 
     model_prefix: Annotated[str | None, Flag(
         "run", "name of the checkpoints: PREFIX-symbol.json and PREFIX-NNNN.safetensors",
-        "first shown output", metavar="PREFIX", also="--output --output-dir --workspace --save-dir"
-        " --checkpoint-dir --experiment")] = None
+        "first shown output model", metavar="PREFIX", also="--output --output-dir --workspace"
+        " --save-dir --checkpoint-dir --experiment")] = None
     save_period: Annotated[int, Flag(
         "run", "epochs between checkpoints", low=1, also="--save-frequency --save-freq")] = 1
     checkpoint_steps: Annotated[int | None, Flag(
-        "run", "also write a checkpoint every N updates", "output untimed", low=1,
+        "run", "also write a checkpoint every N updates", "output untimed model", low=1,
         chosen="only at the end of an epoch, and on SIGTERM")] = None
     keep: Annotated[int | None, Flag(
         "run", "keep the checkpoints of only this many newest epochs", "output", low=1,
         chosen="all", rare=True, also="--checkpoint-hist")] = None
     load_epoch: Annotated[int | None, Flag(
-        "run", "start from the checkpoint of this epoch, or score it", "output", low=0,
+        "run", "start from the checkpoint of this epoch, or score it", "output model", low=0,
         also="--start-epoch --begin-epoch")] = None
     init_from: Annotated[str | None, Flag(
         "run", "start with the weights of a checkpoint (the newest of a PREFIX, or a file); the"
-        " last layer is new if the number of classes differs", "shown host",
+        " last layer is new if the number of classes differs", "shown host output model",
         also="--pretrained --weights --initial-checkpoint --load --checkpoint"
         " --pretrained-path")] = None
     resume: Annotated[bool, Flag(
@@ -315,7 +316,7 @@ class TrainConfig:
         "run", "time the input pipeline alone", "output untimed", also="--test-io-mode")] = False
     step: Annotated[float | None, Flag(
         "run", "images per second of a simulated device, which waits instead of running the model",
-        "step", low=1e-6, rare=True)] = None
+        "shown step", low=1e-6, rare=True)] = None
     override: Annotated[tuple[str, ...], Flag(
         "run", "NAME=FILE:FUNCTION replaces a part of the run with your function; repeatable",
         also="--aa --auto-augment --color-jitter --hflip --vflip --random-crop --random-mirror"
@@ -335,7 +336,7 @@ class TrainConfig:
         low=1, chosen="Horovod 120, DDP 1800 with Gloo, 600 with NCCL")] = None
     max_restarts: Annotated[int, Flag(
         "many workers", "restart a run that fails up to N times, from the newest checkpoint",
-        "output untimed", low=0)] = 0
+        "output untimed model", low=0)] = 0
 
     threads: Annotated[int, Flag(
         "machine", "compute threads per worker", "shown step host", low=1,
@@ -345,8 +346,8 @@ class TrainConfig:
         low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
-        "machine", "what computes the answers of `rn50 score`, `predict` and `benchmark"
-        " --only-inference` on a processor; auto is the fastest installed one", "shown step",
+        "machine", "what predicts on a processor, without training; auto is the fastest installed"
+        " one", "shown step",
         choices=ENGINES, chosen="torch, or auto if the work takes much longer than its start"
         )] = "torch"
     compile: Annotated[bool, Flag(
@@ -380,6 +381,11 @@ class TrainConfig:
     def effective_batch_size(self) -> int:
         """Images of all workers in one update, which the learning rate is scaled to."""
         return self.global_batch * self.grad_accum_steps
+
+    @property
+    def trains(self) -> bool:
+        """Return True if the run trains a model: it does not only validate or measure input."""
+        return not (self.only_inference or self.test_io or self.step)
 
     @property
     def augmentation(self) -> recipes.Augmentation:
@@ -510,7 +516,7 @@ class Resolved:
         except ValueError as error:
             raise UserError(f"{path} is not JSON: {error}") from error
         if not isinstance(content, dict) or not isinstance(content.get("experiment"), dict):
-            raise UserError(f"{path} has no 'experiment': it was not written by `rn50 run`")
+            raise UserError(f"{path} has no 'experiment': it is not the configuration of a run")
         values = content["experiment"]
         if content.get("checked") == checksum(values):  # unchanged since `write`
             lists = {name: tuple(value) for name, value in values.items() if type(value) is list}

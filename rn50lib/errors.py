@@ -18,7 +18,7 @@ TERMINATED = 143  # the exit status after SIGTERM: 128 + its number, as a shell 
 REMEDIES: dict[str, Callable[..., str]] = {}
 """What to run against an error, by the key that the library gives: only a command knows."""
 
-Remedy = Sequence[str]  # a key of REMEDIES, and the arguments of its function
+Remedy = Sequence[object]  # a key of REMEDIES, and the arguments of its function
 
 
 class UserError(Exception):
@@ -33,25 +33,21 @@ class UserError(Exception):
         self.remedy = tuple(map(str, remedy))
 
     def __str__(self) -> str:
-        return with_remedy(self.args[0], self.remedy)
+        message, (key, *words) = self.args[0], self.remedy or ("",)
+        return f"{message}; {REMEDIES[key](*words)}" if key in REMEDIES else message
 
 
-def with_remedy(message: str, remedy: Remedy) -> str:
-    """Return a message that ends in the sentence of its remedy, if that is registered."""
-    key, *words = remedy or ("",)
-    return f"{message}; {REMEDIES[key](*words)}" if key in REMEDIES else message
-
-
-def message_of(error: BaseException) -> str | None:
-    """Return the line to print instead of a traceback; None for an error that is not expected."""
+def expected(error: BaseException) -> UserError | None:
+    """Return the error to print in one line instead of a traceback; None for a fault of ours."""
     if isinstance(error, UserError):
-        return str(error)
+        return error
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("rn50"):
-        return f"{error}: `make setup` installs all that the workbook needs"
+        return UserError(str(error), ("setup",))
     # PyTorch on the CPU raises a plain RuntimeError if memory runs out
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         text = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "allocation failed"
-        return f"out of memory ({text.splitlines()[0]}): use a smaller -b or --image-shape"
+        line = text.splitlines()[0]
+        return UserError(f"out of memory ({line}): use a smaller -b or --image-shape")
     return None
 
 
@@ -63,9 +59,9 @@ def status_of(work: Callable[[], int]) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if (message := message_of(error)) is None:
+        if (line := expected(error)) is None:
             raise
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {line}", file=sys.stderr)
         return 2
 
 

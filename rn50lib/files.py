@@ -45,25 +45,20 @@ def is_stream(path: str | Path) -> bool:
     return named or (path.exists() and not path.is_file() and not path.is_dir())
 
 
-def check_writable(path: str | Path, flag: str) -> None:
-    """Raise UserError if a file cannot be written. Its folder need not exist yet."""
+def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
+    """Raise UserError if an output cannot be written or would replace a file of a different kind.
+
+    Its folder need not exist yet. `kind`, such as "a report", is for the message; `is_kind` returns
+    True for a file that may be replaced, and False or OSError or ValueError for others.
+    """
     path = Path(path)
     if path.is_dir() or path.is_block_device():
         why = "it is a folder" if path.is_dir() else "it is a disk"
         raise UserError(f"{flag} {path} cannot be written: {why}; name a file")
-    if not is_stream(path):
-        check_folder(Path(os.path.realpath(path)).parent, f"{flag} {path}")
-
-
-def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
-    """Raise UserError if an output cannot be written or would replace a file of a different kind.
-
-    `kind`, such as "a report", is for the message; `is_kind` returns True for a file that may be
-    replaced.
-    """
-    check_writable(path, flag)
-    path = Path(path)
-    if not path.exists() or is_stream(path) or not path.stat().st_size:
+    if is_stream(path):
+        return
+    check_folder(Path(os.path.realpath(path)).parent, f"{flag} {path}")
+    if not path.exists() or not path.stat().st_size:
         return
     try:
         if is_kind(path):

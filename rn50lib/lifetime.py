@@ -1,7 +1,7 @@
 """The life of a run's processes: SIGTERM, Ctrl-C, the death of the parent, and workers' records.
 
 `python -m rn50lib.lifetime COMMAND...` is the parent of a worker, which records the signal that
-killed it. Standard library only: `rn50 workshop try` loads this file into the scripts it watches.
+killed it. Standard library only: this file is also loaded into scripts that do not use the library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 PARENT = "RN50_PARENT"  # the number of the process whose death ends this one
-GROUP = "RN50_GROUP"  # HOST:PID:FOLDER: the `rn50 run` that started this worker, and its records
+GROUP = "RN50_GROUP"  # HOST:PID:FOLDER: the program that started this worker, and its records
 SUPERVISED = [sys.executable, "-S", "-m", "rn50lib.lifetime"]  # and the command of a worker
 EXCHANGE_S = 1.0  # seconds, about, between two exchanges of whether a rank has received SIGTERM
 GRACE_S = 4.0  # from SIGTERM to the end of a worker that waits for other ranks
@@ -44,7 +44,7 @@ def end_with_parent() -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when `rn50 run` dies, or exit if it is gone."""
+    """Have the kernel send this process SIGTERM when its parent dies, or exit if it is gone."""
     if parent := os.environ.get(PARENT):
         end_with_parent()
         if os.getppid() != int(parent):  # it died before the call
@@ -265,9 +265,9 @@ _records = ""  # where this worker leaves records: FOLDER/RANK, once it has regi
 
 
 def register(rank: int) -> None:
-    """End this worker with its launcher, and write its pid for `rn50 run`.
+    """End this worker with its parent, and leave its pid for the program that started it.
 
-    Does nothing in other processes. Raises SystemExit if `rn50 run` is already gone.
+    Does nothing in other processes. Raises SystemExit if that program is already gone.
     """
     global _records
     if GROUP not in os.environ:
@@ -276,14 +276,17 @@ def register(rank: int) -> None:
     _records = os.path.join(folder, str(rank))
     end_with_parent()
     if host == socket.gethostname() and not (is_running(int(pid)) and os.path.isdir(folder)):
-        sys.exit("error: the `rn50 run` that started this worker is gone")
+        sys.exit("error: the program that started this worker is gone")
     _write("started", {"host": socket.gethostname(), "pid": os.getpid()})
 
 
 @contextlib.contextmanager
 def registered(rank: int) -> Iterator[None]:
-    """Register this worker, and record how the block ends."""
-    from rn50lib.errors import message_of
+    """Register this worker, and record how the block ends.
+
+    The program that started it prints the line of an expected error, with its remedy.
+    """
+    from rn50lib.errors import expected
 
     register(rank)
     try:
@@ -295,29 +298,37 @@ def registered(rank: int) -> Iterator[None]:
         record_end(130)
         raise
     except Exception as error:
-        message = message_of(error)
-        record_end(2 if message else 1, message or traceback.format_exc())
+        if (line := expected(error)) is None:
+            record_end(1, traceback.format_exc())
+        elif record_end(2, line.args[0], line.remedy):
+            raise SystemExit(2) from error
         raise
     record_end(0)
 
 
-def record_end(status: int, text: str = "", killed_by: int = 0) -> None:
-    """Leave the end of this worker for `rn50 run`.
+def record_end(
+    status: int, text: str = "", remedy: tuple[str, ...] = (), killed_by: int = 0
+) -> bool:
+    """Leave the end of this worker for the program that started it; return whether it is written.
 
-    That is its exit status, its error or traceback, the signal that killed it, and for how many
-    seconds it had waited for the other ranks if that failed.
+    That is its exit status, its error with the key of a remedy or its traceback, the signal that
+    killed it, and for how many seconds it had waited for the other ranks if that failed.
     """
-    if _records:
-        _write("ended", {"status": status, "time": time.time(), "text": text,
-                         "signal": killed_by, "waited": _waits.failed})  # fmt: skip
+    return bool(_records) and _write("ended", {
+        "status": status, "time": time.time(), "text": text, "remedy": remedy,
+        "signal": killed_by, "waited": _waits.failed,
+    })  # fmt: skip
 
 
-def _write(kind: str, content: dict[str, object]) -> None:
+def _write(kind: str, content: dict[str, object]) -> bool:
     path = f"{_records}.{kind}"
-    with contextlib.suppress(OSError):  # a folder that this host does not have
+    try:
         with open(f"{path}.{os.getpid()}.tmp", "w", encoding="utf-8") as file:
             json.dump(content, file)
         os.replace(file.name, path)
+    except OSError:  # a folder that this host does not have
+        return False
+    return True
 
 
 # --- the parent of a worker -----------------------------------------------------------------------

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
+from rn50lib.train_step import TrainStep
 
 if TYPE_CHECKING:
-    from rn50lib.data import Batch
     from rn50lib.progress import Progress
-    from rn50lib.train_step import TrainStep
 
 SUMS = ("loss", "top1", "top5", "examples")  # the sums of a step, in this order
 NO_SUMS = (0.0,) * len(SUMS)

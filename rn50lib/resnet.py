@@ -220,15 +220,18 @@ class Network:
 
     @classmethod
     def from_symbol(cls, symbol: dict) -> Network:
-        """Return the network of such a file. Raise KeyError or ValueError for other content."""
+        """Return the network of such a file. Raise ValueError for other content."""
         found = symbol.get("format") if isinstance(symbol, dict) else None
         if found != "rn50-symbol-1":
             raise ValueError(f"format is {found!r}, not 'rn50-symbol-1'")
-        if symbol["block"] not in EXPANSION or symbol["version"] not in VERSIONS:
-            raise ValueError(f"no block {symbol['block']!r} of version {symbol['version']!r}")
-        stages, width = tuple(map(int, symbol["stages"])), int(symbol["width"])
-        classes, version = int(symbol["num_classes"]), symbol["version"]
-        return cls(symbol["model"], version, classes, symbol["block"], stages, width)
+        try:
+            if symbol["block"] not in EXPANSION or symbol["version"] not in VERSIONS:
+                raise ValueError(f"no block {symbol['block']!r} of version {symbol['version']!r}")
+            stages, width = tuple(map(int, symbol["stages"])), int(symbol["width"])
+            classes, version = int(symbol["num_classes"]), symbol["version"]
+            return cls(symbol["model"], version, classes, symbol["block"], stages, width)
+        except (KeyError, TypeError) as error:
+            raise ValueError(str(error)) from error
 
 
 def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> Network:

@@ -1,4 +1,4 @@
-"""The set-up of a run: checks, the data sets, and the report's `env`."""
+"""The set-up of a run: checks, the data sets, the step, and the report's `env`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, scoped
 from rn50lib.data import open_pipeline
 from rn50lib.data.classes import Classes, check_agreement
 from rn50lib.distributed import Comm, assert_same_across_ranks
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_line
 from rn50lib.files import check_output, make_folder
 from rn50lib.hardware import machine
 from rn50lib.report import is_report
+from rn50lib.resnet import Network
+from rn50lib.train_step import TrainStep
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -28,10 +31,11 @@ def check_group(config: TrainConfig, comm: Comm) -> None:
     """
     if comm.size != config.n:
         raise UserError(
-            f"-n {config.n}: {config.comm} has connected {comm.size} worker(s): start them"
-            f" with `rn50 run -n {config.n}`, torchrun, horovodrun, mpirun or srun"
+            f"-n {config.n}: {config.comm} has connected {comm.size} worker(s): start {config.n}"
+            " with torchrun, horovodrun, mpirun or srun",
+            ("workers", config.n),
         )
-    if comm.size > 1 and config.backend == "tensorflow" and config.step is None:
+    if comm.size > 1 and config.backend == "tensorflow":
         from rn50lib.tensorflow.train_step import configure
 
         configure(config.threads, comm.local_rank)  # the first exchange would fix its settings
@@ -85,6 +89,38 @@ def check_outputs(config: TrainConfig) -> None:
     if checkpoint.saves(config):
         folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
         make_folder(folder, f"--model-prefix {config.model_prefix}")
+
+
+def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
+    """Return the training step of a configuration.
+
+    Raises UserError if its framework cannot be imported, or uses no GPU of a machine that has one.
+    """
+    if config.step is not None:
+        from rn50lib.paced_step import PacedStep
+
+        return PacedStep(config.step, comm)
+    make: Callable[[TrainConfig, Network, Comm], TrainStep]
+    try:
+        if config.backend == "tensorflow":
+            from rn50lib.tensorflow.train_step import TensorflowStep as make
+        else:
+            from rn50lib.torch.train_step import TorchStep as make
+    except ImportError as error:
+        name, other = "PyTorch", ""
+        if config.backend == "tensorflow":
+            name, other = "TensorFlow", ": use --backend torch"
+        problem = f"--backend {config.backend}: {name} does not import here ({first_line(error)})"
+        raise UserError(problem + other, ("setup",)) from error
+    step = make(config, net, comm)
+    if step.device == "cpu" and machine().gpus:
+        version = step.versions()[config.backend]
+        raise UserError(
+            f"--backend {config.backend}: version {version} does not reach the GPU that"
+            " nvidia-smi lists: set CUDA_VISIBLE_DEVICES= to train on the processor",
+            ("doctor",),
+        )
+    return step
 
 
 def environment(

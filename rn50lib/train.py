@@ -27,7 +27,7 @@ from rn50lib.files import is_stream, make_folder
 from rn50lib.metrics import Meter
 from rn50lib.progress import Progress, open_loggers
 from rn50lib.report import Report
-from rn50lib.train_step import TrainStep, build_step
+from rn50lib.train_step import TrainStep
 
 
 @dataclass
@@ -50,9 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one worker of the run that a file describes."""
     parser = Parser(prog="python -m rn50lib.train", description=main.__doc__)
     parser.add_argument("--config", type=Path, required=True, help="RUN/experiment.json")
-    lifetime.die_with_parent()
     lifetime.end_on_sigterm()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `rn50 run`
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked until this was loaded
     file = parser.parse_args(argv).config
     me = LaunchEnv.detect()
     with lifetime.registered(me.rank if me else 0):
@@ -145,7 +144,7 @@ def build_run(
         pipelines[split] = open_pipeline(config, source, split, comm.rank, comm.size)
         stack.callback(pipelines[split].close)
     net = config.to_network()
-    step = build_step(config, net, comm)
+    step = run_setup.build_step(config, net, comm)
     report.env["versions"] |= step.versions()
     fingerprint = resume_fingerprint(config, net, sources)
     steps = {f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}
@@ -314,7 +313,7 @@ def report_loss_scale(run: Run, skipped_before: float, updates: int) -> None:
 
 def check_weights_are_equal(run: Run) -> None:
     """Report the largest difference between the ranks' weights; print a line if there is one."""
-    if run.comm.size == 1 or run.config.step is not None or run.config.only_inference:
+    if run.comm.size == 1 or run.config.only_inference or not run.step.saves:
         return
     arrays = run.step.state()
     weights = {n: a for n, a in arrays.items() if "/" not in n and ".running_" not in n}
@@ -333,7 +332,7 @@ def write_report(run: Run, file: str | Path | None) -> None:
     report, config = run.report, run.config
     last = all(len(values) in (0, config.num_epochs) for values in report.metrics.values())
     speed = [x for x in report.metrics["train.total_ips"] if x]
-    if speed and config.step is None:
+    if speed and run.step.saves:
         flops = run.checkpoints.net.train_flops(config.image_shape)
         report.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
     if file and (last or not is_stream(file)):

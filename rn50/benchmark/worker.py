@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rn50 import launch
+from rn50 import launch, remedies  # noqa: F401 - registers what to run against an error
 from rn50lib import distributed as comm
 from rn50lib.config import Resolved
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import NAMES
-from rn50lib.lifetime import die_with_parent, end_on_sigterm, end_with, registered
+from rn50lib.lifetime import end_on_sigterm, end_with, registered
 from rn50lib.progress import Progress
 from rn50lib.report import write_json
 from rn50lib.train import train
@@ -66,7 +66,6 @@ class Recorder(Progress):
 
 def main() -> int:
     """Measure every cell; return the exit status."""
-    die_with_parent()
     end_on_sigterm()
     me = LaunchEnv.detect()
     with registered(me.rank if me else 0):

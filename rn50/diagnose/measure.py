@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from rn50.diagnose.model import FREE
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
+from rn50lib.lifetime import PARENT
 
 LIMIT_S = 600.0  # a run of a few seconds that takes longer hangs
 POLL_S = 0.2
@@ -69,7 +71,7 @@ class Bench:
         They share the machine like the workers of one run, so the difference is the exchange. With
         GPUs one worker is enough.
         """
-        if config.n == 1 or config.step is not None or config.only_inference:
+        if config.n == 1 or not config.trains:
             return compute
         copies = 1 if machine().gpus else config.n
         asked = replace(config, **SINGLE, loader="synthetic", num_examples=None)
@@ -171,7 +173,7 @@ def measured_peak(config: TrainConfig, seconds: float) -> float | None:
     process = subprocess.run(
         [*command, json.dumps(config.to_dict())],
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        env=launch.rank_environment(config),
+        env=launch.rank_environment(config) | {PARENT: str(os.getpid())},
     )  # fmt: skip
     if process.returncode:
         raise UserError(f"the device's peak cannot be measured: {last_line(process.stderr)}")

@@ -67,7 +67,7 @@ def finite(value: float) -> float | None:
 def exchange(found: Diagnosis) -> dict[str, float] | None:
     """Return the size of the gradients, and the seconds that a step loses to exchanging them."""
     config, rates = found.resolved.config, found.rates
-    if config.n == 1 or config.step is not None or config.only_inference:
+    if config.n == 1 or not config.trains:
         return None
     lost = config.global_batch * (1 / rates.compute - 1 / rates.without_exchange)
     return {"bytes": 4 * config.to_network().num_parameters, "exchange_s": max(0.0, lost),

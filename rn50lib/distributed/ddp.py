@@ -28,8 +28,8 @@ class Ddp(Comm):
         me = LaunchEnv.detect()
         if me is None:
             raise UserError(
-                "--comm ddp: this process has no rank: start it with `rn50 run -n N`, or with"
-                " torchrun or srun"
+                "--comm ddp: this process has no rank: start the workers with torchrun or srun",
+                ("workers", "N"),
             )
         os.environ.update(torch_environment(me))
         self.rank, self.size, self.local_rank = me.rank, me.size, me.local_rank

@@ -38,8 +38,7 @@ class Horovod(Comm):
         except ImportError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(
-                f"--comm horovod: Horovod does not serve {backend} here ({lines[0]}): run"
-                " `make horovod`; `rn50 doctor` says what it was built with"
+                f"--comm horovod: Horovod does not serve {backend} here ({lines[0]})", ("horovod",)
             ) from error
         me = LaunchEnv.detect()
         if me:
@@ -64,7 +63,8 @@ class Horovod(Comm):
         if not self.hvd.cuda_built():
             raise UserError(
                 "--comm horovod: Horovod was built without CUDA, for gradients in host memory: use"
-                " --comm ddp, or install the CUDA toolkit and NCCL's headers and run `make horovod`"
+                " --comm ddp, or install the CUDA toolkit and NCCL's headers and build it again",
+                ("horovod",),
             )
 
     def _call(self, operation: Any, vector: np.ndarray, **options: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
 """This process's place among the workers that a launcher has started.
 
-Standard library only: `rn50 workshop try` loads this file into the scripts that it watches.
+Standard library only: this file is also loaded into scripts that do not use the library.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def set_precision(device: str, dtype: str) -> None:
     Raises UserError if `dtype` needs a GPU that TensorFlow does not reach.
     """
     if dtype == "tf32" and device != "gpu":
-        raise UserError("--dtype tf32: TensorFlow reaches no GPU here; `rn50 doctor` says why")
+        raise UserError("--dtype tf32: TensorFlow reaches no GPU here", ("doctor",))
     tf.config.experimental.enable_tensor_float_32_execution(dtype == "tf32")
 
 

@@ -31,6 +31,8 @@ MESSAGES = 4  # groups of gradients that are sent one after the other
 class TensorflowStep:
     """A ResNet with its optimizer on one device; the public methods are those of `TrainStep`."""
 
+    saves = True
+
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = configure(config.threads, comm.local_rank)
         set_precision(self.device, config.dtype)

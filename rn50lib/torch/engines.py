@@ -40,8 +40,8 @@ CALLS = 8  # by which "auto" times an engine
 Compute = Callable[[Tensor], Tensor]
 
 
-def in_onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the network in ONNX Runtime. Raises UserError."""
+def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in ONNX Runtime, in float32. Raises UserError."""
     check("onnxruntime", model, dtype, (torch.float32,))
     import onnxruntime as ort
 
@@ -57,11 +57,11 @@ def in_onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
         images = {"images": in_memory_order(images_NCHW)}
         return torch.from_numpy(session(images_NCHW.shape[-1]).run(["logits"], images)[0])
 
-    return compute
+    return alone(compute)
 
 
-def in_openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the network in OpenVINO. Raises UserError."""
+def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network in OpenVINO, in float32 or bfloat16. Raises UserError."""
     check("openvino", model, dtype, (torch.float32, torch.bfloat16))
     import openvino as ov
 
@@ -79,23 +79,13 @@ def in_openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
     def compute(images_NCHW: Tensor) -> Tensor:
         return torch.from_numpy(network(images_NCHW.shape[-1])(in_memory_order(images_NCHW))[0])
 
-    return compute
+    return alone(compute)
 
 
 def alone(compute: Compute) -> Compute:
     """Hold PyTorch to one thread: its waiting threads would take time from an engine's."""
     torch.set_num_threads(1)
     return compute
-
-
-def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the network in ONNX Runtime, in float32."""
-    return alone(in_onnxruntime(model, dtype))
-
-
-def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
-    """Return the network in OpenVINO, in float32 or bfloat16."""
-    return alone(in_openvino(model, dtype))
 
 
 def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
@@ -115,7 +105,7 @@ def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
 
 def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
     """Return the fastest engine for batches like this one, and print all times."""
-    builders = {"torch": Predictor, "onnxruntime": in_onnxruntime, "openvino": in_openvino}
+    builders = {"torch": Predictor, "onnxruntime": onnxruntime, "openvino": openvino}
     case = {
         "processor": machine().processor,
         "threads": torch.get_num_threads(),
@@ -133,16 +123,14 @@ def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Comput
         ms, origin, threads = {}, "", torch.get_num_threads()
         for name, build in builders.items():
             with contextlib.suppress(UserError):  # not installed, or not for this precision
-                engine = build(model, dtype)
-                ms[name] = best_ms(engine if name == "torch" else alone(engine), images_NCHW)
+                ms[name] = best_ms(build(model, dtype), images_NCHW)
                 torch.set_num_threads(threads)
         with contextlib.suppress(UserError):  # a home that cannot be written: timed again next time
             write_file(file, json.dumps({**case, "ms": ms}, indent=1))
     best = min(ms, key=ms.__getitem__)
     times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
     print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}{origin}", file=sys.stderr)
-    engine = builders[best](model, dtype)
-    return engine if best == "torch" else alone(engine)
+    return builders[best](model, dtype)
 
 
 ENGINES = {"onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}

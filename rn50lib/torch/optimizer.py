@@ -31,7 +31,7 @@ def set_precision(device: str, dtype: str) -> torch.dtype:
     """
     if device != "cuda":
         if dtype == "tf32":
-            raise UserError("--dtype tf32: PyTorch reaches no GPU here; `rn50 doctor` says why")
+            raise UserError("--dtype tf32: PyTorch reaches no GPU here", ("doctor",))
         return AUTOCAST[dtype]
     torch.backends.cudnn.benchmark = True
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul

@@ -30,6 +30,8 @@ from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
 class TorchStep:
     """A ResNet with its optimizer on one device; the public methods are those of `TrainStep`."""
 
+    saves = True
+
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = set_precision(self.device, config.dtype)

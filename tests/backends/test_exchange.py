@@ -17,7 +17,7 @@ WORKER = """
 import sys
 import numpy as np
 from rn50lib import distributed as comm
-from rn50lib.train_step import build_step
+from rn50lib.run_setup import build_step
 from rn50lib.data import Batch
 from rn50lib.lifetime import end_with
 from tests.support import full

@@ -34,7 +34,7 @@ NETWORKS = [
 @functools.cache
 def built(net: Network, dtype: str) -> list[Any]:
     """PyTorch's step and TensorFlow's, whose graphs are slow to trace and traced once."""
-    from rn50lib.train_step import build_step
+    from rn50lib.run_setup import build_step
 
     return [
         build_step(full(net.num_classes, backend=b, dtype=dtype, wd=0.0), net, Comm())

@@ -34,7 +34,7 @@ LARGE = [  # TensorFlow's half in `make acceptance`: tracing its graphs is what 
 
 
 def build(backend: str, **fields: Any) -> Any:
-    from rn50lib.train_step import build_step
+    from rn50lib.run_setup import build_step
 
     fields = {"backend": backend, "wd": 0.0} | fields
     step = build_step(full(6, **fields), tiny(6), Comm())
@@ -260,7 +260,7 @@ WORKER = """
 import json, sys
 import numpy as np
 from rn50lib import distributed as comm
-from rn50lib.train_step import build_step
+from rn50lib.run_setup import build_step
 from tests.backends.test_torch import batch, busy_arrays
 from tests.support import full
 

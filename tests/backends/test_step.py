@@ -11,7 +11,7 @@ import pytest
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.resnet import tiny
-from rn50lib.train_step import build_step
+from rn50lib.run_setup import build_step
 from tests.backends.test_precision import equal
 from tests.backends.test_torch import batch, busy_arrays
 from tests.support import full

@@ -43,7 +43,7 @@ def renew(step: Any) -> None:
 
 
 def test_missing_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rn50lib.train_step import build_step
+    from rn50lib.run_setup import build_step
 
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     for name in [name for name in sys.modules if name.startswith("rn50lib.tensorflow")]:

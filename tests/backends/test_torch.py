@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50lib import train_step as backends
+from rn50lib import run_setup as backends
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError

@@ -130,7 +130,7 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
         job.kill()
     told = json.loads((tmp_path / "run" / "experiment.json").read_text())
     assert told["experiment"]["num_epochs"] == 100_000
-    assert "paced at 2000 img/s" in (tmp_path / "log").read_text()
+    assert "step=2000 " in (tmp_path / "log").read_text()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert job.command[-1].endswith("config.json") and config["step"] == 2000
     assert "seed" not in config  # it was not given

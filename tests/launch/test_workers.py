@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -101,7 +102,7 @@ def test_torchrun_on_several_hosts_is_(rn50: Callable, photos: Photos) -> None:
         (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "--comm ddp is PyTorch's"),
         (("-n", "1", "--comm-timeout", "9"), "--comm-timeout is for many workers"),
         (("-n", "2", "--hosts", "localhost:1,nowhere.invalid:1"), "nowhere.invalid has no address"),
-        (("--checkpoint-steps", "5", "--set", "step=100"), "nothing to save"),
+        (("--checkpoint-steps", "5", "--set", "step=100"), "has no model to save"),
     ],
 )
 def test_impossible_groups_are_refused(
@@ -360,6 +361,31 @@ def test_the_traceback_of_the_failing_rank_comes_last(
     assert last[begin + 1].startswith("Traceback") and "rank one cannot count" in last[-1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "rank"), [("alone", ""), ("torchrun", "rank [01]: ")])
+@pytest.mark.needs("torch")
+def test_bad_input_is_one_line_with_its_remedy(
+    launcher: str, rank: str, photos: Photos, tmp_path: Path
+) -> None:
+    """`rn50 run` prints what a worker has recorded; a worker started by hand prints it itself."""
+    shutil.copytree(photos.records, tmp_path / "set" / "records")
+    records = tmp_path / "set" / "records" / "train.rec"
+    content = bytearray(records.read_bytes())
+    content[40:] = bytes(len(content) - 40)
+    records.write_bytes(content)
+    flags = ("--data-root", "set", "--run-dir", "run")
+    done = finish(argv_of(photos, launcher, *flags), tmp_path)
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert re.match(f"error: {rank}{records}: damaged", line), line
+    assert f"`python -m data_prep.verify {records}`" in line
+    if launcher == "alone":
+        by_hand = finish([sys.executable, *launch.WORKER, "run/experiment.json"], tmp_path)
+        assert by_hand.returncode == 2
+        (line,) = [line for line in by_hand.stderr.splitlines() if "error: " in line]
+        assert line.startswith(f"error: {records}: damaged"), line
+
+
 ENDINGS = ((signal.SIGINT, "torchrun"), (signal.SIGKILL, "alone"))
 GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
 
@@ -387,7 +413,8 @@ def test_the_earliest_end_names_the_cause(
         (tmp_path / f"{rank}.started").write_text(json.dumps(started))
         if end is not None:
             record = dict(zip(("time", "status", "text", "signal"), end, strict=True))
-            (tmp_path / f"{rank}.ended").write_text(json.dumps(record | {"waited": 0}))
+            record |= {"waited": 0, "remedy": []}
+            (tmp_path / f"{rank}.ended").write_text(json.dumps(record))
     words = ["sh", "-c", 'echo "the launcher\'s own words"; exit 1']
     group = launch.WorkerGroup(words, dict(os.environ), tmp_path)
     group.wait([])
@@ -432,7 +459,7 @@ def test_a_worker_that_starts_too_late_ends(gone: str, tmp_path: Path) -> None:
     env = clean_environment(**{lifetime.GROUP: f"{os.uname().nodename}:{pid}:{folder}"})
     argv = [sys.executable, *launch.WORKER, "experiment.json"]
     done = subprocess.run(argv, env=env, text=True, capture_output=True)
-    assert done.returncode == 1 and done.stderr.startswith("error: the `rn50 run` that")
+    assert done.returncode == 1 and done.stderr.startswith("error: the program that started")
 
 
 @pytest.mark.slow

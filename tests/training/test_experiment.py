@@ -314,7 +314,7 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
         ("--init-from a --set step=100", "--init-from", "leave one of them out"),
         ("--only-inference --no-val", "--no-val", "nothing to do"),
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
-        ("--set step=100 --model-prefix m", "--model-prefix", "leave out"),
+        ("--set step=100 --model-prefix m", "--model-prefix", "leave one of them out"),
         ("--set val_resize=100 --recipe reference", "--set val_resize=100", "use 224 or more"),
         (
             "--image-shape 40 --set val_resize=39 --profile ci",
