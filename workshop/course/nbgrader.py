@@ -15,8 +15,9 @@ from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
-from workshop.checks import ask, engine, records, table
-from workshop.course import build, lint, solutions
+from workshop import catalogue, masters
+from workshop.checks import ask, engine, records
+from workshop.course import build, lint
 from workshop.errors import show_user_errors_plainly
 
 ASSIGNMENT = "rn50"
@@ -42,7 +43,7 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
 
     Raises UserError if an answer or a check of the master has no tags.
     """
-    cells = build.read_master(master)
+    cells = masters.read_master(master)
     if errors := lint.check_tags(cells, master):
         raise UserError(f"{master}: {'; '.join(errors)}")
     book: dict[str, Any] = json.loads(build.build(root, master))
@@ -50,11 +51,11 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
         kind, name = (*given["tags"], "", "")[:2]
         if kind not in ("answer", "check"):
             continue
-        item, grade_id = table.find(name), name.replace(".", "-")  # nbgrader accepts no dots
+        item, grade_id = catalogue.find(name), name.replace(".", "-")  # nbgrader accepts no dots
         about = {"schema_version": 3, "task": False, "grade_id": grade_id, "grade": kind == "check"}
         about |= {"solution": kind == "answer", "locked": kind == "check"}
         if kind == "answer":
-            cell["source"] = solutions.stub(given["source"], str(master), keep=True)
+            cell["source"] = masters.stub(given["source"], str(master), keep=True)
             about["grade_id"] = f"{grade_id}-answer"
         else:
             about["points"] = POINTS[item.difficulty]
