@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import processes
-from data_prep.checks import compare, shards
-from data_prep.checks.folders import Part, read_split
-from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
-from data_prep.checks.recordfiles import read_record_file
 from data_prep.common import Progress, run_program
+from data_prep.verifying import compare, shards
+from data_prep.verifying.folders import Part, read_split
+from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
+from data_prep.verifying.recordfiles import read_record_file
 from rn50lib.data.classes import Classes
 from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents
 from rn50lib.data.source import describe_lookalikes

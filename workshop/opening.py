@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import hardware
+from rn50lib.config import PROFILES
 from rn50lib.errors import UserError
 from workshop import catalogue, errors, expected, output, paths, session
 from workshop.checks import ask
 from workshop.session import Session
-
-PROFILES = ("auto", "ci", "cpu", "gpu")
 
 
 def start(number: str, profile: str = "auto") -> Session:

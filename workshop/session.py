@@ -8,15 +8,13 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import catalogue, expected, output
 
 CI_IMAGES = (96, 48)  # training and validation images of the small set that profile ci uses
-
-T = TypeVar("T")
 
 _current: Session | None = None
 
@@ -102,33 +100,22 @@ def _unit(unit: str) -> str:
 def ensure_data(root: Path, profile: str) -> None:
     """Draw the built-in data set and its record files if they are missing.
 
-    Raises:
-        UserError: That is not possible.
+    Profile ci has a small one, which replaces one with different settings. Raises UserError if
+    that is not possible.
     """
-    if not (root / ".complete").exists():
-        print(f"Generating the road signs in {root}; this happens only once.", flush=True)
-    try:
-        from data_prep import im2rec, roadsigns
-    except ImportError as problem:
-        raise UserError(f"data_prep cannot be imported ({problem}): run `make setup`") from None
-    with redirect_stderr(sys.stdout):
-        if profile == "ci":
-            ensure_small(root)
-        else:
-            roadsigns.ensure(root)
-        im2rec.ensure_records(root)
-    output.Slot().line(f"The data is in {root}.")
-
-
-def ensure_small(root: Path) -> None:
-    """Make the small data set of profile ci, and replace one with different settings."""
     from data_prep import roadsigns
 
-    train, val = CI_IMAGES
-    try:
-        roadsigns.ensure(root, train=train, val=val)
-    except UserError:
-        roadsigns.ensure(root, train=train, val=val, overwrite=True)
+    if not (root / ".complete").exists():
+        print(f"Generating the road signs in {root}; this happens only once.", flush=True)
+    with redirect_stderr(sys.stdout):
+        if profile != "ci":
+            roadsigns.ensure_packed(root)
+        else:
+            try:
+                roadsigns.ensure_packed(root, *CI_IMAGES)
+            except UserError:
+                roadsigns.ensure_packed(root, *CI_IMAGES, overwrite=True)
+    output.Slot().line(f"The data is in {root}.")
 
 
 def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,11 +135,11 @@ def test_data_made_once_is_used_by_all_without_writing(tmp_path):
         assert done.returncode == 0, done.stderr
 
     prepare = (
-        "import sys\nfrom pathlib import Path\nfrom data_prep import im2rec, tfrecord\n"
+        "import sys\nfrom pathlib import Path\nfrom data_prep import tfrecord\n"
         "from workshop import session\n"
         "root = Path(sys.argv[1])\nsession.CI_IMAGES = 24, 12\n"
     )
-    make = "session.ensure_small(root)\nim2rec.ensure_records(root)\ntfrecord.ensure_tfrecord(root)"
+    make = "session.ensure_data(root, 'ci')\ntfrecord.ensure_tfrecord(root)"
     lesson = (  # what notebook 04 does with the data
         "session.ensure_data(root, 'ci')\ntfrecord.convert(root, Path(sys.argv[2]) / 'shards')"
     )

@@ -11,6 +11,7 @@ import pytest
 from rn50lib import hardware
 from tests.conftest import ROOT, SmallDataset
 from tests.launch import fake_gpus as fake
+from workshop import opening
 from workshop.programs import run_script
 
 LADDER = ["--data", "data", "--image-size", "32", "--batch-size", "4", "--steps", "2",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.checks.folders import Part
-from data_prep.checks.problems import Problems
+from data_prep.verifying.folders import Part
+from data_prep.verifying.problems import Problems
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.errors import UserError
 
