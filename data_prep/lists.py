@@ -15,7 +15,6 @@ from rn50lib.data.scan import (
     IMAGE_EXTENSIONS,
     LeftOut,
     Listing,
-    describe_lost_class,
     describe_lost_link,
     is_lost_class,
     list_folder,
@@ -59,14 +58,11 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EX
         raise UserError(f"{root}: there is no such folder of images")
     found = Found([], {}, [], LeftOut())
     for relative, listing in _walk(root, extensions):
-        files = listing.images
-        if recursive and (lost := listing.lost()):
-            raise UserError(f"{os.path.join(root, relative)}: {describe_lost_class(lost)}")
-        for name, reason in listing.left_out:
-            if recursive and listing.folders and is_lost_class(name, reason):
-                lost_class = os.path.join(root, relative, name)
-                raise UserError(f"{lost_class}: {describe_lost_link(reason)}")
-            found.left_out.add(reason, os.path.join(relative, name))
+        files, folder = listing.images, Path(root, relative)
+        for name, reason in listing.left_out if recursive and listing.folders else ():
+            if is_lost_class(name, reason):
+                raise UserError(f"{folder / name}: {describe_lost_link(reason)}")
+        listing.count_left_out(found.left_out, folder, relative)
         if files and recursive:
             found.classes[relative or "."] = len(found.classes)
         elif recursive and not listing.folders:

@@ -9,7 +9,11 @@ from data_prep.verifying.problems import Problems
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.errors import UserError
 
-FORMS = ("files", "recordio", "tfrecord")
+FORMS = {
+    "files": "class folders",
+    "recordio": "record files with their indexes and lists",
+    "tfrecord": "shards with their indexes",
+}
 PARTS = ("train", "val", "records", "tfrecord")  # folders of a data root
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from workshop import catalogue, masters
 from workshop.checks import ask, engine, records
 from workshop.course import build, lint
 from workshop.errors import show_user_errors_plainly
+from workshop.output import quiet_stderr
 
 ASSIGNMENT = "rn50"
 POINTS = {"easy": 1, "medium": 2, "hard": 3}  # by the difficulty of an exercise
@@ -70,24 +70,12 @@ def points(exercise: str, answer: Any, worth: float) -> float:
 
     Raises CheckFailed if it earns none, also with RN50_CHECK=record.
     """
-    with no_stderr():
-        result = engine.judge(exercise, answer)
+    with open(os.devnull, "w", encoding="utf-8") as null:  # nbgrader takes a warning for a failure
+        with contextlib.redirect_stderr(null), quiet_stderr():
+            result = engine.judge(exercise, answer)
     records.store(result)
     if not result.share:
         show_user_errors_plainly()
         raise ask.CheckFailed(result)
     print(*result.lines, sep="\n")
     return round(result.share * worth, 2)
-
-
-@contextlib.contextmanager
-def no_stderr() -> Iterator[None]:
-    """Discard standard error: nbgrader counts any of it, such as a warning, as a failure."""
-    kept = os.dup(2)
-    with open(os.devnull, "w", encoding="utf-8") as null, contextlib.redirect_stderr(null):
-        os.dup2(null.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
