@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import glob
 import os
 import sys
 from collections.abc import Callable
@@ -113,13 +114,9 @@ def note(message: str) -> None:
 
 def find_lists(prefix: str) -> list[Path]:
     """Return the lists whose path starts with ``prefix``, sorted; of a folder, all lists in it."""
-    found = sorted(Path(prefix).glob("*.lst")) if os.path.isdir(prefix) else []
-    parent = Path(os.path.abspath(prefix)).parent
-    if not found and parent.is_dir():
-        stem = os.path.basename(os.path.abspath(prefix))
-        names = [e.name for e in os.scandir(parent) if e.is_file() and e.name.endswith(".lst")]
-        found = [Path(prefix).parent / n for n in sorted(names) if n.startswith(stem)]
-    return found
+    path = Path(prefix)
+    found = sorted(path.glob("*.lst")) if path.is_dir() else []
+    return found or sorted(path.parent.glob(f"{glob.escape(path.name)}*.lst"))
 
 
 def pack_list(

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from data_prep import processes
 from data_prep.common import Progress, check_room, refuse_denied, run_program
-from data_prep.output import COMPLETE, OutputFolder, finish_swap
+from data_prep.output import COMPLETE, OutputFolder, finish_swap, refuse_others
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
 from rn50lib.errors import Parser, UserError, as_command, whole
@@ -168,7 +168,8 @@ def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -
 def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool) -> None:
     from data_prep.signs.compose import prepare  # with Pillow and NumPy
 
-    _refuse_others(out, overwrite)
+    if not (overwrite and (out / COMPLETE).exists()):
+        refuse_others(out)
     with OutputFolder(out, asdict(wanted), wait=not overwrite) as folder:
         if folder.finished:
             return
@@ -195,19 +196,6 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
             f"{out}: {wanted.train:,} train and {wanted.val:,} val images of {len(IDS)} classes; "
             f"drew {len(missing):,} in {seconds:.1f} s, {len(missing) / seconds:.0f} images/s",
             file=sys.stderr,
-        )
-
-
-def _refuse_others(out: Path, overwrite: bool) -> None:
-    """Raise UserError if ``out`` holds files of another program."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: is a file; name a folder to draw the set into")
-    if not out.exists() or (out / COMPLETE).exists() and overwrite:
-        return
-    if entry := min(out.iterdir(), default=None):
-        raise UserError(
-            f"{entry}: exists and was not drawn by this program (there is no .complete next to "
-            "it); choose another folder, or move it away"
         )
 
 

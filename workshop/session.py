@@ -24,6 +24,13 @@ def current() -> Session | None:
     return _current
 
 
+def need() -> Session:
+    """Return the session of this kernel. Raises UserError before `start`."""
+    if _current is None:
+        raise UserError("this needs the notebook's session: run the cell with workshop.start first")
+    return _current
+
+
 def open_session(opened: Session) -> Session:
     """Make a session the one of this kernel, and return it."""
     global _current
@@ -125,16 +132,10 @@ def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     if _current is None:
         return {}
-    fields: dict[str, Any] = {}
-    if "n" not in given:
-        fields["n"] = 1
-    if "profile" not in given:
-        fields["profile"] = _current.profile
+    fields = {"n": 1, "profile": _current.profile}
     if given.get("loader") != "synthetic" and "data_root" not in given:
-        fields["data_root"] = str(_current.data_root)
-        if "recipe" not in given:
-            fields["recipe"] = "roadsigns"
-    return fields
+        fields |= {"data_root": str(_current.data_root), "recipe": "roadsigns"}
+    return {name: value for name, value in fields.items() if name not in given}
 
 
 def has(package: str) -> bool:

@@ -187,10 +187,10 @@ def test_a_run_that_draws_the_data_ends_with_its_workers(
         (["{t}/set", "--seed", -1], "argument --seed: '-1' must be"),
         (["{t}/set", "--train", "many"], "--train"),
         (["{t}/set", "--tarin", 24], "--tarin"),
-        (["{t}/file"], "{t}/file: is a file; name a folder to draw the set into"),
+        (["{t}/file"], "{t}/file: this is a file; name a folder"),
         (["{t}/file/below"], "{t}/file/below: cannot be written"),
-        (["{t}/other", *SMALL], "{t}/other/train: exists and was not drawn by this program"),
-        (["{t}/other", *SMALL, "--overwrite"], "{t}/other/train: exists and was not drawn"),
+        (["{t}/other", *SMALL], "{t}/other/train: the output folder is replaced as a whole"),
+        (["{t}/other", *SMALL, "--overwrite"], "{t}/other/train: the output folder is replaced"),
         (["{t}/lost"], "{t}/lost: marked complete, but val and classes.txt is gone"),
     ],
 )
