@@ -41,7 +41,7 @@ class Found:
     left_out: LeftOut
 
     def to_classes(self, origin: str) -> Classes | None:
-        """Return the classes of the folder `origin`; None if they have no names of their own."""
+        """Return the classes of the folder `origin`; None if the folders do not name them."""
         folders = ((label, "" if name == "." else name) for name, label in self.classes.items())
         return classes_of_folders(folders, origin)
 

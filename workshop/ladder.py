@@ -185,7 +185,7 @@ def _before(rung: str, rungs: dict[str, Any]) -> str:
 
 
 def _text(path: Path) -> str:
-    """Return a script's text; only its names matter, so other encodings are no error."""
+    """Return a script's text; only its names matter, so any encoding will do."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -1,1 +1,1 @@
-"""What `python -m data_prep.verify` looks for, form by form."""
+"""The problems that `python -m data_prep.verify` looks for, form by form."""

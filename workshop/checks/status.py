@@ -13,7 +13,7 @@ from workshop.checks import records
 
 @dataclass(frozen=True)
 class Progress:
-    """What has been done of an exercise, with the help taken until it was passed."""
+    """The progress in one exercise, with the help taken until it was passed."""
 
     item: catalogue.Exercise
     passed: bool

@@ -1,4 +1,4 @@
-"""What learners handed in: the exercise notebooks in a folder, a zip or a file, and the rest.
+"""The exercise notebooks that learners handed in, in a folder, a zip or a file.
 
 Copies that programs make never replace the notebook itself, and cells are recognised without tags.
 Nothing is unpacked to the disk; everything that is not graded is counted by reason.
