@@ -88,22 +88,15 @@ def ensure(
     return Path(root)
 
 
-def ensure_packed(
-    root: str | os.PathLike,
-    train: int | None = None,
-    val: int | None = None,
-    *,
-    overwrite: bool = False,
-    tfrecord: bool = False,
-) -> None:
+def ensure_packed(root: str | os.PathLike, tfrecord: bool = False) -> None:
     """Draw the data set and pack its records, and its shards if `tfrecord`, unless that is done.
 
-    It is what `rn50 run` and the notebooks call: everything is printed on stderr. Raises UserError
-    as `ensure` does.
+    `rn50 run` and the notebooks call it: everything is printed on stderr. Raises UserError as
+    `ensure` does.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr), refuse_denied():
-            ensure(root, train, val, overwrite=overwrite)
+            ensure(root)
             _pack(root, records=True, tfrecord=tfrecord)
     except UserError as error:
         raise UserError(

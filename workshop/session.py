@@ -115,13 +115,12 @@ def ensure_data(root: Path, profile: str) -> None:
     if not (root / ".complete").exists():
         print(f"Generating the road signs in {root}; this happens only once.", flush=True)
     with redirect_stderr(sys.stdout):
-        if profile != "ci":
-            roadsigns.ensure_packed(root)
-        else:
+        if profile == "ci":
             try:
-                roadsigns.ensure_packed(root, *CI_IMAGES)
+                roadsigns.ensure(root, *CI_IMAGES)
             except UserError:
-                roadsigns.ensure_packed(root, *CI_IMAGES, overwrite=True)
+                roadsigns.ensure(root, *CI_IMAGES, overwrite=True)
+        roadsigns.ensure_packed(root)
     output.Slot().line(f"The data is in {root}.")
 
 
