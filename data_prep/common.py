@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -23,20 +24,26 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
     SIGTERM becomes an exception first, so that unfinished files are removed.
     """
+
+    def work() -> int:
+        with refuse_denied():
+            return main() or 0
+
     lifetime.end_on_sigterm()
     with whole_output():
         try:
-            code = status_of(lambda: _refuse_denied(main))
+            code = status_of(work)
         except Exception:
             if not lifetime.terminated:
                 raise
     sys.exit(TERMINATED if lifetime.terminated else code)
 
 
-def _refuse_denied(main: Callable[[], int | None]) -> int:
-    """Run ``main``; raise UserError if the system denies access to a file, or memory."""
+@contextlib.contextmanager
+def refuse_denied() -> Iterator[None]:
+    """Raise UserError if the system denies access to a file, or memory."""
     try:
-        return main() or 0
+        yield
     except MemoryError as error:
         raise UserError("out of memory: end other programs, or use fewer processes") from error
     except OSError as error:

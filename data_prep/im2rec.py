@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import glob
 import os
 import sys
 from collections.abc import Callable
@@ -74,10 +75,10 @@ def check_classes(path: Path, found: Found, root: str) -> Classes | None:
     """
     classes = found.to_classes(root)
     if classes is not None:
-        other, written = other_list(path), read_class_names(path.parent)
-        stated = [classes, other and read_list_classes(other)[0], written]
+        stated = [classes, *stated_beside(path)]
         whole = [replace(classes, seen=False) for classes in stated if classes]
-        old = [*filter(None, [other]), *path.parent.glob("classes.txt"), *path.parent.glob("*.rec")]
+        old = [*filter(None, [other_list(path)]), *path.parent.glob("classes.txt"),
+               *path.parent.glob("*.rec")]  # fmt: skip
         remedy = f"make the folders the same, or remove {', '.join(map(str, sorted(old)))} and list"
         check_agreement(whole, remedy=f"{remedy} both splits again")
     for folder in found.empty:
@@ -94,6 +95,12 @@ def check_classes(path: Path, found: Found, root: str) -> Classes | None:
     return classes
 
 
+def stated_beside(path: Path) -> list[Classes | None]:
+    """Return the classes by the list of the other split and by `classes.txt`, next to a list."""
+    other = other_list(path)
+    return [read_list_classes(other)[0] if other else None, read_class_names(path.parent)]
+
+
 def name_classes(path: Path, classes: Classes | None, root: Path) -> None:
     """Write `classes.txt` next to the list or records at `path` if none is there."""
     if classes is not None and classes.known and not path.with_name("classes.txt").exists():
@@ -107,13 +114,9 @@ def note(message: str) -> None:
 
 def find_lists(prefix: str) -> list[Path]:
     """Return the lists whose path starts with ``prefix``, sorted; of a folder, all lists in it."""
-    found = sorted(Path(prefix).glob("*.lst")) if os.path.isdir(prefix) else []
-    parent = Path(os.path.abspath(prefix)).parent
-    if not found and parent.is_dir():
-        stem = os.path.basename(os.path.abspath(prefix))
-        names = [e.name for e in os.scandir(parent) if e.is_file() and e.name.endswith(".lst")]
-        found = [Path(prefix).parent / n for n in sorted(names) if n.startswith(stem)]
-    return found
+    path = Path(prefix)
+    found = sorted(path.glob("*.lst")) if path.is_dir() else []
+    return found or sorted(path.parent.glob(f"{glob.escape(path.name)}*.lst"))
 
 
 def pack_list(
@@ -135,10 +138,8 @@ def pack_list(
     """
     bad_files: Bad = []
     bad_images: Bad = []
-    other, written = other_list(path_lst), read_class_names(path_lst.parent)
-    listed = [read_list_classes(file)[0] for file in (path_lst, other) if file]
-    statements = [stated for stated in (*listed, written) if stated]
-    classes = check_agreement(statements) if statements else None
+    stated = [read_list_classes(path_lst)[0], *stated_beside(path_lst)]
+    classes = check_agreement(stated) if any(stated) else None
     entries, sizes = check_files(read_list(path_lst), root, bad_files)
     _report_bad(bad_files, path_lst, skip_bad, "nothing was packed")
     if not entries:

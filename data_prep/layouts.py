@@ -10,14 +10,7 @@ from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
 from data_prep.unpacking import Item, safe_members
-from rn50lib.data.scan import (
-    LeftOut,
-    describe_contents,
-    describe_lost_class,
-    find_lookalikes,
-    list_folder,
-    list_split,
-)
+from rn50lib.data.scan import LeftOut, describe_contents, find_lookalikes, list_folder, list_split
 from rn50lib.errors import UserError
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -160,10 +153,7 @@ def _plan_folders(
 def _images_in(folder: Path, left_out: LeftOut) -> list[Item]:
     """Return the images of a folder. Raises UserError if it has some and none can be read."""
     listing = list_folder(folder)
-    if lost := listing.lost():
-        raise UserError(f"{folder}: {describe_lost_class(lost)}")
-    for name, reason in listing.left_out:
-        left_out.add(reason, f"{folder.name}/{name}")
+    listing.count_left_out(left_out, folder, folder.name)
     for name in listing.folders:
         left_out.add("folders inside class folders", f"{folder.name}/{name}")
     return [[name, str(folder / name)] for name in listing.images]

@@ -16,7 +16,6 @@ from rn50lib.data.scan import (
     LeftOut,
     Listing,
     breaks_lines,
-    describe_lost_class,
     describe_lost_link,
     is_lost_class,
     list_folder,
@@ -43,7 +42,7 @@ class Found:
     left_out: LeftOut
 
     def to_classes(self, origin: str) -> Classes | None:
-        """Return the classes of the folder `origin`; None if they have no names of their own."""
+        """Return the classes of the folder `origin`; None if the folders do not name them."""
         folders = ((label, "" if name == "." else name) for name, label in self.classes.items())
         return classes_of_folders(folders, origin)
 
@@ -60,14 +59,11 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EX
         raise UserError(f"{root}: there is no such folder of images")
     found = Found([], {}, [], LeftOut())
     for relative, listing in _walk(root, extensions):
-        files = listing.images
-        if recursive and (lost := listing.lost()):
-            raise UserError(f"{os.path.join(root, relative)}: {describe_lost_class(lost)}")
-        for name, reason in listing.left_out:
-            if recursive and listing.folders and is_lost_class(name, reason):
-                lost_class = os.path.join(root, relative, name)
-                raise UserError(f"{lost_class}: {describe_lost_link(reason)}")
-            found.left_out.add(reason, os.path.join(relative, name))
+        files, folder = listing.images, Path(root, relative)
+        for name, reason in listing.left_out if recursive and listing.folders else ():
+            if is_lost_class(name, reason):
+                raise UserError(f"{folder / name}: {describe_lost_link(reason)}")
+        listing.count_left_out(found.left_out, folder, relative)
         if files and recursive:
             found.classes[relative or "."] = len(found.classes)
         elif recursive and not listing.folders:

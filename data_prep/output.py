@@ -84,6 +84,24 @@ def _remove_drafts(target: Path) -> None:
             target.with_name(name).unlink(missing_ok=True)
 
 
+def refuse_others(out: Path, is_ours: Callable[[str], object] = lambda name: False) -> None:
+    """Raise UserError if a folder that will be replaced as a whole holds files of others.
+
+    `is_ours` tells them by their names; without it, all are.
+    """
+    finish_swap(out)
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise UserError(f"{out}: this is a file; name a folder to write to")
+    for name in sorted(os.listdir(out)):
+        if not is_ours(name):
+            raise UserError(
+                f"{out / name}: the output folder is replaced as a whole, and this was not made by"
+                " this program; choose another folder, or move it away"
+            )
+
+
 class OutputFolder:
     """A context manager with a folder to fill, ``part``, that takes its place at the end.
 

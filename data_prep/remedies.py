@@ -1,4 +1,4 @@
-"""What to run against an error of rn50lib, by its key (`UserError.remedy`), about stored data."""
+"""Commands against errors of rn50lib about stored data, by the key of `UserError.remedy`."""
 
 from __future__ import annotations
 

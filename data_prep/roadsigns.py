@@ -17,6 +17,7 @@ that is done; several processes may do all this at the same time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -25,11 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep import processes
-from data_prep.common import Progress, check_room, run_program
-from data_prep.output import COMPLETE, OutputFolder, finish_swap
+from data_prep.common import Progress, check_room, refuse_denied, run_program
+from data_prep.output import COMPLETE, OutputFolder, finish_swap, refuse_others
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
-from rn50lib.errors import Parser, UserError, whole
+from rn50lib.errors import Parser, UserError, as_command, whole
 from rn50lib.hardware import usable_cores
 
 TRAIN, VAL, SEED = 2400, 1200, 0
@@ -87,6 +88,39 @@ def ensure(
     return Path(root)
 
 
+def ensure_packed(root: str | os.PathLike, tfrecord: bool = False) -> None:
+    """Draw the data set and pack its records, and its shards if `tfrecord`, unless that is done.
+
+    `rn50 run` and the notebooks call it: everything is printed on stderr. Raises UserError as
+    `ensure` does.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr), refuse_denied():
+            ensure(root)
+            _pack(root, records=True, tfrecord=tfrecord)
+    except UserError as error:
+        raise UserError(
+            f"the road signs are not complete in {root}: {error}; or set RN50_DATA to a folder that"
+            " you may write to"
+        ) from error
+
+
+def _pack(
+    root: str | os.PathLike, records: bool, tfrecord: bool, jobs: int | None = None
+) -> list[Path]:
+    """Pack the images in these forms, each unless that is done; return the folders."""
+    folders = []
+    if records:
+        from data_prep.im2rec import ensure_records
+
+        folders.append(ensure_records(root, jobs))
+    if tfrecord:
+        from data_prep.tfrecord import ensure_tfrecord
+
+        folders.append(ensure_tfrecord(root))
+    return folders
+
+
 def read_complete(out: Path) -> Parameters | None:
     """Return the parameters of the complete set in ``out``, None if there is none.
 
@@ -104,8 +138,8 @@ def read_complete(out: Path) -> Parameters | None:
     missing = [part for part in (*SPLITS, "classes.txt") if not (out / part).exists()]
     if missing:
         raise UserError(
-            f"{out}: marked complete, but {' and '.join(missing)} is gone; "
-            "draw the set again with --overwrite"
+            f"{out}: marked complete, but {' and '.join(missing)} is gone; draw the set again:"
+            f" {as_command('python', '-m', 'data_prep.roadsigns', out, '--overwrite')}"
         )
     return found
 
@@ -127,7 +161,8 @@ def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -
 def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool) -> None:
     from data_prep.signs.compose import prepare  # with Pillow and NumPy
 
-    _refuse_others(out, overwrite)
+    if not (overwrite and (out / COMPLETE).exists()):
+        refuse_others(out)
     with OutputFolder(out, asdict(wanted), wait=not overwrite) as folder:
         if folder.finished:
             return
@@ -154,19 +189,6 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
             f"{out}: {wanted.train:,} train and {wanted.val:,} val images of {len(IDS)} classes; "
             f"drew {len(missing):,} in {seconds:.1f} s, {len(missing) / seconds:.0f} images/s",
             file=sys.stderr,
-        )
-
-
-def _refuse_others(out: Path, overwrite: bool) -> None:
-    """Raise UserError if ``out`` holds files of another program."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: is a file; name a folder to draw the set into")
-    if not out.exists() or (out / COMPLETE).exists() and overwrite:
-        return
-    if entry := min(out.iterdir(), default=None):
-        raise UserError(
-            f"{entry}: exists and was not drawn by this program (there is no .complete next to "
-            "it); choose another folder, or move it away"
         )
 
 
@@ -211,14 +233,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{flags.out}: already complete ({read_complete(out)})")
     else:
         ensure(flags.out, *numbers, jobs=flags.jobs, overwrite=flags.overwrite)
-    if flags.records:
-        from data_prep.im2rec import ensure_records
-
-        print(f"{ensure_records(flags.out, flags.jobs)}: complete")
-    if flags.tfrecord:
-        from data_prep.tfrecord import ensure_tfrecord
-
-        print(f"{ensure_tfrecord(flags.out)}: complete")
+    for folder in _pack(flags.out, flags.records, flags.tfrecord, flags.jobs):
+        print(f"{folder}: complete")
     return 0
 
 

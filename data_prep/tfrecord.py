@@ -21,7 +21,7 @@ from data_prep import processes
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import write_sidecar
 from data_prep.lists import read_words, write_classes
-from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap
+from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap, refuse_others
 from data_prep.tfrecordwriter import describe_images, format_index, prepare
 from rn50lib.data.classes import check_agreement
 from rn50lib.data.recordio import Reader
@@ -34,7 +34,10 @@ from rn50lib.hardware import usable_cores
 
 SHARD_BYTES = 128e6  # about the size of a shard if no number is given; readers interleave 4
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
-_OURS = re.compile(r"(train|validation)(-\d{5}-of-\d{5}|\.labels)$|index$|classes\.txt$")
+_OURS = re.compile(
+    r"(train|validation)(-\d{5}-of-\d{5}|\.labels)$|index$|classes\.txt$"
+    rf"|{re.escape(COMPLETE)}$|{re.escape(STAMP)}$"
+)
 
 
 def convert(
@@ -70,7 +73,7 @@ def convert(
     """
     root = Path(root)
     out = Path(out) if out else root / "tfrecord"
-    _refuse_others(out)
+    refuse_others(out, _OURS.match)
     sources = _open_sources(root, data_format, quiet)
     sizes = {split: image_bytes(source) for split, source in sources.items()}
     counts = {}
@@ -165,21 +168,6 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
             " needs --no-val"
         )
     return sources
-
-
-def _refuse_others(out: Path) -> None:
-    """Raise UserError if the output folder holds files of another program."""
-    finish_swap(out)
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise UserError(f"{out}: this is a file; name a folder to write the shards to")
-    for entry in os.scandir(out):
-        if not _OURS.match(entry.name) and entry.name not in (COMPLETE, STAMP):
-            raise UserError(
-                f"{entry.path}: the output folder is replaced as a whole, and this is not a shard; "
-                "choose another folder"
-            )
 
 
 def image_bytes(source: Source) -> list[int]:

@@ -23,23 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import processes
-from data_prep.checks import compare, shards
-from data_prep.checks.folders import Part, read_split
-from data_prep.checks.problems import ERROR, KINDS, LEVELS, NOTE, Problems
-from data_prep.checks.recordfiles import read_record_file
 from data_prep.common import Progress, run_program
+from data_prep.verifying import compare, shards
+from data_prep.verifying.compare import FORMS
+from data_prep.verifying.folders import Part, read_split
+from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
+from data_prep.verifying.recordfiles import read_record_file
 from rn50lib.data.classes import Classes
 from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents
 from rn50lib.data.source import describe_lookalikes
 from rn50lib.data.tfrecord import STANDARD_NAME, describe_shards
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
-
-FORMS = {
-    "files": "class folders",
-    "recordio": "record files with their indexes and lists",
-    "tfrecord": "shards with their indexes",
-}
 
 
 @dataclass

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rn50 import checks
-from rn50.launch import with_library
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import (
@@ -31,12 +28,11 @@ from rn50lib.config import (
 )
 from rn50lib.data.classes import Classes
 from rn50lib.distributed.launch_env import LaunchEnv
-from rn50lib.errors import UserError, as_command
+from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.hardware import Machine, machine
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
-STDERR = 2
 # Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
 # writing the ONNX file and timing the engines takes tens of seconds.
 ENGINE_PAYS = 1e13
@@ -70,7 +66,9 @@ def prepare(
             classes, reason = 1000, "as ImageNet has: synthetic images have no data set"
     else:
         if make_data and root.name == "roadsigns" and root.absolute() == default_data_root()[0]:
-            make_roadsigns(root, found.config.data_format)
+            from data_prep import roadsigns
+
+            roadsigns.ensure_packed(root, tfrecord=found.config.data_format == "tfrecord")
         if make_data or root.exists():
             from rn50lib.data.source import classes_of
 
@@ -178,26 +176,6 @@ def has_stamp(file: Path) -> bool:
         return set(read_json(file)) == {"train", "val", "seed", "version"}
     except (OSError, ValueError, TypeError):
         return False
-
-
-def make_roadsigns(root: Path, data_format: str) -> None:
-    """Draw and pack the built-in data unless it is complete. Raises UserError if that fails."""
-    parts, flags = [root, root / "records"], ["--records"]
-    if data_format == "tfrecord":
-        parts, flags = [*parts, root / "tfrecord"], [*flags, "--tfrecord"]
-    if all((part / ".complete").exists() for part in parts):
-        return
-    arguments = ["-m", "data_prep.roadsigns", str(root), *flags]
-    program = subprocess.run(
-        [sys.executable, *arguments], env=with_library(dict(os.environ)), stdout=STDERR
-    )
-    if program.returncode == 130:
-        raise KeyboardInterrupt
-    if program.returncode:
-        raise UserError(
-            f"the road signs are not complete in {root}: try {as_command('python', *arguments)}, or"
-            " set RN50_DATA to a folder that you may write to"
-        )
 
 
 # --- the checkpoint -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from rn50.run import run_parser
 from rn50lib.recipe import RECIPES
 from tests.conftest import clean_environment
 from tests.support import strict_json
-from workshop.course import catalogue
+from workshop import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = ROOT / "docs" / "commands.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rn50 import doctor
-from workshop.course import catalogue
+from workshop import catalogue
 
 
 def table(page: Path, first_heading: str) -> list[list[str]]:

@@ -11,10 +11,11 @@ from workshop.errors import RunFailed
 from workshop.load_order import load_triton_first
 from workshop.map import course_map
 from workshop.observe import try_script
+from workshop.opening import start
 from workshop.output import explore, figure, images, quiet_stderr, table
 from workshop.programs import run_script
 from workshop.runs import train
-from workshop.session import Session, has, start
+from workshop.session import Session, has
 from workshop.source import show
 
 load_triton_first()

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from rn50lib.errors import UserError
+from workshop import catalogue
 
 HINTS = {  # what a failed script printed, and what to do
     r"has no attribute 'synchronize'": "the optimizer has to be hvd.DistributedOptimizer(…)",
@@ -68,12 +69,10 @@ def _handler(
 
 def _not_run(value: NameError, trace: TracebackType) -> list[str]:
     """Return a message if a check cell uses an answer that does not exist yet, else nothing."""
-    from workshop.checks import table
-
     while trace.tb_next is not None:
         trace = trace.tb_next
     in_cell = trace.tb_frame.f_code.co_name == "<module>"
-    if not in_cell or value.name not in {item.answer for item in table.EXERCISES}:
+    if not in_cell or value.name not in {item.answer for item in catalogue.EXERCISES}:
         return []
     return [
         f"○ {value.name} does not exist yet.",

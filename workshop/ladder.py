@@ -57,7 +57,7 @@ def script(rung: str) -> Path:
 
     The first call copies the script of rung 1 to train.py; an existing file is never changed.
     """
-    own = _session().runs / "train.py"
+    own = session.need().runs / "train.py"
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
@@ -106,12 +106,12 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
         return {}
     if rung[0] in "345" and not session.has("nvidia.dali"):
         return {}
-    report = _session().runs / "ladder" / f"{rung}.json"
+    report = session.need().runs / "ladder" / f"{rung}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     words: list[object] = []
     for name, value in flags.items():
         words += [f"--{name.replace('_', '-')}", value]
-    words = ["--data", _session().data_root, *words, "--report", report]
+    words = ["--data", session.need().data_root, *words, "--report", report]
     programs.run_script(path, *words, np=ranks, launcher=launcher)
     record = _load(_file())
     rungs = record["rungs"]
@@ -185,7 +185,7 @@ def _before(rung: str, rungs: dict[str, Any]) -> str:
 
 
 def _text(path: Path) -> str:
-    """Return a script's text; only its names matter, so other encodings are no error."""
+    """Return a script's text; only its names matter, so any encoding will do."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -217,15 +217,9 @@ def _warnings(text: str) -> list[str]:
     return found
 
 
-def _session() -> session.Session:
-    current = session.current()
-    if current is None:
-        raise UserError("call workshop.start first")
-    return current
-
-
 def _file() -> Path:
-    return _session().runs / f"ladder-{_session().profile}.json"
+    here = session.need()
+    return here.runs / f"ladder-{here.profile}.json"
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workshop import paths
-from workshop.checks import records, table
-from workshop.course import build, catalogue
+from workshop import catalogue, paths
+from workshop.checks import records
+from workshop.course import build
 
 
 def course_map() -> None:
@@ -17,7 +17,7 @@ def course_map() -> None:
     rows = ["| notebook | topic | its question | your time | exercises |", "|---|---|---|--:|---|"]
     for item in catalogue.existing(root) if root else ():
         notebook = f"ex{item.number}"
-        file, exercises = files.get(notebook), table.of_notebook(notebook)
+        file, exercises = files.get(notebook), catalogue.of_notebook(notebook)
         more = ""
         if file and exercises:
             known = records.load(notebook)

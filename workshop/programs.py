@@ -27,6 +27,7 @@ FROM_RANK = re.compile(r"\[\d+\] (?!\[frame |.*HorovodInternalError)")  # and no
 HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
+MAX_RANKS, RANKS_PER_CORE = 64, 4
 
 
 def program(module: str, *arguments: object, folder: str | os.PathLike = ".") -> None:
@@ -50,17 +51,28 @@ def run_script(
 
     Raises:
         RunFailed: The exit status is not 0.
-        UserError: The launcher is unknown.
+        UserError: The launcher is unknown, or the machine is too small for the ranks.
     """
     path = Path(script).resolve()
     end = [path.name, *map(str, arguments)]
     if launcher not in LAUNCHERS:
         raise UserError(f"launcher {launcher!r}: there are {', '.join(LAUNCHERS)}")
+    check_ranks(np, f"np={np}")
     words, shown = LAUNCHERS[launcher](np) if np > 1 else ([], "python ")
     threads = str(max(1, hardware.machine().cores // np))
     python = [sys.executable] if launcher == "horovodrun" and np > 1 else []
     run([*words, *python, *end], f"{shown}{shlex.join(end)}", path.parent,
         dict.fromkeys(THREADS, threads))  # fmt: skip
+
+
+def check_ranks(ranks: int, given: str, least: int = 1) -> None:
+    """Raise UserError, beginning with `given`, for a number of ranks that cannot be started."""
+    if ranks < least:
+        raise UserError(f"{given}: there must be at least {least} rank{'s' * (least > 1)}")
+    cores = hardware.machine().cores
+    most = min(MAX_RANKS, RANKS_PER_CORE * cores)
+    if ranks > most:
+        raise UserError(f"{given}: this machine has {cores} cores: use {most} ranks or fewer")
 
 
 def horovodrun(np: int) -> tuple[list[str], str]:

@@ -91,6 +91,16 @@ class Listing(NamedTuple):
                 found.add(reason, name)
         return found if found and not self.images and not self.folders else None
 
+    def count_left_out(self, left_out: LeftOut, folder: Path, place: str) -> None:
+        """Add what a class folder leaves out to `left_out`, as entries of `place`.
+
+        Raises UserError if no image of the folder can be read.
+        """
+        if lost := self.lost():
+            raise UserError(f"{folder}: {describe_lost_class(lost)}")
+        for name, reason in self.left_out:
+            left_out.add(reason, os.path.join(place, name))
+
 
 def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Listing:
     """List a folder. Hidden entries are left out, and files that have none of the `extensions`.

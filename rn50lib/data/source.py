@@ -33,7 +33,6 @@ from rn50lib.data.scan import (
     SPLITS,
     LeftOut,
     describe_contents,
-    describe_lost_class,
     find_lookalikes,
     first_names,
     list_folder,
@@ -451,8 +450,7 @@ def _images_of(folder: Path, name: str, left_out: LeftOut) -> list[str]:
             " layout is train/CLASS/*.jpg, with nothing deeper. Move its images up, or the folder"
             " out"
         )
-    if lost := listing.lost():
-        raise UserError(f"{folder / name}: {describe_lost_class(lost)}")
+    listing.count_left_out(left_out, folder / name, name)
     if not listing.images and folder.name == "train":
         raise UserError(
             f"{folder / name}: this class has no images to train on; add some, or remove the folder"
@@ -460,6 +458,4 @@ def _images_of(folder: Path, name: str, left_out: LeftOut) -> list[str]:
         )
     if not listing.images:
         left_out.add(EMPTY, name)
-    for file, reason in listing.left_out:
-        left_out.add(reason, f"{name}/{file}")
     return listing.images

@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from PIL import Image
 from data_prep import roadsigns, verify
 from data_prep.signs.classes import IDS
 from rn50lib.errors import UserError
-from tests.support import until
+from tests.conftest import clean_environment
+from tests.support import leaving_nothing, until
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--train", "24", "--val", "12", "--seed", "3")
@@ -160,6 +162,24 @@ def test_killed_run_continues_to_the_same_bytes(small: Path, tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["set"]
 
 
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+)
+def test_a_run_that_draws_the_data_ends_with_its_workers(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    words = ["-m", "rn50", "run", "--network", "tiny", "--image-shape", "32", "--test-io"]
+    environment = clean_environment(RN50_DATA=str(tmp_path))
+    with leaving_nothing():
+        process = subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=environment)
+        until(lambda: list(tmp_path.glob("roadsigns.part/*/*/*.jpg")))
+        process.send_signal(number)
+        assert process.wait(30) == status
+    assert os.listdir(tmp_path) == ["roadsigns.part"], "half a set is never seen under its name"
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -167,10 +187,10 @@ def test_killed_run_continues_to_the_same_bytes(small: Path, tmp_path: Path) -> 
         (["{t}/set", "--seed", -1], "argument --seed: '-1' must be"),
         (["{t}/set", "--train", "many"], "--train"),
         (["{t}/set", "--tarin", 24], "--tarin"),
-        (["{t}/file"], "{t}/file: is a file; name a folder to draw the set into"),
+        (["{t}/file"], "{t}/file: this is a file; name a folder"),
         (["{t}/file/below"], "{t}/file/below: cannot be written"),
-        (["{t}/other", *SMALL], "{t}/other/train: exists and was not drawn by this program"),
-        (["{t}/other", *SMALL, "--overwrite"], "{t}/other/train: exists and was not drawn"),
+        (["{t}/other", *SMALL], "{t}/other/train: the output folder is replaced as a whole"),
+        (["{t}/other", *SMALL, "--overwrite"], "{t}/other/train: the output folder is replaced"),
         (["{t}/lost"], "{t}/lost: marked complete, but val and classes.txt is gone"),
     ],
 )

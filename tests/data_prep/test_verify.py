@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, tfrecord, verify
-from data_prep.checks import images
-from data_prep.checks.images import check_image
-from data_prep.checks.problems import KINDS
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from data_prep.tfrecordwriter import frame_record, serialize_example
+from data_prep.verifying import images
+from data_prep.verifying.images import check_image
+from data_prep.verifying.problems import KINDS
 from rn50lib.data.recordio import Reader
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import find_shards, index_path

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, clean_environment
-from workshop.course import catalogue
+from workshop import catalogue
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 

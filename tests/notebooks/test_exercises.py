@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from tests.conftest import ROOT, clean_environment
-from workshop import output, processes
-from workshop.checks import engine, table
+from workshop import catalogue, output, processes
+from workshop.checks import engine
 from workshop.course import build, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
@@ -60,8 +60,8 @@ def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, 
     shown = [out["data"] for cell in cells for out in cell.get("outputs", []) if "data" in out]
     results = [data[output.RESULT_MIME] for data in shown if output.RESULT_MIME in data]
     found = {result["exercise"]: result for result in results if result["kind"] == "check"}
-    assert list(found) == [item.name for item in table.of_notebook(name[:4])]
-    for item, result in zip(table.of_notebook(name[:4]), found.values(), strict=True):
+    assert list(found) == [item.name for item in catalogue.of_notebook(name[:4])]
+    for item, result in zip(catalogue.of_notebook(name[:4]), found.values(), strict=True):
         attempted = solved and not item.lacks
         right = engine.PASSED if attempted else engine.NOT_ATTEMPTED
         too_slow = item.name == "ex08.capstone" and "all correct" in result["said"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageOps
 
 from data_prep import im2rec, tfrecord
-from data_prep.checks.images import check_image
+from data_prep.verifying.images import check_image
 from rn50.predict import Files, prepare
 from rn50lib.data import open_pipeline, torch_loader
 from rn50lib.data.decode import MAX_PIXELS, box_as_stored, find_frame, turn

@@ -17,7 +17,7 @@ from rn50lib.errors import UserError
 from rn50lib.hardware import Gpu
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
-from workshop import expected, output, paths, session
+from workshop import expected, opening, output, paths, session
 
 GPU = Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
@@ -57,7 +57,7 @@ def a_session(profile: str = "cpu") -> session.Session:
     ],
 )
 def test_profile_is_chosen_with_a_reason(asked, machine, profile):
-    chosen, reason = session.choose_profile(asked, machine)
+    chosen, reason = opening.choose_profile(asked, machine)
     assert chosen == profile and reason
 
 
@@ -66,21 +66,21 @@ def test_profile_is_chosen_with_a_reason(asked, machine, profile):
 )
 def test_impossible_profile_is_refused(asked, message):
     with pytest.raises(UserError, match=message):
-        session.choose_profile(asked, BARE)
+        opening.choose_profile(asked, BARE)
 
 
 def test_sizes_come_from_the_profiles_file(tmp_path):
     (tmp_path / "notebooks").mkdir()
     file = tmp_path / "notebooks" / "profiles.yaml"
     file.write_text('"02":\n  batch: {ci: 4, cpu: 32}\n  rounds: {cpu: 7}\n')
-    assert session.profile_sizes(tmp_path, "02", "ci") == {"batch": 4, "rounds": 7}
-    assert session.profile_sizes(tmp_path, "02", "gpu") == {"batch": 32, "rounds": 7}
-    assert session.profile_sizes(tmp_path, "03", "gpu") == {}
+    assert opening.profile_sizes(tmp_path, "02", "ci") == {"batch": 4, "rounds": 7}
+    assert opening.profile_sizes(tmp_path, "02", "gpu") == {"batch": 32, "rounds": 7}
+    assert opening.profile_sizes(tmp_path, "03", "gpu") == {}
     with pytest.raises(AttributeError, match="'steps' for notebook"):
         _ = a_session("cpu").steps
     file.write_text('"02":\n  batch: 4\n')
     with pytest.raises(UserError, match="batch needs a value for cpu"):
-        session.profile_sizes(tmp_path, "02", "ci")
+        opening.profile_sizes(tmp_path, "02", "ci")
 
 
 def test_note_carries_a_record_and_a_readable_line(shown):
@@ -135,11 +135,11 @@ def test_data_made_once_is_used_by_all_without_writing(tmp_path):
         assert done.returncode == 0, done.stderr
 
     prepare = (
-        "import sys\nfrom pathlib import Path\nfrom data_prep import im2rec, tfrecord\n"
+        "import sys\nfrom pathlib import Path\nfrom data_prep import tfrecord\n"
         "from workshop import session\n"
         "root = Path(sys.argv[1])\nsession.CI_IMAGES = 24, 12\n"
     )
-    make = "session.ensure_small(root)\nim2rec.ensure_records(root)\ntfrecord.ensure_tfrecord(root)"
+    make = "session.ensure_data(root, 'ci')\ntfrecord.ensure_tfrecord(root)"
     lesson = (  # what notebook 04 does with the data
         "session.ensure_data(root, 'ci')\ntfrecord.convert(root, Path(sys.argv[2]) / 'shards')"
     )

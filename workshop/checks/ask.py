@@ -8,8 +8,8 @@ from html import escape
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop import output, paths
-from workshop.checks import engine, records, status, table
+from workshop import catalogue, masters, output, paths
+from workshop.checks import engine, records, status
 from workshop.errors import show_user_errors_plainly
 
 
@@ -38,7 +38,7 @@ def check(name: str, answer: Any) -> None:
     """
     result = engine.judge(name, answer)
     records.store(result)
-    if not result.passed and not recording() and not table.find(name).lacks:
+    if not result.passed and not recording() and not catalogue.find(name).lacks:
         show_user_errors_plainly()
         raise CheckFailed(result)
     first, then = result.lines
@@ -49,7 +49,7 @@ def check(name: str, answer: Any) -> None:
 
 def hint(name: str) -> None:
     """Show the next hint: the first is a nudge, the third nearly the answer."""
-    exercise = table.find(name)
+    exercise = catalogue.find(name)
     seen = int(records.load(exercise.notebook).get(name, {}).get("hints", 0))
     number = min(seen + 1, 3)
     records.update(name, hints=number)
@@ -61,7 +61,7 @@ def hint(name: str) -> None:
 
 def solution(name: str, now: bool = False) -> None:
     """Show the solution, once the three hints have been seen; `now=True` does not wait for them."""
-    exercise = table.find(name)
+    exercise = catalogue.find(name)
     record = records.load(exercise.notebook).get(name, {})
     seen = int(record.get("hints", 0))
     if seen < 3 and not record.get("passed_at") and not now:
@@ -78,20 +78,18 @@ def solution(name: str, now: bool = False) -> None:
     output.show(html, f"{head}\n\n{code}")
 
 
-def solution_source(exercise: table.Exercise) -> str:
+def solution_source(exercise: catalogue.Exercise) -> str:
     """Return the solved answer cell of an exercise, from its master.
 
     Raises UserError in a copy of the course without solutions.
     """
-    from workshop.course import build, solutions
-
     root = paths.checkout()
     found = sorted((root / "exercises/source").glob(f"{exercise.notebook}_*.py")) if root else []
     for master in found:
-        for cell in build.read_master(master):
+        for cell in masters.read_master(master):
             here = {"answer", exercise.name} <= set(cell["tags"])
-            if here and solutions.BEGIN in cell["source"]:  # a learner's copy has stubs there
-                return solutions.solved(cell["source"], str(master))
+            if here and masters.BEGIN in cell["source"]:  # a learner's copy has stubs there
+                return masters.solved(cell["source"], str(master))
     raise UserError(
         f"this copy of the course has no solution of {exercise.name}: ask your instructor for it"
     )

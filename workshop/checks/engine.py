@@ -17,7 +17,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from workshop.checks import compare, table
+from workshop import catalogue
+from workshop.checks import compare
 
 PASSED, WRONG, NOT_ATTEMPTED, ERROR = OUTCOMES = ("passed", "wrong", "not attempted", "error")
 MARKS = {PASSED: "✓", WRONG: "✗", NOT_ATTEMPTED: "○", ERROR: "✗"}
@@ -50,7 +51,7 @@ class Result:
 
 def judge(name: str, answer: Any) -> Result:
     """Check an answer. Raises UserError only for an exercise that does not exist."""
-    exercise = table.find(name)
+    exercise = catalogue.find(name)
     if exercise.lacks:
         said = f"it needs {exercise.lacks}, which is not installed here."
         return Result(name, NOT_ATTEMPTED, said, "Skip it; no other exercise needs it.")
@@ -61,7 +62,7 @@ def judge(name: str, answer: Any) -> Result:
     return _run_check(exercise, answer, hint)
 
 
-def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
+def _run_check(exercise: catalogue.Exercise, answer: Any, hint: str) -> Result:
     name = exercise.name
     if answer is None:
         said = f"`{exercise.answer}` is None."
@@ -89,7 +90,7 @@ def _run_check(exercise: table.Exercise, answer: Any, hint: str) -> Result:
             return Result(name, ERROR, what, f"{place} {hint}")
         said = f"the check cannot use this answer ({what})."
         return Result(name, WRONG, said, f"Compare its type and shape with the task; {hint}")
-    names = [item.name for item in table.of_notebook(exercise.notebook)]
+    names = [item.name for item in catalogue.of_notebook(exercise.notebook)]
     following = names[names.index(name) + 1 :]
     then = f"Next: {following[0]}." if following else "That was the last exercise in this notebook."
     return Result(name, PASSED, said, then, share=1.0)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from rn50lib.data.source import open_source
-from workshop import output
-from workshop.checks import compare, engine, table
+from workshop import catalogue, output
+from workshop.checks import compare, engine
 from workshop.checks.compare import wrong
 
 Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
@@ -132,7 +132,7 @@ def crops(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def show(graph: Graph, data_root: Path, count: int = 8) -> None:
     """Draw road signs as the learner's graph returns them, with the normalisation undone."""
-    lacks = table.find("ex05.graph").lacks
+    lacks = catalogue.find("ex05.graph").lacks
     if left := f"it needs {lacks}." if lacks else engine.unanswered(graph):
         print(f"Not run: {left}")
         return

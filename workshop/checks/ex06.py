@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop import output
-from workshop.checks import compare, table
+from workshop import catalogue, output
+from workshop.checks import compare
 from workshop.checks.compare import refuse, wrong
 
 # --- ex06.memory ----------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def text(weights: Any) -> str:
 
 def show_steps(answer: Step) -> None:
     """Show a table of the two weights after a step, and of what they should be."""
-    if lacks := table.find("ex06.step").lacks:
+    if lacks := catalogue.find("ex06.step").lacks:
         print(f"Not run: it needs {lacks}.")
         return
     rows = []

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from data_prep.tfrecordwriter import serialize_example
-from workshop import try_script
 from workshop.checks import alone
 from workshop.checks.compare import Failed, wrong
 from workshop.errors import RunFailed
-from workshop.observe import verdict
+from workshop.observe import try_script, verdict
 
 RANKS, BATCH, IMAGES, SIDE = 2, 4, 96, 16
 MORE_STEPS = 60  # than any right script takes: it is watched to its end

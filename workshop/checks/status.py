@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workshop import output
-from workshop.checks import records, table
+from workshop import catalogue, output
+from workshop.checks import records
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What has been done of an exercise, with the help taken until it was passed."""
+    """The progress in one exercise, with the help taken until it was passed."""
 
-    item: table.Exercise
+    item: catalogue.Exercise
     passed: bool
     tries: int
     hints: int
@@ -36,7 +36,7 @@ class Progress:
 def collect() -> list[Progress]:
     """Return the progress of every exercise, in order."""
     found = []
-    for item in table.EXERCISES:
+    for item in catalogue.EXERCISES:
         record = records.load(item.notebook).get(item.name, {})
         taken = record.get("passed_with") or record
         found.append(

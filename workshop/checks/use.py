@@ -48,9 +48,7 @@ def use(**given: Any) -> runs.Run | None:
             print(f"Not run: {left}")
             return None
         raise UserError(f"use({name}=…): {left} Pass its check first.")
-    here = session.current()
-    if here is None:
-        raise UserError("use() does not know the notebook: run the cell with workshop.start first")
+    here = session.need()
     file = write(here.number, function)
     if "data_root" not in given:
         session.ensure_data(here.data_root, here.profile)

@@ -13,27 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop.course import catalogue, solutions
+from workshop import catalogue
+from workshop.masters import Cell, read_master, stub
+from workshop.masters import solved as with_solution
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 FOLDERS = {"notebooks": r"\d\d_[a-z0-9_]+", "exercises": r"ex\d\d_[a-z0-9_]+"}  # names of masters
-
-Cell = dict[str, Any]
-
-
-def read_master(path: Path) -> list[Cell]:
-    """Return the cells of a master: cell_type, source and tags."""
-    import jupytext
-
-    book = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
-    return [
-        {
-            "cell_type": cell.cell_type,
-            "source": cell.source.replace("  # fmt: skip", ""),  # for ruff, not for readers
-            "tags": [str(tag) for tag in cell.metadata.get("tags", [])],
-        }
-        for cell in book.cells
-    ]
 
 
 def masters(root: Path) -> list[Path]:
@@ -101,7 +86,7 @@ def build(root: Path, master: Path, solved: bool = False) -> str:
     cells = read_master(master)
     about: dict[str, Any] = {"exercise": master.stem[2:4]}
     if is_exercise(master):
-        fill = solutions.solved if solved else solutions.stub
+        fill = with_solution if solved else stub
         for cell in cells:
             if cell["cell_type"] == "code":
                 cell["source"] = fill(cell["source"], str(master))

@@ -18,7 +18,7 @@ from rn50.common import has_key
 from rn50lib.config import PROFILES
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import Output, check_output, contains, make_folder, write_file
-from workshop import paths
+from workshop import catalogue, paths
 
 PACKAGES = {"rn50-workbook", "torch", "tensorflow_cpu", "tensorflow", "numpy", "pillow",
             "papermill", "ipykernel", "jupyterlab"}  # fmt: skip
@@ -148,7 +148,7 @@ def report(errors: list[str]) -> int:
 def run_course(args: argparse.Namespace) -> int:
     """Train if asked, run the notebooks in order, and write the index after each one."""
     from rn50lib.hardware import machine
-    from workshop.course import catalogue, pages, run, training
+    from workshop.course import pages, run, training
 
     given = dict(args.parameter)
     if args.profile and given.setdefault("profile", args.profile) != args.profile:

@@ -29,8 +29,8 @@ from pathlib import Path
 
 from rn50lib.errors import UserError
 from rn50lib.files import Output
-from workshop import output, paths, processes
-from workshop.checks import engine, table
+from workshop import catalogue, output, paths, processes
+from workshop.checks import engine
 from workshop.course import build, pages, run, uploads
 from workshop.course.nbgrader import POINTS
 from workshop.course.uploads import MAX_FILE, Cell, clean, code_cells
@@ -41,7 +41,7 @@ BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL"
          " --ro-bind / / --dev /dev --proc /proc").split()  # fmt: skip
 DEFINITION = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 NOTHING = {item.name: engine.Result(item.name, engine.NOT_ATTEMPTED, "it was not handed in.")
-           for item in table.EXERCISES}  # fmt: skip
+           for item in catalogue.EXERCISES}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Learner:
     @property
     def points(self) -> list[float]:
         return [round(self.results[item.name].share * POINTS[item.difficulty], 2)
-                for item in table.EXERCISES]  # fmt: skip
+                for item in catalogue.EXERCISES]  # fmt: skip
 
 
 def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, jobs: int) -> None:
@@ -108,10 +108,11 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
             if failure:
                 one.notes.append(f"{key} was not graded: {failure}")
                 failures.append(f"{one.name}, {key}: {failure}")
-    most = sum(POINTS[item.difficulty] for item in table.EXERCISES)
+    most = sum(POINTS[item.difficulty] for item in catalogue.EXERCISES)
     text = pages.render(
-        "class.html", learners=learners, exercises=table.EXERCISES, most=most, settings=settings,
-        marks=engine.MARKS, when=time.strftime("%d %B %Y, %H:%M"), seconds=time.time() - begin,
+        "class.html", learners=learners, exercises=catalogue.EXERCISES, most=most,
+        settings=settings, marks=engine.MARKS, when=time.strftime("%d %B %Y, %H:%M"),
+        seconds=time.time() - begin,
     )  # fmt: skip
     page.write(text)
     rows = [["learner", *NOTHING, "points", "of", "notes"]]

@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 
 from rn50lib.errors import UserError
-from workshop import expected
-from workshop.checks import table
+from workshop import catalogue, expected, masters
 from workshop.course import build
 
 CEILINGS = {"cells": 50, "words": 2000}  # of a notebook
@@ -31,7 +30,7 @@ def lint(root: Path) -> list[str]:
     errors = []
     built = {build.target(master) for master in build.masters(root)}
     for master in build.masters(root):
-        cells = build.read_master(master)
+        cells = masters.read_master(master)
         found = check_tags(cells, master)
         for number, cell in enumerate(cells, 1):
             found += [f"cell {number}: {line}" for line in check_cell(cell)]
@@ -66,7 +65,7 @@ def check_tags(cells: list[build.Cell], master: Path) -> list[str]:
     tags = [set(cell["tags"]) for cell in cells]
     return [
         f'no cell has the tags "{tag}" and "{item.name}"'
-        for item in table.of_notebook(master.stem[:4])
+        for item in catalogue.of_notebook(master.stem[:4])
         for tag in ("answer", "check")
         if not any({tag, item.name} <= found for found in tags)
     ]

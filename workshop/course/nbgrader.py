@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
-from workshop.checks import ask, engine, records, table
-from workshop.course import build, lint, solutions
+from workshop import catalogue, masters
+from workshop.checks import ask, engine, records
+from workshop.course import build, lint
 from workshop.errors import show_user_errors_plainly
+from workshop.output import quiet_stderr
 
 ASSIGNMENT = "rn50"
 POINTS = {"easy": 1, "medium": 2, "hard": 3}  # by the difficulty of an exercise
@@ -42,7 +43,7 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
 
     Raises UserError if an answer or a check of the master has no tags.
     """
-    cells = build.read_master(master)
+    cells = masters.read_master(master)
     if errors := lint.check_tags(cells, master):
         raise UserError(f"{master}: {'; '.join(errors)}")
     book: dict[str, Any] = json.loads(build.build(root, master))
@@ -50,11 +51,11 @@ def notebook(root: Path, master: Path) -> dict[str, Any]:
         kind, name = (*given["tags"], "", "")[:2]
         if kind not in ("answer", "check"):
             continue
-        item, grade_id = table.find(name), name.replace(".", "-")  # nbgrader accepts no dots
+        item, grade_id = catalogue.find(name), name.replace(".", "-")  # nbgrader accepts no dots
         about = {"schema_version": 3, "task": False, "grade_id": grade_id, "grade": kind == "check"}
         about |= {"solution": kind == "answer", "locked": kind == "check"}
         if kind == "answer":
-            cell["source"] = solutions.stub(given["source"], str(master), keep=True)
+            cell["source"] = masters.stub(given["source"], str(master), keep=True)
             about["grade_id"] = f"{grade_id}-answer"
         else:
             about["points"] = POINTS[item.difficulty]
@@ -69,24 +70,12 @@ def points(exercise: str, answer: Any, worth: float) -> float:
 
     Raises CheckFailed if it earns none, also with RN50_CHECK=record.
     """
-    with no_stderr():
-        result = engine.judge(exercise, answer)
+    with open(os.devnull, "w", encoding="utf-8") as null:  # nbgrader takes a warning for a failure
+        with contextlib.redirect_stderr(null), quiet_stderr():
+            result = engine.judge(exercise, answer)
     records.store(result)
     if not result.share:
         show_user_errors_plainly()
         raise ask.CheckFailed(result)
     print(*result.lines, sep="\n")
     return round(result.share * worth, 2)
-
-
-@contextlib.contextmanager
-def no_stderr() -> Iterator[None]:
-    """Discard standard error: nbgrader counts any of it, such as a warning, as a failure."""
-    kept = os.dup(2)
-    with open(os.devnull, "w", encoding="utf-8") as null, contextlib.redirect_stderr(null):
-        os.dup2(null.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rn50lib.errors import UserError
 from rn50lib.files import make_folder, write_file
-from workshop.course import build, solutions
+from workshop import masters
+from workshop.course import build
 
 FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", "pyproject.toml",
          "requirements-cpu.txt", "requirements-gpu.txt", "mkdocs.yml", ".gitignore")  # fmt: skip
@@ -51,8 +52,8 @@ def release(root: Path, target: Path) -> None:
 def copy(path: str, target: str) -> None:
     """Copy a file, with stubs in place of solutions."""
     master = Path(path)
-    if master.parent.name == "source" and solutions.BEGIN in master.read_text(encoding="utf-8"):
-        stub = solutions.stub(master.read_text(encoding="utf-8"), path)
+    if master.parent.name == "source" and masters.BEGIN in master.read_text(encoding="utf-8"):
+        stub = masters.stub(master.read_text(encoding="utf-8"), path)
         Path(target).write_text(stub + "\n", encoding="utf-8")
     else:
         shutil.copy2(path, target)

@@ -1,4 +1,4 @@
-"""What learners handed in: the exercise notebooks in a folder, a zip or a file, and the rest.
+"""The exercise notebooks that learners handed in, in a folder, a zip or a file.
 
 Copies that programs make never replace the notebook itself, and cells are recognised without tags.
 Nothing is unpacked to the disk; everything that is not graded is counted by reason.
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from workshop.checks import table
+from workshop import catalogue
 from workshop.course import build
 
 Cell = dict[str, Any]
@@ -42,7 +42,7 @@ COPY = re.compile(
 WORSE = ("a hidden copy", "untouched", "a copy", "another name", "in a deeper folder")
 CHECKED = re.compile(r"\b(?:check|points)\(\s*[\"'](ex\d\d\.\w+)")  # also in nbgrader's cells
 HEADING = re.compile(r"^#+\s*(ex\d\d\.\w+)", re.M)
-NAMES = {item.name: item.answer for item in table.EXERCISES}
+NAMES = {item.name: item.answer for item in catalogue.EXERCISES}
 # reasons that need no file names, unless the upload has no exercise at all
 OTHER, RESOURCE, LESSON = "not a notebook", "macOS resource file", "notebook without exercises"
 

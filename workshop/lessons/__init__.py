@@ -1,1 +1,1 @@
-"""What the notebooks measure and draw: a folder for each lesson."""
+"""Measurements and figures of the notebooks: one module for each lesson."""

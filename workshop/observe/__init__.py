@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from rn50lib.errors import UserError
-from workshop import output
+from workshop import output, programs
 from workshop.errors import RunFailed
 from workshop.observe import verdict
 from workshop.observe.run import LAUNCHERS, choose_launcher, run_ranks
@@ -55,8 +55,9 @@ def try_script(
     launcher = choose_launcher(path) if launcher == "auto" else launcher
     if launcher not in LAUNCHERS:
         raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")
-    if ranks < 2 or steps < 1:
-        raise UserError("a script is tried on 2 ranks or more, for 1 step or more")
+    programs.check_ranks(ranks, f"-n {ranks}", least=2)
+    if steps < 1:
+        raise UserError(f"--steps {steps}: a script is tried for 1 step or more")
     words, where = [str(word) for word in arguments], Path(folder or path.parent).absolute()
     run = partial(run_ranks, path, words, where, launcher)
     added = dict(env or {})

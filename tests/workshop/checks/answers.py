@@ -13,21 +13,21 @@ from fractions import Fraction
 from typing import Any
 
 from tests.conftest import ROOT
-from workshop.checks import ex04, table
-from workshop.course import build, solutions
+from workshop import catalogue, masters
+from workshop.checks import ex04
 
 
 @functools.cache
 def cell_of(name: str, tag: str) -> str:
     """Return the answer cell or the check cell of an exercise."""
     (master,) = (ROOT / "exercises" / "source").glob(f"{name[:4]}_*.py")
-    (cell,) = [c for c in build.read_master(master) if {tag, name} <= set(c["tags"])]
+    (cell,) = [c for c in masters.read_master(master) if {tag, name} <= set(c["tags"])]
     return cell["source"]
 
 
 def answered(name: str, source: str) -> Any:
     """Return the answer that a cell defines, with its source available as in a notebook."""
-    return defined(source, table.find(name).answer)
+    return defined(source, catalogue.find(name).answer)
 
 
 def defined(source: str, name: str) -> Any:
@@ -41,7 +41,7 @@ def defined(source: str, name: str) -> Any:
 
 def changed(name: str, *texts: str) -> Any:
     """Return the solution with each even text replaced by the one after it."""
-    source = solutions.solved(cell_of(name, "answer"))
+    source = masters.solved(cell_of(name, "answer"))
     for right, instead in zip(texts[::2], texts[1::2], strict=True):
         assert right in source, right
         source = source.replace(right, instead)

@@ -10,7 +10,8 @@ import pytest
 
 from rn50lib.errors import UserError
 from tests.conftest import ROOT
-from workshop.checks import ask, engine, records, table
+from workshop import catalogue
+from workshop.checks import ask, engine, records
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_hints_come_one_by_one_and_the_solution_last(home, capsys):
     for _ in range(4):
         ask.hint("ex03.start")
         shown.append(capsys.readouterr().out)
-    hints = table.find("ex03.start").hints
+    hints = catalogue.find("ex03.start").hints
     assert all(hint in text for hint, text in zip(hints, shown, strict=False))
     assert shown[3] == shown[2] and 'workshop.solution("ex03.start")' in shown[2]
     ask.solution("ex03.start")

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from tests.workshop.checks.answers import changed
-from workshop.checks import engine, table
+from workshop import catalogue
+from workshop.checks import engine
 
 NO_NUMBERS = {"ex01.frame", "ex01.crc", "ex02.decay", "ex04.order"}
 # answers.py has wrong values for those that need a framework; a test of a learner's returns nothing
-RESULTS = [item.name for item in table.EXERCISES if not item.needs and item.name != "ex01.leak"]
+RESULTS = [item.name for item in catalogue.EXERCISES if not item.needs and item.name != "ex01.leak"]
 
 
 def altered(name: str, change: Callable[[Any], Any]) -> Any:
     """Return the right answer with its value, or its result, changed."""
     answer = changed(name)
-    if not table.find(name).function:
+    if not catalogue.find(name).function:
         return change(answer)
 
     @functools.wraps(answer)
@@ -78,7 +79,7 @@ def test_bad_value_is_refused(name, bad):
         refused(name, altered(name, lambda value: everywhere(value, lambda _: bad, only=0)))
 
 
-@pytest.mark.parametrize("name", [n for n in RESULTS if table.find(n).function])
+@pytest.mark.parametrize("name", [n for n in RESULTS if catalogue.find(n).function])
 def test_forgotten_return_is_reported(name):
     said = refused(name, altered(name, lambda value: None)).said
     assert said == "your function returns nothing: is a `return` missing?"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.workshop.checks.capstone_answers import CAPSTONES
 from tests.workshop.checks.test_checks import answered, cell_of
+from workshop import masters
 from workshop.checks import capstone, capstone_judge, compare, engine
-from workshop.course import solutions
 
 SMALL = {"train": 5, "val": 2}  # 60 and 24 images: both have a smaller last batch
 HARDLY = "the network hardly learns"  # 60 images are too few for it
@@ -36,7 +36,7 @@ MENDED = {  # the slow script made right, and not faster
 
 
 def solution() -> str:
-    return solutions.solved(cell_of("ex08.capstone", "answer"))
+    return masters.solved(cell_of("ex08.capstone", "answer"))
 
 
 def scripts(folder: Path) -> list[Path]:

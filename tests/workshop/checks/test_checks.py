@@ -26,11 +26,12 @@ from tests.workshop.checks.answers import (
     cell_of,
     changed,
 )
-from workshop.checks import compare, engine, ex02, ex03, ex04, process_ranks, table
-from workshop.course import build, solutions
+from workshop import catalogue, masters
+from workshop.checks import compare, engine, ex02, ex03, ex04, process_ranks
+from workshop.course import build
 
-NAMES = [item.name for item in table.EXERCISES]
-PLAIN = [item.name for item in table.EXERCISES if not item.needs]
+NAMES = [item.name for item in catalogue.EXERCISES]
+PLAIN = [item.name for item in catalogue.EXERCISES if not item.needs]
 # The number of wrong answers in `make test`, of exercises that start processes; tests/notebooks has
 # their solutions, and `make acceptance` the rest.
 QUICK = {"ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 1, "ex04.recipe": 0}
@@ -127,7 +128,7 @@ def test_solutions_and_other_correct_answers_pass(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])
 def test_exercises_that_need_a_framework(name, need):
     """One test for all loads the framework only once."""
-    item = table.find(name)
+    item = catalogue.find(name)
     for package in {item.needs} | ({"horovod"} if name == "ex04.recipe" else set()):
         need(package.rpartition(".")[2])
     if name == "ex08.capstone":
@@ -164,9 +165,9 @@ def test_exercises_that_start_ranks_in_full(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_untouched_stub_is_not_attempted(name, need):
-    if table.find(name).lacks:
-        need(table.find(name).needs.rpartition(".")[2])
-    result = engine.judge(name, answered(name, solutions.stub(cell_of(name, "answer"))))
+    if catalogue.find(name).lacks:
+        need(catalogue.find(name).needs.rpartition(".")[2])
+    result = engine.judge(name, answered(name, masters.stub(cell_of(name, "answer"))))
     assert result.outcome == engine.NOT_ATTEMPTED
     assert "still holds `...`" in result.lines[0]
     assert f'workshop.hint("{name}")' in result.lines[1]
@@ -184,16 +185,16 @@ def test_every_check_has_its_wrong_answers():
 
 def test_table_and_masters_agree():
     masters = [m for m in build.masters(ROOT) if build.is_exercise(m)]
-    notebooks = dict.fromkeys(item.notebook for item in table.EXERCISES)
+    notebooks = dict.fromkeys(item.notebook for item in catalogue.EXERCISES)
     assert [m.stem[:4] for m in masters] == list(notebooks)
     for master in masters:
-        cells = build.read_master(master)
-        names = [item.name for item in table.of_notebook(master.stem[:4])]
+        cells = masters.read_master(master)
+        names = [item.name for item in catalogue.of_notebook(master.stem[:4])]
         assert len(names) >= 2
         for tag in ("answer", "check"):
             tagged = [c["tags"][1] for c in cells if c["tags"][:1] == [tag]]
             assert tagged == names
-        for item in table.of_notebook(master.stem[:4]):
+        for item in catalogue.of_notebook(master.stem[:4]):
             about = f"*{item.kind} · {item.difficulty} · {item.minutes} minutes*"
             (text,) = [c["source"] for c in cells if f"## {item.name} · " in c["source"]]
             assert about in text

@@ -9,7 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from workshop.course import build, catalogue
+from workshop import catalogue
+from workshop.course import build
 
 
 def built(checkout: Path) -> Path:

@@ -19,8 +19,8 @@ from tests import capabilities
 from tests.conftest import ROOT
 from tests.support import leaving_nothing
 from tests.workshop.conftest import MASTER
-from workshop.checks import table
-from workshop.course import build, release, solutions
+from workshop import catalogue, masters
+from workshop.course import build, release
 from workshop.course.nbgrader import POINTS
 
 Book = dict[str, Any]
@@ -53,11 +53,11 @@ def secrets() -> set[str]:
     """Return the revealing lines of all solutions, without those that the exercises show anyway."""
     found, given = set(), set()
     for master in build.masters(ROOT):
-        for part in build.read_master(master):
+        for part in masters.read_master(master):
             if part["cell_type"] == "code":
-                for _, lines, secret in solutions.regions(part["source"], str(master)):
+                for _, lines, secret in masters.regions(part["source"], str(master)):
                     (found if secret else given).update(map(str.strip, lines))
-                given.update(map(str.strip, solutions.stub(part["source"]).splitlines()))
+                given.update(map(str.strip, masters.stub(part["source"]).splitlines()))
             else:
                 given.update(map(str.strip, part["source"].splitlines()))
     return {line for line in found - given if len(line) >= TELLING and not line.startswith('"""')}
@@ -362,6 +362,6 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
     with (tmp_path / "grades.csv").open(newline="") as file:
         theirs = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
     _, ours = graded(course / "submitted")
-    worth = POINTS[table.find("ex04.order").difficulty]
+    worth = POINTS[catalogue.find("ex04.order").difficulty]
     expected = {"right": 3 + worth, "parts": 1.88, "untouched": 0}  # 5 of 8 mistakes, 3 points
     assert theirs == {who: float(row["points"]) for who, row in ours.items()} == expected

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from workshop.checks import table
-from workshop.course import catalogue, commands
+from workshop import catalogue
+from workshop.course import commands
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def rows(page: str, mark: str) -> list[list[str]]:
 
 
 def exercise_minutes() -> dict[str, int]:
-    return {item.name: item.minutes for item in table.EXERCISES}
+    return {item.name: item.minutes for item in catalogue.EXERCISES}
 
 
 def test_minutes_of_notebooks_and_exercises(page: str) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from rn50lib.errors import UserError
 from tests.workshop.conftest import MASTER
-from workshop import expected
-from workshop.course import build, lint
+from workshop import expected, masters
+from workshop.course import lint
 
 
 def findings(rn50, checkout, text: str) -> tuple[int, list[str]]:
@@ -64,9 +64,9 @@ def test_exercise_without_its_cells_is_found(repository, tmp_path, tag):
     text = (repository / "exercises/source/ex03_horovod.py").read_text(encoding="utf-8")
     master = tmp_path / "ex03_horovod.py"
     master.write_text(text, encoding="utf-8")
-    assert lint.check_tags(build.read_master(master), master) == []
+    assert lint.check_tags(masters.read_master(master), master) == []
     master.write_text(text.replace(f'"{tag}", "ex03.ring"', f'"{tag}"'), encoding="utf-8")
-    lines = lint.check_tags(build.read_master(master), master)
+    lines = lint.check_tags(masters.read_master(master), master)
     assert lines == [f'no cell has the tags "{tag}" and "ex03.ring"']
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workshop.checks import ask, status, table
+from workshop import catalogue
+from workshop.checks import ask, status
 
-TOTAL = len(table.EXERCISES)
+TOTAL = len(catalogue.EXERCISES)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_verb_shows_progress_and_remaining_exercises(some, rn50, tmp_path):
     assert "✓ passed  1      2 hints" in lines["ex02.tune"]
     assert "✓ passed  1      solution" in lines["ex03.ring"]
     assert "✗ tried   1" in lines["ex04.order"]
-    assert all(item.name in lines for item in table.EXERCISES)
+    assert all(item.name in lines for item in catalogue.EXERCISES)
     assert f"3 of {TOTAL} exercises passed" in out and "Next: ex01.frame" in out
 
 

@@ -11,7 +11,7 @@ import pytest
 from rn50lib import hardware
 from tests.conftest import ROOT, SmallDataset
 from tests.launch import fake_gpus as fake
-from workshop import session
+from workshop import opening
 from workshop.programs import run_script
 
 LADDER = ["--data", "data", "--image-size", "32", "--batch-size", "4", "--steps", "2",
@@ -31,7 +31,7 @@ def test_single_gpu_is_hidden_with_a_note(
     hardware.machine.cache_clear()
     try:
         assert len(hardware.machine().gpus) == count
-        assert session.hide_single_gpu("gpu" if count else "auto") == profile
+        assert opening.hide_single_gpu("gpu" if count else "auto") == profile
         assert len(hardware.machine().gpus) == (0 if count == 1 else count)
         assert ("one GPU" in capsys.readouterr().out) == (count == 1)
         assert (os.environ["CUDA_VISIBLE_DEVICES"] == "") == (count == 1)

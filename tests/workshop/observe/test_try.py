@@ -310,7 +310,8 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
     "words, said",
     [
         (["gone.py"], "no such script: gone.py"),
-        (["-n", "1", __file__], "a script is tried on 2 ranks or more"),
+        (["-n", "1", __file__], "-n 1: there must be at least 2 ranks"),
+        (["-n", "999", __file__], "-n 999: this machine has "),
         ([__file__, "--launcher", "slurm"], "--launcher: invalid choice: 'slurm'"),
         ([__file__, "--steps", "0"], "'0' must be at least 1"),
     ],

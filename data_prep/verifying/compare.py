@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.checks.folders import Part
-from data_prep.checks.problems import Problems
+from data_prep.verifying.folders import Part
+from data_prep.verifying.problems import Problems
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.errors import UserError
 
-FORMS = ("files", "recordio", "tfrecord")
+FORMS = {
+    "files": "class folders",
+    "recordio": "record files with their indexes and lists",
+    "tfrecord": "shards with their indexes",
+}
 PARTS = ("train", "val", "records", "tfrecord")  # folders of a data root
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rn50lib.errors import UserError
-from workshop.course import build, solutions
+from workshop import masters
+from workshop.course import build
 
 CELL = '''def shard(order, rank, size):
     """What rank reads."""
@@ -41,14 +42,14 @@ print(count)'''
 
 
 def test_stub_has_the_names_and_nothing_of_the_solution():
-    assert solutions.stub(CELL) == STUB
+    assert masters.stub(CELL) == STUB
     space: dict = {}
     exec(STUB.replace("print(count)", ""), space)
     assert space["count"] is ... and space["shard"]([1], 0, 1) is ...
 
 
 def test_solved_has_the_solution_and_no_markers():
-    text = solutions.solved(CELL)
+    text = masters.solved(CELL)
     assert "SOLUTION" not in text
     space: dict = {}
     exec(text.replace("print(count)", ""), space)
@@ -58,8 +59,8 @@ def test_solved_has_the_solution_and_no_markers():
 
 def test_solution_without_names_leaves_dots():
     cell = "### BEGIN SOLUTION\nprint(1)\n### END SOLUTION"
-    assert solutions.stub(cell) == "..."
-    assert solutions.stub("### BEGIN SOLUTION\ndef f(x): return 1\n### END SOLUTION") == (
+    assert masters.stub(cell) == "..."
+    assert masters.stub("### BEGIN SOLUTION\ndef f(x): return 1\n### END SOLUTION") == (
         "def f(x):\n    ..."
     )
 
@@ -74,7 +75,7 @@ def test_solution_without_names_leaves_dots():
 )
 def test_markers_that_do_not_pair_and_bad_python_are_named(cell):
     with pytest.raises(UserError, match="exercise: "):
-        solutions.stub(cell)
+        masters.stub(cell)
 
 
 def test_build_writes_stubs_and_solutions_separately(rn50, checkout):

@@ -1,4 +1,4 @@
-"""Exercise cells: the part between `### BEGIN SOLUTION` and `### END SOLUTION`, kept or replaced.
+"""Masters: their cells, and the part between `### BEGIN SOLUTION` and `### END SOLUTION`.
 
 The markers are nbgrader's. A stub assigns `...` to the names that the solution assigns; it runs
 without an error, and the checks recognise it as "not attempted".
@@ -8,10 +8,30 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from pathlib import Path
+from typing import Any
 
 from rn50lib.errors import UserError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+
+
+Cell = dict[str, Any]
+
+
+def read_master(path: Path) -> list[Cell]:
+    """Return the cells of a master: cell_type, source and tags."""
+    import jupytext
+
+    book = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
+    return [
+        {
+            "cell_type": cell.cell_type,
+            "source": cell.source.replace("  # fmt: skip", ""),  # for ruff, not for readers
+            "tags": [str(tag) for tag in cell.metadata.get("tags", [])],
+        }
+        for cell in book.cells
+    ]
 
 
 def regions(source: str, where: str) -> list[tuple[str, list[str], bool]]:

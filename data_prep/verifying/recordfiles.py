@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.checks.folders import RUN, Part
-from data_prep.checks.problems import Problems
 from data_prep.lists import read_list
+from data_prep.verifying.folders import RUN, Part
+from data_prep.verifying.problems import Problems
 from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import MappedFile, RecordError
 from rn50lib.data.recordio import (

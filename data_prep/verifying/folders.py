@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.checks.problems import Problems
+from data_prep.verifying.problems import Problems
 from rn50lib.data.classes import MAX_CLASSES, Classes, unnamed
 from rn50lib.data.scan import (
     DANGLING,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.checks.folders import Part
-from data_prep.checks.images import check_files, check_image, check_records, digest
-from data_prep.checks.problems import Problems
+from data_prep.verifying.folders import Part
+from data_prep.verifying.images import check_files, check_image, check_records, digest
+from data_prep.verifying.problems import Problems
 from rn50lib.data.recordfile import RecordError, read_pairs
 from rn50lib.data.source import describe_pointer
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, index_path, parse_example

@@ -1,1 +1,0 @@
-"""The checks of `python -m data_prep.verify`, form by form."""

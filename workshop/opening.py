@@ -1,0 +1,132 @@
+"""`start("02", profile)`: the first call of a notebook.
+
+It shows the machine, chooses a profile with a reason, and makes sure that the data exists. An
+exercise notebook, `start("ex02", profile)`, shows its exercises instead; its data is made when a
+run needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rn50lib import hardware
+from rn50lib.config import PROFILES
+from rn50lib.errors import UserError
+from workshop import catalogue, errors, expected, output, paths, session
+from workshop.checks import ask
+from workshop.session import Session
+
+
+def start(number: str, profile: str = "auto") -> Session:
+    """Start notebook `number`: show the machine and the profile, and make the data if needed.
+
+    For an exercise notebook, "ex02", show its exercises and your progress.
+
+    Raises:
+        UserError: The number or profile is unknown, or the data cannot be made.
+    """
+    errors.show_user_errors_plainly()
+    catalogue.lesson(number.removeprefix("ex"))
+    if number == "03":
+        profile = hide_single_gpu(profile)
+    machine = hardware.machine()
+    chosen, reason = choose_profile(profile, machine)
+    if chosen == "ci":  # spinning threads would take cores from others
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
+    _put_programs_on_path()
+    data, runs = paths.set_environment()
+    root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
+    if number.startswith("ex"):
+        ask.show_exercises(number)
+    else:
+        _show_machine(machine, chosen, reason)
+        session.ensure_data(root, chosen)
+    checkout = paths.checkout()
+    folder = checkout / "notebooks" / "expected" if checkout else None
+    results = expected.load(folder) if folder and folder.is_dir() else {}
+    sizes = profile_sizes(checkout, number, chosen) if checkout else {}
+    return session.open_session(
+        Session(number, chosen, reason, machine, root, runs, results, sizes)
+    )
+
+
+def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
+    """Return (profile, reason).
+
+    Raises:
+        UserError: The profile is unknown, or it is gpu and there is no GPU.
+    """
+    if asked not in PROFILES:
+        raise UserError(f"profile {asked!r} does not exist: use one of {', '.join(PROFILES)}")
+    if asked == "gpu" and not machine.gpus:
+        raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
+    if asked != "auto":
+        short = "; runs are cut to seconds, and their numbers mean nothing"
+        return asked, "requested" + short * (asked == "ci")
+    if machine.gpus:
+        return "gpu", f"{len(machine.gpus)} GPU(s) found"
+    return "cpu", "no GPU found, so the lessons are sized for a few cores"
+
+
+def _put_programs_on_path() -> None:
+    """Put this environment's programs first on PATH, for `rn50` in a %%bash cell."""
+    folder, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    if path.split(os.pathsep)[0] != folder:
+        os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
+
+
+def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
+    """Return the sizes of a notebook under a profile; one that is not listed is that of cpu.
+
+    Raises UserError if a size has no value for cpu.
+    """
+    import yaml
+
+    file = checkout / "notebooks" / "profiles.yaml"
+    listed = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get(number, {})
+    for name, values in listed.items():
+        if not isinstance(values, dict) or "cpu" not in values:
+            raise UserError(f"{file}: {number}: {name} needs a value for cpu, such as {{cpu: 8}}")
+    return {name: values.get(profile, values["cpu"]) for name, values in listed.items()}
+
+
+def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
+    rows = machine_rows(machine) + [["Profile", f"{profile}: {reason}"]]
+    html = output.table_html(rows, ["", "this machine"]).replace("<thead>", "<thead hidden>")
+    output.show(html, "\n".join(f"{name}: {value}" for name, value in rows))
+
+
+def machine_rows(machine: hardware.Machine) -> list[list[str]]:
+    """Return the machine as pairs of name and text, for a table."""
+    memory = f"{machine.memory / 2**30:.0f} GiB" if machine.memory else "not known"
+    bfloat16 = machine.bfloat16 or "none: bfloat16 would be emulated, slower than float32"
+    rows = [
+        ["Processor", f"{machine.processor}, {machine.cores} core(s) usable, {memory} of memory"],
+        ["bfloat16 on the CPU", bfloat16],
+    ]
+    for gpu in machine.gpus:
+        capability = ".".join(map(str, gpu.capability))
+        text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, capability {capability}"
+        rows.append([f"GPU {gpu.index}", f"{text}, driver {gpu.driver}"])
+    return rows if machine.gpus else [*rows, ["GPU", "none"]]
+
+
+def hide_single_gpu(profile: str) -> str:
+    """Hide a single GPU from notebook 03 and its runs: several workers need one each.
+
+    Prints a line if it does, and returns the profile to use.
+    """
+    if len(hardware.machine().gpus) != 1:
+        return profile
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    hardware.machine.cache_clear()
+    text = (
+        "This machine has one GPU, and several workers need one each. In this notebook they run on"
+        " the processor instead: everything is the same but the speed."
+    )
+    output.show(f'<p class="box warn">{text}</p>', text)
+    return "cpu" if profile == "gpu" else profile
