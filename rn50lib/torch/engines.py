@@ -1,4 +1,4 @@
-"""Engines for inference on the processor: the field `engine`.
+"""Engines for inference: the field `engine`.
 
 Each gets the trained model and a precision, and returns what computes the float32 logits (N,
 classes) of normalised images (N, 3, size, size), as `inference.Predictor` does. All take the
@@ -82,6 +82,20 @@ def in_openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
     return compute
 
 
+def compiled(model: nn.Module, dtype: torch.dtype) -> Compute:
+    """Return the network with folded batch norms, compiled by PyTorch for each shape.
+
+    Compiling takes seconds to a minute; PyTorch keeps the kernels in its own cache.
+    """
+    model = torch.compile(fold_batch_norms(model, dtype), dynamic=False)
+
+    @torch.inference_mode()
+    def compute(images_NCHW: Tensor) -> Tensor:
+        return model(images_NCHW.to(dtype, memory_format=torch.channels_last))
+
+    return compute
+
+
 def alone(compute: Compute) -> Compute:
     """Hold PyTorch to one thread: its waiting threads would take time from an engine's."""
     torch.set_num_threads(1)
@@ -115,7 +129,10 @@ def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
 
 def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
     """Return the fastest engine for batches like this one, and print all times."""
+    builders: dict[str, Callable[[nn.Module, torch.dtype], Compute]]
     builders = {"torch": Predictor, "onnxruntime": in_onnxruntime, "openvino": in_openvino}
+    if images_NCHW.is_cuda:
+        builders = {"torch": Predictor, "compile": compiled}
     case = {
         "processor": machine().processor,
         "threads": torch.get_num_threads(),
@@ -134,18 +151,22 @@ def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Comput
         for name, build in builders.items():
             with contextlib.suppress(UserError):  # not installed, or not for this precision
                 engine = build(model, dtype)
-                ms[name] = best_ms(engine if name == "torch" else alone(engine), images_NCHW)
+                ms[name] = best_ms(with_threads(name, engine), images_NCHW)
                 torch.set_num_threads(threads)
         with contextlib.suppress(UserError):  # a home that cannot be written: timed again next time
             write_file(file, json.dumps({**case, "ms": ms}, indent=1))
     best = min(ms, key=ms.__getitem__)
     times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
     print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}{origin}", file=sys.stderr)
-    engine = builders[best](model, dtype)
-    return engine if best == "torch" else alone(engine)
+    return with_threads(best, builders[best](model, dtype))
 
 
-ENGINES = {"onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
+def with_threads(name: str, engine: Compute) -> Compute:
+    """Return an engine, after the choice of PyTorch's threads if it has its own."""
+    return engine if name in ("torch", "compile") else alone(engine)
+
+
+ENGINES = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
 
 
 def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
@@ -157,6 +178,8 @@ def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
     for _ in range(CALLS):
         begin = time.perf_counter()
         compute(images_NCHW)
+        if images_NCHW.is_cuda:
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
     return 1000 * min(seconds)
 

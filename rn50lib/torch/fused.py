@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rn50lib.config import TrainConfig
+from rn50lib.errors import UserError
 from rn50lib.torch.model import ResNet
 
 try:
@@ -31,15 +33,19 @@ PROGRAMS = 1024  # that sum, each a part of the pixels of some channels: some 8 
 WARPS = 8
 
 
-def unsupported_reason(device: str, dtype: torch.dtype) -> str | None:
-    """Return why the kernels cannot run on a device in a precision; None if they can."""
+def check(device: str, config: TrainConfig) -> None:
+    """Raise UserError if the kernels cannot run on a device, or contradict a flag."""
+    why = ""
     if triton is None:
-        return "Triton is not installed"
-    if device != "cuda":
-        return "there is no GPU"
-    if torch.cuda.get_device_capability() < (7, 0):
-        return "Triton needs compute capability 7.0"
-    return None
+        why = "Triton is not installed"
+    elif device != "cuda":
+        why = "there is no GPU"
+    elif torch.cuda.get_device_capability() < (7, 0):
+        why = "Triton needs a GPU of compute capability 7.0 or later"
+    elif config.compile:
+        why = "--compile writes such kernels itself"
+    if why:
+        raise UserError(f"--set fused=true: {why}; leave it out")
 
 
 if triton is not None:

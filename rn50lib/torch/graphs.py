@@ -14,8 +14,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rn50lib.config import TrainConfig
+from rn50lib.errors import UserError, first_line
+
 WARM_UP = 3  # calls with a shape before it is captured: cuDNN chooses its kernels in the first
 SHAPES = 4  # graphs that are kept, each with its own activations
+
+
+def check(device: str, config: TrainConfig) -> None:
+    """Raise UserError if there is no GPU for a graph, or several workers exchange gradients."""
+    if device != "cuda":
+        raise UserError("--set cuda_graph=true: there is no GPU; leave it out")
+    if config.n > 1:
+        raise UserError(
+            f"--set cuda_graph=true: {config.n} workers exchange gradients, which a graph here"
+            " does not hold; leave it out, or train with -n 1"
+        )
 
 
 class Captured(NamedTuple):
@@ -73,9 +87,11 @@ class Replayed:
         with torch.cuda.stream(self.stream):
             outputs = self.function(*(tensor.cuda(non_blocking=True) for tensor in inputs))
         current.wait_stream(self.stream)
-        for tensor in (*inputs, *outputs):
+        for tensor in inputs:
             if tensor.is_cuda:
-                tensor.record_stream(current)
+                tensor.record_stream(self.stream)
+        for tensor in outputs:
+            tensor.record_stream(current)
         return outputs
 
     def capture(self, inputs: Sequence[Tensor]) -> Captured:
@@ -94,8 +110,10 @@ class Replayed:
         self.captured.clear()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        why = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no reason given"
-        print(f"{self.what}: no CUDA graph, it runs kernel by kernel ({why})", file=sys.stderr)
+        print(
+            f"{self.what}: no CUDA graph, it runs kernel by kernel ({first_line(error)})",
+            file=sys.stderr,
+        )
 
 
 class PinnedCopies:
