@@ -33,7 +33,7 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16")
 LOADERS = ("native", "dali", "synthetic")
 FORMATS = ("auto", "files", "recordio", "tfrecord")
 PROFILES = ("auto", "ci", "cpu", "gpu")
-ENGINES = ("torch", "onnxruntime", "openvino", "auto")
+ENGINES = ("torch", "compile", "onnxruntime", "openvino", "auto")
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
 WANTED = {
     int: "must be a whole number",
@@ -346,13 +346,19 @@ class TrainConfig:
         low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
-        "machine", "what predicts on a processor, without training; auto is the fastest installed"
-        " one", "shown step",
+        "machine", "what predicts, without training: PyTorch, PyTorch compiled, or on a processor"
+        " two others; auto times the installed ones", "shown step",
         choices=ENGINES, chosen="torch, or auto if the work takes much longer than its start"
         )] = "torch"
     compile: Annotated[bool, Flag(
         "machine", "compile the model with torch.compile", "step",
         also="--torchcompile --torchscript --xla --use-xla")] = False
+    cuda_graph: Annotated[bool, Flag(
+        "machine", "true: record a training step or a prediction as a CUDA graph and replay it; one"
+        " GPU", "step", chosen="false: the code has not run on a GPU yet", rare=True)] = False
+    fused: Annotated[bool, Flag(
+        "machine", "true: batch norm, addition and ReLU as one operation in training, in Triton; on"
+        " GPUs", "step", chosen="false: the code has not run on a GPU yet", rare=True)] = False
     profile: Annotated[str, Flag(
         "machine", "ci limits the run to seconds and prints every limit", choices=PROFILES,
         chosen="gpu or cpu")]

@@ -31,6 +31,11 @@ def get(name: str) -> Callable[..., Any]:
     return _overrides.get(name) or default(name)
 
 
+def is_replaced(name: str) -> bool:
+    """Return True if a learner's function is installed."""
+    return name in _overrides
+
+
 def default(name: str) -> Callable[..., Any]:
     """Return the function that is used without an override."""
     return pkgutil.resolve_name(REPLACEABLE[name])

@@ -188,6 +188,8 @@ class Setup:
                 self.run(*pip, line)
             except subprocess.CalledProcessError:
                 print(f"note: {line} was not installed; pip's message is above.")
+                if line.startswith("tensorflow"):
+                    keras = []  # it imports TensorFlow
         if keras:
             self.run(*self.pip, "install", "--no-deps", *keras)
         self.run(*self.pip, "install", "--no-deps", *editable)

@@ -27,6 +27,7 @@ RUNGS = {
     "3_dali": "DALI",
     "4_amp": "mixed precision",
     "5_tuned": "tuned",
+    "6_compiled": "compiled",
 }
 TECHNIQUES = {
     "DDP": r"\bDistributedDataParallel\b",
@@ -34,6 +35,7 @@ TECHNIQUES = {
     "DALI": r"\bnvidia\.dali\b",
     "autocast": r"\bautocast\(",
     "a setting of rung 5": r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression)\b",
+    "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
 PARTS = {"compute": "#0072b2", "communication": "#d55e00", "input": "#e69f00"}
 PUBLISHED = {
@@ -104,7 +106,7 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     if rung not in ("1_single", "2_ddp") and not checks.horovod_serves("torch"):
         print("Horovod is not built for PyTorch here: `make horovod` builds it. Rung left out.")
         return {}
-    if rung[0] in "345" and not session.has("nvidia.dali"):
+    if rung[0] in "3456" and not session.has("nvidia.dali"):
         return {}
     report = session.need().runs / "ladder" / f"{rung}.json"
     report.parent.mkdir(parents=True, exist_ok=True)

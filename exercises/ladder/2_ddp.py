@@ -15,6 +15,7 @@ from PIL import Image
 from torch import distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerAction, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from rn50lib import resnet
@@ -30,6 +31,7 @@ parser.add_argument("--lr", type=float, default=0.1, help="learning rate for a b
 parser.add_argument("--workers", type=int, default=2, help="processes or threads that read images")
 parser.add_argument("--save", type=Path, help="write the weights to this file at the end")
 parser.add_argument("--report", type=Path, help="write the measurements to this JSON file")
+parser.add_argument("--trace", type=Path, help="write a trace of three steps to this JSON file")
 
 
 class Photos(Dataset):
@@ -58,6 +60,15 @@ def endless(loader):
         yield from loader
 
 
+def profiler(file, warm_up):
+    """Return a profiler that writes a trace of three steps to `file`; without a file it is off."""
+    when = schedule(skip_first=warm_up, wait=0, warmup=1, active=3, repeat=1)
+    return profile(
+        schedule=when if file else lambda step: ProfilerAction.NONE,
+        on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
+    )
+
+
 def main():
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -82,19 +93,25 @@ def main():
         return time.perf_counter()
 
     seconds = {"input": 0.0, "compute": 0.0}
-    for step in range(-args.warm_up, args.steps):
-        begin = now()
-        images, labels = next(batches)
-        images, labels = images.to(device), labels.to(device)
-        ready = now()
-        loss = F.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        end = now()
-        if step >= 0:
-            seconds["input"] += ready - begin
-            seconds["compute"] += end - ready
+    with profiler(args.trace if dist.get_rank() == 0 else None, args.warm_up) as trace:
+        for step in range(-args.warm_up, args.steps):
+            begin = now()
+            with record_function("input"):
+                images, labels = next(batches)
+                images, labels = images.to(device), labels.to(device)
+            ready = now()
+            with record_function("forward"):
+                loss = F.cross_entropy(model(images), labels)
+            with record_function("backward"):
+                optimizer.zero_grad()
+                loss.backward()
+            with record_function("update"):
+                optimizer.step()
+            end = now()
+            trace.step()
+            if step >= 0:
+                seconds["input"] += ready - begin
+                seconds["compute"] += end - ready
 
     images = dist.get_world_size() * args.batch_size * args.steps
     report = {"images_per_s": images / sum(seconds.values())}

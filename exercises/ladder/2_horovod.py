@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
+from torch.profiler import ProfilerAction, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from rn50lib import resnet
@@ -27,6 +28,7 @@ parser.add_argument("--lr", type=float, default=0.1, help="learning rate for a b
 parser.add_argument("--workers", type=int, default=2, help="processes or threads that read images")
 parser.add_argument("--save", type=Path, help="write the weights to this file at the end")
 parser.add_argument("--report", type=Path, help="write the measurements to this JSON file")
+parser.add_argument("--trace", type=Path, help="write a trace of three steps to this JSON file")
 
 
 class Photos(Dataset):
@@ -55,6 +57,15 @@ def endless(loader):
         yield from loader
 
 
+def profiler(file, warm_up):
+    """Return a profiler that writes a trace of three steps to `file`; without a file it is off."""
+    when = schedule(skip_first=warm_up, wait=0, warmup=1, active=3, repeat=1)
+    return profile(
+        schedule=when if file else lambda step: ProfilerAction.NONE,
+        on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
+    )
+
+
 def main():
     args = parser.parse_args()
     hvd.init()  # 1. one process per GPU
@@ -80,24 +91,30 @@ def main():
         return time.perf_counter()
 
     seconds = {"input": 0.0, "compute": 0.0, "communication": 0.0}
-    for step in range(-args.warm_up, args.steps):
-        begin = now()
-        images, labels = next(batches)
-        images, labels = images.to(device), labels.to(device)
-        ready = now()
-        loss = F.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        computed = now()
-        optimizer.synchronize()
-        exchanged = now()
-        with optimizer.skip_synchronize():
-            optimizer.step()
-        end = now()
-        if step >= 0:
-            seconds["input"] += ready - begin
-            seconds["compute"] += computed - ready + end - exchanged
-            seconds["communication"] += exchanged - computed
+    with profiler(args.trace if hvd.rank() == 0 else None, args.warm_up) as trace:
+        for step in range(-args.warm_up, args.steps):
+            begin = now()
+            with record_function("input"):
+                images, labels = next(batches)
+                images, labels = images.to(device), labels.to(device)
+            ready = now()
+            with record_function("forward"):
+                loss = F.cross_entropy(model(images), labels)
+            with record_function("backward"):
+                optimizer.zero_grad()
+                loss.backward()
+            computed = now()
+            with record_function("exchange"):
+                optimizer.synchronize()
+            exchanged = now()
+            with record_function("update"), optimizer.skip_synchronize():
+                optimizer.step()
+            end = now()
+            trace.step()
+            if step >= 0:
+                seconds["input"] += ready - begin
+                seconds["compute"] += computed - ready + end - exchanged
+                seconds["communication"] += exchanged - computed
 
     images = hvd.size() * args.batch_size * args.steps
     report = {"images_per_s": images / sum(seconds.values())}

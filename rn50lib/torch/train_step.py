@@ -21,7 +21,7 @@ from rn50lib.distributed import Comm
 from rn50lib.metrics import SUMS
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import cpu, engines, gpu
+from rn50lib.torch import cpu, engines, gpu, graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
@@ -47,6 +47,11 @@ class TorchStep:
         fastest: torch.nn.Module = self.model
         if cpu.has_onednn(self.device, self.dtype):
             fastest = cpu.for_training(self.model, net, config, self.dtype)
+        if config.fused:
+            from rn50lib.torch import fused  # it imports Triton
+
+            fused.check(self.device, config)
+            fastest = fused.FusedResNet(self.model)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
         self.names = list(net.parameters())
@@ -64,12 +69,24 @@ class TorchStep:
         self.queue = gpu.Queue(self.device)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
+        self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph
+        if config.cuda_graph:
+            graphs.check(self.device, config)
+            self.pinned = graphs.PinnedCopies()
+            self.replayed = graphs.Replayed(self.probabilities, "prediction")
+            if self.grad_accum_steps == 1 and not hooks.is_replaced("loss_scale_update"):
+                self.run = graphs.Replayed(self.prepare_and_compute, "training step")
+
+    def fetch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return uint8 images (NHWC) and int64 labels on the device."""
+        arrays = self.prefetcher(batch) if self.prefetcher else (batch.images, batch.labels)
+        images_NHWC, labels = map(torch.as_tensor, arrays)
+        return images_NHWC, labels.long()
 
     def inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return normalised float32 images (NCHW in channels_last memory) and int64 labels."""
-        arrays = self.prefetcher(batch) if self.prefetcher else (batch.images, batch.labels)
-        images_NHWC, labels = map(torch.as_tensor, arrays)
-        return self.normalise(images_NHWC), labels.long()
+        images_NHWC, labels = self.fetch(batch)
+        return self.normalise(images_NHWC), labels
 
     def normalise(self, images_NHWC: Tensor) -> Tensor:
         """Return normalised float32 images: NCHW in channels_last memory."""
@@ -85,11 +102,16 @@ class TorchStep:
 
     def train_step(self, batch: Batch, lr: float) -> None:
         with gpu.explain_errors(self.config, training=True):
-            images, labels = self.inputs(batch)
+            images_NHWC, labels = self.fetch(batch)
             self.lr.fill_(lr)
             self.predictor = None
-            self.compute(images, labels)
+            self.run(images_NHWC, labels)
             self.queue.limit()
+
+    def prepare_and_compute(self, images_NHWC: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Run a step on images as they are stored; everything stays on the device."""
+        self.compute(self.normalise(images_NHWC), labels)
+        return ()
 
     def compute(self, images: Tensor, labels: Tensor) -> None:
         """Run a step on the device. Of accumulated batches, only the last exchanges and updates."""
@@ -192,10 +214,18 @@ class TorchStep:
         if self.scaler and loss_scale:
             self.scaler.load(loss_scale)
 
+    def probabilities(self, images_NHWC: Tensor) -> tuple[Tensor, ...]:
+        """Return the probabilities (N, classes) of uint8 images on the device."""
+        return (self.predicted(self.normalise(images_NHWC)).softmax(dim=1),)
+
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
-        logits = self.predicted(self.normalise(torch.as_tensor(images).to(self.device)))
-        return logits.softmax(dim=1).cpu().numpy()
+        stored = torch.as_tensor(images)
+        if not self.config.cuda_graph:
+            return self.probabilities(stored.to(self.device))[0].cpu().numpy()
+        if self.predictor is None:  # the weights have changed, and a graph has those of its capture
+            self.replayed = graphs.Replayed(self.probabilities, "prediction")
+        return self.replayed(self.pinned(stored))[0].cpu().numpy()
 
     def versions(self) -> dict[str, str]:
         found = {"torch": torch.__version__, "device": self.device}

@@ -133,3 +133,64 @@ class TestGpu:
         with pytest.raises(UserError, match="--batch-size .* is full: use -b 1024"):
             step.train_step(batch(2048, size=224), 0.1)
         del taken
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+    @pytest.mark.parametrize("ways", [("cuda_graph",), ("fused",), ("cuda_graph", "fused")])
+    def test_graph_and_fused_step_train_as_the_plain_one(
+        self, ways: tuple[str, ...], dtype: str
+    ) -> None:
+        """Two shapes: the second one comes too seldom for a graph."""
+        fields: dict[str, Any] = {"dtype": dtype, "batch_size": 16}
+        fields |= {"loss_scale": "dynamic"} if dtype == "float16" else {}
+        plain, fast = (
+            build("torch", **fields),
+            build("torch", **fields, **dict.fromkeys(ways, True)),
+        )
+        start, sums = trained(plain), {}
+        for step in (plain, fast):
+            for number in range(8):
+                step.train_step(batch(16, seed=number), 0.01)
+            step.train_step(batch(8, seed=9), 0.01)
+            sums[step] = step.pop_metrics()
+        moved = distance(start, trained(plain))
+        limit = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.3}[dtype]
+        assert distance(trained(plain), trained(fast)) < limit * moved
+        np.testing.assert_allclose(sums[fast][0], sums[plain][0], rtol=limit)
+        assert sums[fast][-1] == sums[plain][-1] == 8 * 16 + 8
+
+    def test_predictions_by_a_graph_have_the_present_weights(self) -> None:
+        plain, fast = build("torch"), build("torch", cuda_graph=True)
+        images = batch(4).images
+        for lr in (0.0, 0.1, 0.1):
+            for step in (plain, fast):
+                step.train_step(batch(8), lr)
+            for _ in range(6):  # the later ones are replays
+                found = fast.predict(images)
+            np.testing.assert_allclose(found, plain.predict(images), atol=1e-3)
+
+    @pytest.mark.acceptance
+    def test_compiled_engine_gives_the_same_probabilities(self) -> None:
+        plain, fast = build("torch"), build("torch", engine="compile", only_inference=True)
+        images = batch(4).images
+        np.testing.assert_allclose(fast.predict(images), plain.predict(images), atol=1e-3)
+
+
+# --- without a GPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["cuda_graph", "fused"])
+def test_a_way_for_gpus_is_refused_without_one(name: str, monkeypatch: Any) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=f"--set {name}=true: .*; leave it out"):
+        build("torch", **{name: True})
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch", "compiler")
+def test_the_compiled_engine_gives_the_same_probabilities() -> None:
+    plain, fast = build("torch"), build("torch", engine="compile", only_inference=True)
+    images = batch(4).images
+    np.testing.assert_allclose(fast.predict(images), plain.predict(images), atol=1e-4)

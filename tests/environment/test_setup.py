@@ -222,3 +222,25 @@ def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
     assert "torch==2.6.0a0+nv25.2" in done.stdout
     again = setup(root, base, **env)
     assert (again.returncode, again.stdout) == (0, "")
+
+
+@pytest.mark.slow
+def test_without_tensorflow_its_keras_is_left_out(repository: Path, tmp_path: Path) -> None:
+    """Over PyTorch for CUDA and without a network, pip finds neither."""
+    index, base = tmp_path / "index", tmp_path / "base"
+    project = (repository / "pyproject.toml").read_text()
+    for name in re.findall(r'^    "([A-Za-z][\w-]*)[>=]', project, re.M):
+        if name not in ("tensorflow", "tensorflow-cpu", "tf-keras"):
+            version = "3000.0" if name == "openvino" else "50.0"
+            fake_site.wheel(index, name, version)
+    (index / "packaging-50.0-py3-none-any.whl").unlink()
+    fake_site.borrow(index, "packaging")
+    fake_site.base_python(base)
+    torch = fake_site.install(base, "torch", "2.6.0a0+nv25.2", [])
+    (torch / "version.py").write_text("cuda: Optional[str] = '12.8'\n")
+    root = fake_site.checkout(repository, tmp_path / "checkout")
+    done = setup(root, base, DALI="none")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "note: tensorflow-cpu==" in done.stdout and "tf-keras" not in done.stderr
+    program = [root / ".venv/bin/python", "-E", "-c", "import papermill, torch, rn50lib"]
+    assert subprocess.run(program, cwd=tmp_path).returncode == 0
