@@ -87,8 +87,8 @@ def test_a_clean_set(root):
         ("files", "val", 9, dict.fromkeys(CLASSES, 3)),
         ("recordio", "train", 15, dict.fromkeys(CLASSES, 5)),
         ("recordio", "val", 9, dict.fromkeys(CLASSES, 3)),
-        ("tfrecord", "train", 15, dict.fromkeys("012", 5)),
-        ("tfrecord", "val", 9, dict.fromkeys("012", 3)),
+        ("tfrecord", "train", 15, dict.fromkeys(CLASSES, 5)),
+        ("tfrecord", "val", 9, dict.fromkeys(CLASSES, 3)),
     ]
 
 
@@ -386,7 +386,7 @@ def test_missing_and_wrong_indexes_and_missing_shards(root):
     tfrecord.convert(root, schema="slides", size=16, data_format="files", quiet=True)
     problems, report = found(root)
     assert problems == set()
-    assert verify.counts_per_class(report.parts[-1]) == dict.fromkeys("012", 3)
+    assert verify.counts_per_class(report.parts[-1]) == dict.fromkeys(CLASSES, 3)
 
 
 GOOD = {"image/encoded": make_image(1), "image/class/label": 1}
