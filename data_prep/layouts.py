@@ -59,7 +59,7 @@ def make_plan(source: Path, devkit: Path | None = None) -> Plan:
     train = _first_folder(root / "train-jpeg", root / "train")
     val = _first_folder(root / "val-jpeg", root / "val")
     if train and not val:
-        found = find_lookalikes(root, "val").folders
+        found = find_lookalikes(root, "val")["files"]
         if found := [name for name in found if "test" not in name.lower()]:
             raise UserError(f"{root}: found {found[0]}/, expected val/ or val-jpeg/; rename it")
     if train or val:

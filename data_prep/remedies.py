@@ -2,12 +2,70 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rn50lib.errors import REMEDIES, as_command
 
 
-def verify(path: str) -> str:
+def verify(path: str = "DATA_ROOT") -> str:
     """Return how to list all damage of a file or data set."""
-    return f"{as_command('python', '-m', 'data_prep.verify', path)} lists all damage"
+    return f"{_program('verify', path)} lists all damage"
 
 
-REMEDIES |= {function.__name__: function for function in (verify,)}
+def draw(root: str = "data/roadsigns") -> str:
+    """Return how to draw the built-in data set."""
+    return (
+        f"{_program('roadsigns', root)} draws the built-in data there; `rn50 run` without"
+        " --data-root draws and uses it"
+    )
+
+
+def pack(prefix: str, folder: str) -> str:
+    """Return how to make a record file from class folders."""
+    listing = _program("im2rec", "--list", "--recursive", prefix, folder)
+    return f"make it with {listing} and then {_program('im2rec', '--pass-through', prefix, folder)}"
+
+
+def pack_upright() -> str:
+    """Return how to store images so that no EXIF block turns them."""
+    return f"{_program('im2rec')} without --pass-through does that"
+
+
+def relist(path: str | Path, *flags: str) -> str:
+    """Return how to write the `--index` or the `--checksums` of a record file."""
+    prefix = Path(path).with_suffix("")
+    commands = (f"{_program('im2rec', f, prefix)} writes the {f.strip('-')} again" for f in flags)
+    return "; ".join(commands)
+
+
+def recover(path: str, flag: str) -> str:
+    """Return what to do if a record file does not match its index or checksums."""
+    return f"{verify(path)}; if the file is right, {relist(path, flag)}"
+
+
+def write_shards(root: str = "") -> str:
+    """Return how to write TFRecord shards."""
+    return f"{_program('tfrecord', *filter(None, [root]))} writes shards that can be read"
+
+
+def index_shards(folder: str) -> str:
+    """Return how to write the indexes of shards."""
+    return f"{_program('tfrecord', '--index', folder)} writes it"
+
+
+def sort_imagenet() -> str:
+    """Return how to sort ImageNet's validation images into class folders."""
+    return f"for ImageNet's validation images, {_program('imagenet')} does it"
+
+
+def _program(name: str, *words: object) -> str:
+    return as_command("python", "-m", f"data_prep.{name}", *words)
+
+
+REMEDIES |= {
+    function.__name__: function
+    for function in (
+        *(verify, draw, pack, pack_upright, relist, recover),
+        *(write_shards, index_shards, sort_imagenet),
+    )
+}

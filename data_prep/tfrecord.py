@@ -26,7 +26,8 @@ from data_prep.tfrecordwriter import describe_images, format_index, prepare
 from rn50lib.data.classes import check_agreement
 from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
-from rn50lib.data.source import Source, describe_lookalikes, open_source
+from rn50lib.data.scan import describe_lookalikes
+from rn50lib.data.source import Source, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import NAMES, write_file

@@ -15,6 +15,7 @@ A changed byte that still decodes is found in TFRecord shards and in record file
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
 import sys
@@ -30,9 +31,15 @@ from data_prep.verifying.folders import Part, read_split
 from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.verifying.recordfiles import read_record_file
 from rn50lib.data.classes import Classes
-from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents
-from rn50lib.data.source import describe_lookalikes
-from rn50lib.data.tfrecord import STANDARD_NAME, describe_shards
+from rn50lib.data.scan import (
+    SHARD_NAME,
+    SPLITS,
+    describe_contents,
+    describe_lookalikes,
+    describe_shards,
+    has_split,
+)
+from rn50lib.data.tfrecord import SHARDS
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
 
@@ -143,7 +150,7 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
             return [read_record_file(path, split, problems)]
         if not SHARD_NAME.search(path.name):
             return []
-        if not STANDARD_NAME.match(path.name):
+        if not any(fnmatch.fnmatch(path.name, pattern) for pattern in SHARDS.values()):
             problems.add("names", path, describe_shards(path.parent, [path.name], split))
         return [shards.read_shards(path, split, problems)]
     parts = [read_split(path / s, s, problems) for s in SPLITS if (path / s).is_dir()]
@@ -154,8 +161,8 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
             elif (folder / f"{name}.idx").exists():
                 problems.add("index", folder / f"{name}.idx", "its record file is missing")
     for folder in (path, path / "tfrecord"):
-        for name, pattern in (("train", "train-*-of-*"), ("val", "validation-*-of-*")):
-            if folder.is_dir() and any(folder.glob(pattern)):
+        for name in SPLITS:
+            if has_split(folder, "tfrecord", name):
                 parts.append(shards.read_shards(folder, name, problems))
     for form in FORMS:
         there = {part.split for part in parts if part.form == form}

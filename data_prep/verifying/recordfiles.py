@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.lists import read_list
+from data_prep.remedies import relist
 from data_prep.verifying.folders import RUN, Part
 from data_prep.verifying.problems import Problems
 from rn50lib.data.classes import read_list as read_list_classes
@@ -21,7 +22,6 @@ from rn50lib.data.recordio import (
     join,
     locate,
     read_numbers,
-    remedy,
     unpack_header,
 )
 from rn50lib.errors import UserError
@@ -138,7 +138,7 @@ def _checksums(path: Path, starts: list[int], problems: Problems) -> dict[int, i
     elif matching < len(starts):
         text = f"it lacks {len(starts) - matching:,} of the {len(starts):,} records"
     if text:
-        problems.add("checksum-file", path_crc, f"{text}; {remedy('--checksums', path)}")
+        problems.add("checksum-file", path_crc, f"{text}; {relist(path, '--checksums')}")
     return found
 
 

@@ -75,8 +75,8 @@ def open_pipeline(
 
         return Dali(config, source, batches)
     if config.backend == "tensorflow":
+        from rn50lib.data.source import ShardSource
         from rn50lib.data.tfdata import TfData, TfRecordStream
-        from rn50lib.data.tfrecord import ShardSource
 
         if isinstance(source, ShardSource):
             return TfRecordStream(config, source, batches)

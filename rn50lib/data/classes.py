@@ -1,6 +1,6 @@
 """The classes of a data set or model: their names in the order of the labels, and where from.
 
-Class folders, `classes.txt`, im2rec's lists, records and checkpoints each state them.
+Class folders, `classes.txt`, lists of images, records and checkpoints each state them.
 `check_agreement` compares the statements, so that a number never means two classes.
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from unicodedata import normalize
 from rn50lib.errors import UserError
 
 MAX_CLASSES = 1_000_000  # labels beyond are not those of a classifier
-REPACK = "correct the folders or classes.txt, or list and pack the images again"
+CORRECT = "correct the folders or classes.txt, or list and pack the images again"
 NAME_THEM = "pack the images again, or name all classes in a classes.txt, one in each line"
 
 
@@ -76,7 +76,7 @@ class Classes:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Classes:
-        """Return the classes that `to_dict` has described."""
+        """Return the classes from a result of `to_dict`."""
         names = values["names"]
         return cls((None,) * values["count"] if names is None else tuple(names), values["origin"])
 
@@ -89,45 +89,37 @@ def unnamed(count: int, origin: str | os.PathLike[str], seen: bool = False) -> C
 def check_agreement(
     statements: Iterable[Classes | None], name: str = "", remedy: str | None = None
 ) -> Classes:
-    """Return the statement that knows most, after comparing each with each.
+    """Return the most complete statement, after comparing every pair.
 
-    Raises ClassError for the first two that disagree, beginning with `name` and ending with
+    Raises ClassError for the first two that disagree: its message begins with `name` and ends with
     `remedy`, by default how to correct a data set.
     """
     found = [classes for classes in statements if classes is not None]
     for a, b in itertools.combinations(found, 2):
-        if problem := disagreement(a, b):
-            usual = REPACK if a.known or b.known else NAME_THEM
+        if problem := _disagreement(a, b):
+            usual = CORRECT if a.known or b.known else NAME_THEM
             raise ClassError(f"{name}{': ' if name else ''}{problem}; {remedy or usual}")
     return max(found, key=lambda classes: (classes.known, not classes.seen, len(classes)))
 
 
-def disagreement(a: Classes, b: Classes) -> str | None:
+def _disagreement(a: Classes, b: Classes) -> str | None:
     """Return which class has a different number or name in `a` and `b`; None if they agree.
 
     A statement from seen labels may lack classes that a complete list of names has.
     """
-    of_a, of_b = (f"{c.origin} ({count(len(c))})" for c in (a, b))
+    of_a, of_b = (f"{c.origin} ({len(c)} class{'es' * (len(c) != 1)})" for c in (a, b))
     for label, (x, y) in enumerate(zip(a.names, b.names, strict=False)):
         if x != y and x is not None and y is not None:
             if normalize("NFC", x) == normalize("NFC", y):  # macOS's form, and all others'
                 same = "the same letters in two Unicode forms"
                 return f"class {label} is {x!a} in {of_a} and {y!a} in {of_b}, {same}"
             return f"class {label} is {x!r} in {of_a} and {y!r} in {of_b}"
-    few, many = sorted((a, b), key=len)
+    (few, of_few), (many, of_many) = sorted([(a, of_a), (b, of_b)], key=lambda pair: len(pair[0]))
     if len(few) == len(many) or (few.seen and many.known):
         return None
-    name = many.names[len(few)]
-    if name is None:
+    if (name := many.names[len(few)]) is None:
         return f"{of_a} and {of_b} differ in the number of classes"
-    return f"class {len(few)} is {name!r} in {many.origin} ({count(len(many))}) and missing in" + (
-        f" {few.origin} ({count(len(few))})"
-    )
-
-
-def count(classes: int) -> str:
-    """Return "1 class" or "3 classes"."""
-    return f"{classes} class{'es' * (classes != 1)}"
+    return f"class {len(few)} is {name!r} in {of_many} and missing in {of_few}"
 
 
 # -- classes.txt ---------------------------------------------------------------------------------
@@ -141,19 +133,19 @@ def read_class_names(folder: Path) -> Classes | None:
     are not 0 to N - 1.
     """
     rows = read_class_rows(folder)
-    if rows is None:
+    if not rows:
         return None
     origin = str(folder / "classes.txt")
-    if rows and all(len(row) > 1 and row[0].isdecimal() for row in rows):
-        rows.sort(key=lambda row: int(row[0]))
-        for label, row in enumerate(rows):
-            if int(row[0]) != label:
-                raise UserError(
-                    f"{origin}: the class numbers should be 0 to {len(rows) - 1}, each once, but"
-                    f" {row[1]!r} has {row[0]}; correct the file, or remove it"
-                )
-        return Classes(tuple(row[1] for row in rows), origin)
-    return Classes(tuple(row[0] for row in rows), origin) if rows else None
+    if not all(len(row) > 1 and row[0].isdecimal() for row in rows):
+        return Classes(tuple(row[0] for row in rows), origin)
+    rows.sort(key=lambda row: int(row[0]))
+    for label, row in enumerate(rows):
+        if int(row[0]) != label:
+            raise UserError(
+                f"{origin}: the class numbers should be 0 to {len(rows) - 1}, each once, but"
+                f" {row[1]!r} has {row[0]}; correct the file, or remove it"
+            )
+    return Classes(tuple(row[1] for row in rows), origin)
 
 
 def read_class_rows(folder: Path) -> list[list[str]] | None:
@@ -173,43 +165,36 @@ def read_class_rows(folder: Path) -> list[list[str]] | None:
     return rows[1:] if rows and rows[0][0] == "index" and len(rows[0]) > 1 else rows
 
 
-# -- im2rec's lists ------------------------------------------------------------------------------
+# -- lists of images -----------------------------------------------------------------------------
 
 
-def read_list(path: Path) -> tuple[Classes | None, dict[int, int]]:
+def read_list(path: Path) -> tuple[Classes | None, Counter[int]]:
     """Return the classes and the images per label of a list `index <tab> label <tab> path`.
 
     The classes are the folders of the images; None if each folder is not one class. If the list is
-    missing or holds anything else but one label for each image, return (None, {}).
+    missing or holds anything else but one label for each image, nothing is returned.
     """
     try:
         status = os.stat(path)
         found = _read_list(os.path.abspath(path), status.st_mtime_ns, status.st_size)
     except (OSError, ValueError):
-        return None, {}
+        return None, Counter()
     per_label: Counter[int] = Counter()
     for (label, _), images in found.items():
         per_label[label] += images
-    return classes_of_folders(found, path), dict(per_label)
+    return classes_of_folders(found, path), per_label
 
 
 @functools.lru_cache(maxsize=4)
-def _read_list(path: str, mtime_ns: int, size: int) -> Counter[tuple[int, str]]:
+def _read_list(path: str, mtime_ns: int, size: int) -> dict[tuple[int, str], int]:
     """Return the images of each (label, folder). Raises ValueError for any other file."""
     with open(path, "rb") as file:
         lines = (line.rstrip(b"\r\n").split(b"\t") for line in file)
         found = Counter((label, name.rpartition(b"/")[0]) for _, label, name in lines)
-    return Counter(
-        {(_whole(label), os.fsdecode(name)): images for (label, name), images in found.items()}
-    )
-
-
-def _whole(text: bytes) -> int:
-    """Return a label. Raises ValueError unless it is a whole number from 0 on."""
-    value = float(text)
-    if not (value.is_integer() and 0 <= value < MAX_CLASSES):
-        raise ValueError(f"{text!r} is no class")
-    return int(value)
+    labels = {text: float(text) for text, _ in found}
+    if not all(label.is_integer() and 0 <= label < MAX_CLASSES for label in labels.values()):
+        raise ValueError("a label is no class")
+    return {(int(labels[text]), os.fsdecode(name)): n for (text, name), n in found.items()}
 
 
 def classes_of_folders(
@@ -232,12 +217,8 @@ def classes_of_folders(
 
 
 def kept_rows(old: Classes, new: Classes) -> dict[int, int]:
-    """Return new label -> old label of the classes with the same name."""
-    before = unique(old.names)
-    return {label: before[name] for name, label in unique(new.names).items() if name in before}
-
-
-def unique(names: Sequence[str | None]) -> dict[str, int]:
-    """Return name -> label of the names that occur once."""
-    times = Counter(names)
-    return {name: i for i, name in enumerate(names) if name is not None and times[name] == 1}
+    """Return new label -> old label of the classes with the same name, which must be unique."""
+    times_old, times_new = Counter(old.names), Counter(new.names)
+    rows = {name: row for row, name in enumerate(old.names) if times_old[name] == 1}
+    names = enumerate(new.names)
+    return {row: rows[name] for row, name in names if name in rows and times_new[name] == 1}

@@ -28,8 +28,8 @@ from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import ImageDecoder, find_orientation
 from rn50lib.data.sampler import BatchSampler
-from rn50lib.data.source import Source
-from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource, index_path
+from rn50lib.data.source import ShardSource, Source
+from rn50lib.data.tfrecord import IMAGE, LABEL, index_path
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
 
@@ -40,8 +40,7 @@ try:
     from nvidia.dali.plugin.pytorch import DALIGenericIterator
 except ImportError as error:
     raise UserError(
-        f"--loader dali: DALI does not import here ({error}): `make setup` installs it where there"
-        " is a wheel; or use --loader native"
+        f"--loader dali: DALI does not import here ({error}): use --loader native", ("setup",)
     ) from error
 
 BATCHES_AHEAD = 2
@@ -58,7 +57,7 @@ class Dali:
     decoded, which is less work.
 
     With `--num-examples`, an epoch of a stream ends early, and each may use different images. DALI
-    compares no checksums: `python -m data_prep.verify` does.
+    compares no checksums.
     """
 
     ordered = False
@@ -88,10 +87,8 @@ class Dali:
             self.paths, self.indexes = [source.path], [source.path.with_suffix(".idx")]
         for index in () if self.files else self.indexes:
             if not index.exists():
-                raise UserError(
-                    f"{index}: this index is missing, and --loader dali needs it:"
-                    f" `python -m data_prep.tfrecord --index {source.path}` writes it"
-                )
+                problem = f"{index}: this index is missing, and --loader dali needs it"
+                raise UserError(problem, ("index_shards", source.path))
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
             self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
@@ -152,10 +149,10 @@ class Dali:
                 prepare_first_batch=False,  # here its errors would be those of building
             )
         except RuntimeError as error:
-            raise UserError(
-                f"--loader dali: DALI cannot start here: {in_short(error)}; `rn50 doctor` looks at"
-                " it; or use --loader native"
-            ) from error
+            problem = (
+                f"--loader dali: DALI cannot start here: {in_short(error)}; use --loader native"
+            )
+            raise UserError(problem, ("doctor",)) from error
 
     def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
         """Return the error that names the file because of which a batch after `step` failed.
@@ -170,8 +167,8 @@ class Dali:
             suspects = self._numbers(epoch)[start : start + (2 * BATCHES_AHEAD + 2) * batch]
         decoder = ImageDecoder(self.source, False, self.config)
         return decoder.find_bad(epoch, suspects) or UserError(
-            f"{self.source.path}: DALI fails at it: {in_short(error)}; "
-            f"`python -m data_prep.verify {self.source.root}` names images that do not decode"
+            f"{self.source.path}: DALI fails at it: {in_short(error)}",
+            ("verify", self.source.root),
         )
 
     # -- what is read ------------------------------------------------------------------------------
@@ -326,7 +323,7 @@ def refuse_turned(images: Any, labels: Any, encoded: Iterable[Any] = ()) -> tupl
             name = image.source_info().replace(" at index ", ": record at offset ")
             raise UserError(
                 f"{name}: this image is turned by its EXIF block, which DALI {dali.__version__}"
-                " ignores: use --loader native or DALI 2, or pack the images upright with"
-                " `python -m data_prep.im2rec` without --pass-through"
+                " ignores: use --loader native or DALI 2, or pack the images upright",
+                ("pack_upright",),
             )
     return images, labels

@@ -33,7 +33,6 @@ Image.MAX_IMAGE_PIXELS = MAX_PIXELS = 2**28  # refuse a decompression bomb, no l
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # it is refused
 
-VERIFY = "remove it, or let `python -m data_prep.verify` list what is wrong with the data set"
 TOO_LARGE = f"has more than {MAX_PIXELS:,} pixels, the most that is decoded; make it smaller"
 
 OVERSAMPLE = 2
@@ -142,7 +141,8 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
         raise UserError(f"{name} {TOO_LARGE}") from None
     except Exception as error:  # Pillow raises many types for damaged headers
         refuse_no_image(name, data)
-        raise UserError(f"{name} is not an image that can be decoded; {VERIFY}") from error
+        problem = f"{name} is not an image that can be decoded; remove it"
+        raise UserError(problem, ("verify",)) from error
     if opened.format not in FORMATS:
         raise UserError(
             f"{name} is a {opened.format} image, and only JPEG and PNG are read: convert it, or"
@@ -153,6 +153,10 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     return opened
 
 
+def _damaged(name: str, error: Exception) -> UserError:
+    return UserError(f"{name} is damaged and does not decode ({error}); remove it", ("verify",))
+
+
 def decode_image(data: bytes, name: str) -> Image.Image:
     """Return a whole image, upright, as RGB. Raises UserError naming `name` if it is not one."""
     opened = open_image(data, name)
@@ -160,7 +164,7 @@ def decode_image(data: bytes, name: str) -> Image.Image:
         opened.load()
         image = _to_rgb(opened)
     except Exception as error:  # Pillow raises many types for damaged images
-        raise UserError(f"{name} is damaged and does not decode ({error}); {VERIFY}") from error
+        raise _damaged(name, error) from error
     orientation = find_orientation(data)
     return image if orientation == 1 else Image.fromarray(turn(np.asarray(image), orientation))
 
@@ -200,7 +204,7 @@ def crop(
         resized = _to_rgb(opened).resize((size, size), Image.Resampling.BILINEAR, box=part)
         return np.asarray(resized)
     except Exception as error:  # Pillow raises many types for damaged images
-        raise UserError(f"{name} is damaged and does not decode ({error}); {VERIFY}") from error
+        raise _damaged(name, error) from error
 
 
 class ImageDecoder:

@@ -120,14 +120,14 @@ class MappedFile:
         """Return the error for a problem with this file."""
         return RecordError(f"{self.path}: {problem}", self.path, offset, remedy)
 
-    def damaged(self, offset: int, reason: str) -> RecordError:
-        """Return the error for a record that cannot be read."""
+    def damaged(self, offset: int, reason: str, remedy: Remedy = ()) -> RecordError:
+        """Return the error for a record that cannot be read; `remedy` is "verify" by default."""
         if offset == 0 and self.read(0, len(GZIP)) == GZIP:
             return self.error("the file is compressed with gzip; decompress it with gunzip", 0)
         return self.error(
             f"damaged at offset {offset:,}: {reason}; copy the file or write it again",
             offset,
-            ("verify", self.path),
+            remedy or ("verify", self.path),
         )
 
     def __del__(self) -> None:

@@ -1,7 +1,7 @@
 """RecordIO files: read their records at random or in order, from many processes.
 
 The format is MXNet's and DALI's: `PREFIX.rec` holds the records, `PREFIX.idx` has a line
-`key <tab> offset` for each. RecordIO has no checksums, so im2rec also writes `PREFIX.crc`, with
+`key <tab> offset` for each. RecordIO has no checksums: those are in `PREFIX.crc`, our own, with
 `offset <tab> CRC-32C` of each record's image header and image.
 """
 
@@ -11,13 +11,11 @@ import functools
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rn50lib.data.classes import Classes
 from rn50lib.data.recordfile import (
     Arrays,
     MappedFile,
@@ -26,8 +24,6 @@ from rn50lib.data.recordfile import (
     disk_cache,
     read_pairs,
 )
-from rn50lib.data.scan import LeftOut
-from rn50lib.errors import as_command
 
 MAGIC = 0xCED7230A  # at the start of every part of a record, little-endian
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -117,12 +113,6 @@ def checksum_path(path_rec: str | os.PathLike) -> Path:
     return Path(path_rec).with_suffix(".crc")
 
 
-def remedy(flag: str, path: str | os.PathLike) -> str:
-    """Return how to write `--index` or `--checksums` of a record file, to end a message."""
-    words = ("python", "-m", "data_prep.im2rec", flag, Path(path).with_suffix(""))
-    return f"{as_command(*words)} writes it again"
-
-
 def read_numbers(path: Path, flag: str) -> np.ndarray:
     """Return an index or a file of checksums, int64 of shape (records, 2).
 
@@ -133,7 +123,8 @@ def read_numbers(path: Path, flag: str) -> np.ndarray:
         if len(np.unique(pairs[:, 0])) < len(pairs):
             raise ValueError("has a key twice")
     except ValueError as error:
-        raise RecordError(f"{path}: this list {error}; {remedy(flag, path)}", path) from None
+        problem = f"{path}: this list {error}"
+        raise RecordError(problem, path, remedy=("relist", path, flag)) from None
     return pairs
 
 
@@ -172,10 +163,9 @@ class Reader:
         pairs = read_numbers(path, "--checksums")
         if not np.array_equal(pairs[:, 0], in_order):
             raise RecordError(
-                f"{path}: of {self.path_rec}, it lists other records than {self.path_idx}: for the"
-                f" index, {remedy('--index', path)}; for the checksums,"
-                f" {remedy('--checksums', path)}",
+                f"{path}: of {self.path_rec}, it lists other records than {self.path_idx}",
                 path,
+                remedy=("relist", path, "--index", "--checksums"),
             )
         return keys, offsets, stops, pairs[np.searchsorted(in_order, offsets), 1]
 
@@ -194,7 +184,14 @@ class Reader:
 
     def __getitem__(self, position: int) -> tuple[int | float | np.ndarray, bytes]:
         """Return (label, encoded image) of the record at a position of the index."""
-        return self._unpack(int(self.offsets[position]), self.read(position))
+        record = self.read(position)
+        try:
+            (label, _), image = unpack_header(record)
+        except RecordError as error:
+            raise self._file.damaged(int(self.offsets[position]), str(error)) from None
+        if isinstance(label, tuple):
+            return np.array(label, dtype=np.float32), image
+        return (int(label) if label.is_integer() else label), image
 
     def read(self, position: int) -> bytes:
         """Return the record at a position of the index: its header and the encoded image."""
@@ -214,7 +211,8 @@ class Reader:
             raise self._file.damaged(
                 start,
                 f"the record with key {keys[position]} is not as it was packed: its checksum is not"
-                f" that in {path} (if the change was meant, {remedy('--checksums', path)})",
+                f" that in {path}",
+                ("recover", self.path_rec, "--checksums"),
             )
         return record
 
@@ -229,19 +227,10 @@ class Reader:
             yield offset, join(data, span)
             offset = span.end
 
-    def _unpack(self, offset: int, record: bytes) -> tuple[int | float | np.ndarray, bytes]:
-        try:
-            (label, _), image = unpack_header(record)
-        except RecordError as error:
-            raise self._file.damaged(offset, str(error)) from None
-        if isinstance(label, tuple):
-            return np.array(label, dtype=np.float32), image
-        return (int(label) if label.is_integer() else label), image
-
     def _misfit(self, offset: int, reason: str) -> RecordError:
         """Return the error if file and index do not fit."""
-        belongs = f"or {self.path_idx} does not belong to it: {remedy('--index', self.path_rec)}"
-        return self._file.damaged(offset, f"{reason} ({belongs})")
+        text = f"{reason} (or {self.path_idx} does not belong to it)"
+        return self._file.damaged(offset, text, ("recover", self.path_rec, "--index"))
 
     def labels(self) -> np.ndarray:
         """Return the class of every record, int32 of shape (records,), in the order of the index.
@@ -280,28 +269,3 @@ class Reader:
                 int(offsets[position]),
             )
         return {"labels": labels.astype(np.int32)}
-
-
-@dataclass
-class RecordSource:
-    """A split as a record file; image i is the record in line i of the index."""
-
-    root: Path
-    path: Path
-    labels: np.ndarray = field(repr=False)
-    classes: Classes
-    _reader: Reader = field(repr=False)
-    left_out: LeftOut = field(default_factory=LeftOut, repr=False)
-    format: ClassVar[str] = "recordio"
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, i: int) -> str:
-        """Return the record file, with key and offset of record i."""
-        key, offset = self._reader.keys[i], int(self._reader.offsets[i])
-        return f"{self.path}: record with key {key} at offset {offset:,}"
-
-    def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises RecordError if the record is damaged."""
-        return self._reader[i][1]

@@ -1,4 +1,4 @@
-"""The files of a data root: the images that are taken, what is left out and why, and other names.
+"""The files of a data root: where each form is, which images are taken, what is left out and why.
 
 Every program that looks for images lists folders with `list_folder`, so that all of them take the
 same files. A listing is one scandir: it opens no file, and asks the disk about links only.
@@ -7,15 +7,53 @@ same files. A listing is one scandir: it opens no file, and asks the disk about 
 from __future__ import annotations
 
 import errno
+import fnmatch
+import glob
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rn50lib.data.tfrecord import IMAGE, LABEL, SHARDS, TFRecordReader, parse_example, shard_name
 from rn50lib.errors import UserError
 
 SPLITS = ("train", "val")
+
+
+class Form(NamedTuple):
+    """A form of a data set: the folders of its root that may hold it, and a pattern per split."""
+
+    folders: tuple[str, ...]
+    names: dict[str, str]
+
+
+FORMS = {
+    "recordio": Form(("", "records"), {split: f"{split}.rec" for split in SPLITS}),
+    "files": Form(("",), {split: f"{split}/" for split in SPLITS}),
+    "tfrecord": Form(("tfrecord", ""), SHARDS),
+}
+"""By the name for `--data-format`; "auto" is the first that is there."""
+
+
+def has_split(folder: Path, form: str, split: str) -> bool:
+    """Return True if a folder holds a split in this form.
+
+    A dangling link counts: a record file that is missing is no reason to read a different form.
+    """
+    return next(glob.iglob(FORMS[form].names[split], root_dir=folder), None) is not None
+
+
+def find_form(root: Path, form: str, splits: Sequence[str] = SPLITS) -> Path | None:
+    """Return the folder of a data root that holds one of the splits in this form."""
+    folders = [root / name for name in FORMS[form].folders]
+    found = (f for f in folders if any(has_split(f, form, split) for split in splits))
+    return next(found, None)
+
+
+# -- images ---------------------------------------------------------------------------------------
+
 # of JPEG and PNG, the formats that every loader reads; or in capitals
 IMAGE_EXTENSIONS = (".jpeg", ".jpg", ".png", ".jpe", ".jfif")
 OTHER_IMAGES = (
@@ -45,7 +83,7 @@ SHOWN = 3  # names for each reason
 
 
 class LeftOut(dict[str, int]):
-    """How many entries a scan left out for each reason; `str()` adds the first names of each."""
+    """The number of entries that a scan left out for each reason, and the first names of each."""
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}
@@ -212,20 +250,14 @@ SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
 _LIMIT = 50  # folders that are searched
 
 
-class Lookalikes(NamedTuple):
-    """What may be a split under a different name: paths relative to the data root."""
+def find_lookalikes(root: Path, split: str | None) -> dict[str, list[str]]:
+    """Return the paths, by form, that have a split's name in a different spelling.
 
-    folders: list[str]
-    records: list[str]
-    shards: list[str]
-
-
-def find_lookalikes(root: Path, split: str | None) -> Lookalikes:
-    """Return what has the name of a split, but not the expected one; None finds all files.
-
-    The data root and its folders are searched, and nothing deeper.
+    They are relative to the root. The data root and its folders are searched, and nothing deeper.
+    If `split` is None, all record files and shards are returned.
     """
-    found, places = Lookalikes([], [], []), [""]
+    found: dict[str, list[str]] = {form: [] for form in FORMS}
+    places = [""]
     for place in places:
         try:
             listing = list_folder(root / place)
@@ -235,15 +267,16 @@ def find_lookalikes(root: Path, split: str | None) -> Lookalikes:
             places += listing.folders[:_LIMIT]
         if split and place not in SPLITS:  # those hold classes
             inside = (os.path.join(place, name) for name in listing.folders)
-            found.folders.extend(p for p in inside if p != split and _means(p, split))
+            found["files"] += [path for path in inside if path != split and _means(path, split)]
         for name, reason in listing.left_out:
             path = os.path.join(place, name)
             if reason not in (OTHER, BARE) or (split and not _means(path, split)):
                 continue
             if name.lower().endswith(".rec"):
-                found.records.append(path)
+                found["recordio"].append(path)
             elif SHARD_NAME.search(name) and not name.endswith(".idx"):
-                found.shards.append(path)
+                found["tfrecord"].append(path)
+    found["files"].sort(key=lambda path: (path.count(os.sep), "test" in path.lower(), path))
     return found
 
 
@@ -255,6 +288,62 @@ def _means(path: str, split: str) -> bool:
         if named:
             return split in named
     return False
+
+
+def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
+    """Return "found valid/, expected val/; ..." with the remedy for splits that are missing.
+
+    If `form` is given, other forms are ignored. Returns "" if nothing has a similar name.
+    """
+    texts = []
+    for split in splits:
+        if (root / split).is_symlink() and not (root / split).exists():
+            texts.append(f"{root / split} is a link that points to nothing; {FETCH}, or remove it")
+        else:
+            texts.append(_describe(root, find_lookalikes(root, split), split, form))
+    if splits == SPLITS and not any(texts):  # names that say nothing, such as part-0.tfrecord
+        texts.append(_describe(root, find_lookalikes(root, None), "train", form))
+    return "; ".join(dict.fromkeys(filter(None, texts)))
+
+
+def _describe(root: Path, found: dict[str, list[str]], split: str, wanted: str) -> str:
+    """Return what was found of the first form, what is expected, and the remedy."""
+    form = next((form for form in FORMS if found[form] and wanted in ("", form)), None)
+    if form is None:
+        return ""
+    paths = found[form]
+    inner = os.path.join(paths[0], os.path.basename(paths[0]))
+    if inner in paths:  # archives of Kaggle hold a folder twice
+        paths = [inner]
+    above, name = os.path.split(paths[0])
+    mark = "/" * (form == "files")
+    if fnmatch.fnmatch(name + mark, FORMS[form].names[split]) and not find_form(root, form):
+        return f"found {first_names(paths)}{mark}: pass --data-root {root / above}"
+    if form == "tfrecord":
+        return describe_shards(root, paths, split)
+    if form == "recordio":
+        place = find_form(root, form) or root
+        return (
+            f"found {first_names(paths)}, expected {split}.rec and {split}.idx in {place}: rename"
+            " both files, and the .crc if there is one"
+        )
+    link = shlex.join(["ln", "-s", paths[0], str(root / split)])
+    return f"found {paths[0]}/, expected {split}/: rename it, or link it with `{link}`"
+
+
+def describe_shards(folder: Path, names: Sequence[str], split: str) -> str:
+    """Return "found part-0.tfrecord with the keys image, label; expected ..." with the remedy."""
+    found = f"found {first_names(names)}"
+    ends = (shard_name(split, i, len(names)) for i in (0, len(names) - 1))
+    expected = " to ".join(dict.fromkeys(ends))
+    try:
+        keys = sorted(parse_example(TFRecordReader(folder / names[0]).read(0)))
+    except (UserError, ValueError) as error:
+        return f"{found}, expected {expected}; {error}"
+    text = f"{found} with the keys {', '.join(keys)}; expected {expected}"
+    if IMAGE in keys and LABEL in keys:
+        return f"{text}: rename them so, in this order"
+    return str(UserError(f"{text} with the keys {IMAGE} and {LABEL}", ("write_shards",)))
 
 
 def describe_contents(root: Path) -> str:

@@ -35,8 +35,8 @@ from rn50lib.data.decode import (
     find_orientation,
     open_image,
 )
-from rn50lib.data.source import Source
-from rn50lib.data.tfrecord import IMAGE, LABEL, ShardSource
+from rn50lib.data.source import ShardSource, Source
+from rn50lib.data.tfrecord import IMAGE, LABEL
 from rn50lib.errors import UserError, first_line
 from rn50lib.tf import PythonCalls, tf
 

@@ -11,28 +11,22 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from rn50lib.data.classes import Classes
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
-from rn50lib.data.scan import LeftOut, find_lookalikes, first_names
-from rn50lib.errors import UserError, as_command
+from rn50lib.errors import UserError
 
-OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 FRAMING_BYTES = 16  # what the framing adds to the data of a record
 SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
+SHARDS = {s: f"{prefix}-{'[0-9]' * 5}-of-{'[0-9]' * 5}" for s, prefix in SPLIT_PREFIX.items()}
+"""The pattern of the names of a split's shards."""
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
-WRITE_AGAIN = "write the shards again with `python -m data_prep.tfrecord`"
-
-STANDARD_NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})$")
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 
@@ -126,60 +120,29 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
 
     Raises UserError if there are none, if some are missing, or if there are those of two sets.
     """
-    folder, prefix = Path(folder), SPLIT_PREFIX[split]
-    found = {path.name for path in folder.glob(f"{prefix}-*") if STANDARD_NAME.match(path.name)}
+    folder = Path(folder)
+    found = {path.name for path in folder.glob(SHARDS[split])}
     counts = sorted({int(name[-5:]) for name in found})
+    again = ("write_shards",)
     if not counts:
-        others = find_lookalikes(folder, split).shards
-        instead = (
-            f"; {describe_shards(folder, others, split)}"
-            if others
-            else f"; {as_command('python', '-m', 'data_prep.tfrecord', folder.parent)} writes them"
+        raise UserError(
+            f"{folder}: the shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN are missing here",
+            (*again, folder.parent),
         )
-        raise UserError(f"{folder}: the shards {prefix}-NNNNN-of-NNNNN are missing here{instead}")
     if len(counts) > 1:
         listed = " and of ".join(map(str, counts))
         raise UserError(f"{folder}: there are shards of {listed}; remove those of one set")
     names = [shard_name(split, number, counts[0]) for number in range(counts[0])]
     for name in names:
         if name not in found:
-            raise UserError(
-                f"{folder}: {name} is missing ({len(found)} of {len(names)} shards are there); "
-                "copy it again, or write the shards again with `python -m data_prep.tfrecord`"
-            )
+            there = f"{len(found)} of {len(names)} shards are there"
+            raise UserError(f"{folder}: {name} is missing ({there}); copy it again", again)
     if len(found) > len(names):
         raise UserError(
-            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it,"
-            " or write the shards again with `python -m data_prep.tfrecord`"
+            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it",
+            again,
         )
     return [folder / name for name in names]
-
-
-def describe_shards(folder: Path, names: Sequence[str], split: str) -> str:
-    """Return what files with unexpected names are, what is expected, and the remedy.
-
-    For example "found train-0.tfrecord with the keys image, label; expected ...".
-    """
-    above, name = os.path.split(names[0])
-    if STANDARD_NAME.match(name):
-        where = f"move them to {folder}, or pass --data-root {folder / above}"
-        return f"found {first_names(names)}: {where}"
-    count, prefix = len(names), SPLIT_PREFIX[split]
-    expected = f"{prefix}-00000-of-{count:05}"
-    if count > 1:
-        expected += f" to {prefix}-{count - 1:05}-of-{count:05}"
-    found = f"found {first_names(names)}"
-    try:
-        keys = sorted(parse_example(TFRecordReader(folder / names[0]).read(0)))
-    except (UserError, ValueError) as error:
-        return f"{found}, expected {expected}; {error}"
-    text = f"{found} with the keys {', '.join(keys)}; expected {expected}"
-    if IMAGE in keys and LABEL in keys:
-        return f"{text}: rename them so, in this order"
-    return (
-        f"{text} with the keys {IMAGE} and {LABEL}; `python -m data_prep.tfrecord` writes such"
-        " shards from class folders or record files"
-    )
 
 
 # -- labels and offsets --------------------------------------------------------------------------
@@ -202,9 +165,8 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
             name = f"{shard}: record {i} at offset {starts[i] - _HEAD.size:,}"
             found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
             if not 1 <= label < 2**31:
-                raise UserError(
-                    f"{name}: the label is {label}, but labels count from 1; {WRITE_AGAIN}"
-                )
+                problem = f"{name}: the label is {label}, but labels count from 1"
+                raise UserError(problem, ("write_shards",))
         offsets.append(starts - _HEAD.size)
         labels.append(found - 1)
         # foreign shards: here, not in a loader's worker after the first step has started
@@ -269,16 +231,16 @@ def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
     Raises UserError, with the `name` of the record, if it is missing or not of the right type.
     """
     try:
-        values = parse_example(data, (key,)).get(key, [])
+        example = parse_example(data, (key,))
     except ValueError as error:
-        text = f"{name}: its data is not a tf.train.Example ({error}); {WRITE_AGAIN}"
-        raise UserError(text) from None
+        problem = f"{name}: its data is not a tf.train.Example ({error})"
+        raise UserError(problem, ("write_shards",)) from None
+    values = example.get(key, [])
     if len(values) != 1 or not isinstance(values[0], bytes if key == IMAGE else int):
         kind = "bytes" if key == IMAGE else "a whole number"
-        keys = ", ".join(sorted(parse_example(data, (key,)))) or "no keys"
-        raise UserError(
-            f"{name}: this example should have one {key}, {kind}, and has {keys}; {WRITE_AGAIN}"
-        )
+        keys = ", ".join(sorted(example)) or "no keys"
+        problem = f"{name}: this example should have one {key}, {kind}, and has {keys}"
+        raise UserError(problem, ("write_shards",))
     return values[0]
 
 
@@ -349,48 +311,3 @@ def _read_varint(data: Any, at: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
     raise ValueError("a number that does not end")
-
-
-# -- the images of a split ------------------------------------------------------------------------
-
-
-@dataclass
-class ShardSource:
-    """A split as TFRecord shards; image i is record ``i - firsts[s]`` of shard ``s``.
-
-    ``firsts`` is int64 of shape (shards + 1,): the number of the first image of each shard, and
-    the images in all.
-    """
-
-    root: Path
-    path: Path
-    labels: np.ndarray = field(repr=False)
-    classes: Classes
-    shards: tuple[Path, ...] = field(repr=False)
-    firsts: np.ndarray = field(repr=False)
-    offsets: np.ndarray = field(repr=False)
-    _open: dict[int, TFRecordReader] = field(default_factory=dict, repr=False)
-    left_out: LeftOut = field(default_factory=LeftOut, repr=False)
-    format: ClassVar[str] = "tfrecord"
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, i: int) -> str:
-        """Return the shard, with number and offset of the record of image i."""
-        shard = self._shard(i)
-        position, offset = i - int(self.firsts[shard]), int(self.offsets[i])
-        return f"{self.shards[shard]}: record {position} at offset {offset:,}"
-
-    def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises UserError if the record is damaged."""
-        shard = self._shard(i)
-        if shard not in self._open:
-            if len(self._open) == OPEN_SHARDS:
-                self._open.clear()
-            self._open[shard] = TFRecordReader(self.shards[shard])
-        data = self._open[shard].read(int(self.offsets[i]))
-        return example_value(data, self.name(i), IMAGE)
-
-    def _shard(self, i: int) -> int:
-        return int(np.searchsorted(self.firsts, i, side="right")) - 1

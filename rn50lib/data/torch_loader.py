@@ -2,8 +2,8 @@
 
 A worker makes a whole batch at a time. libjpeg-turbo (by simplejpeg) decodes and PyTorch resizes,
 which is faster than Pillow. Only the rows of a crop and above it are decoded, so damage further
-down goes unseen (`python -m data_prep.verify` reads all). Images other than plain JPEGs go through
-Pillow, and so do all if simplejpeg is not installed.
+down goes unseen. Images other than plain JPEGs go through Pillow, and so do all images if
+simplejpeg is not installed.
 """
 
 from __future__ import annotations

@@ -167,7 +167,10 @@ def test_a_stopped_run_repeats_its_epoch(photos: Photos, tmp_path: Path) -> None
     ("inside", "problem"),
     [
         (None, "DALI is not installed here: `make setup` installs it"),
-        ("raise ImportError('no libcudart')", "DALI does not import here (no libcudart): `make"),
+        (
+            "raise ImportError('no libcudart')",
+            "DALI does not import here (no libcudart): use --loader native",
+        ),
     ],
 )
 def test_missing_dali_is_one_line(
