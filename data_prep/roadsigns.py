@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from data_prep import processes
@@ -51,13 +51,9 @@ class Parameters:
     def __str__(self) -> str:
         return f"--train {self.train} --val {self.val} --seed {self.seed} (drawing {self.version})"
 
-    def changed(self, train: int | None, val: int | None, seed: int | None) -> Parameters:
+    def changed(self, **numbers: int | None) -> Parameters:
         """Return these parameters with the numbers that are not None."""
-        return Parameters(
-            self.train if train is None else train,
-            self.val if val is None else val,
-            self.seed if seed is None else seed,
-        )
+        return replace(self, **{name: n for name, n in numbers.items() if n is not None})
 
 
 def ensure(
@@ -80,7 +76,7 @@ def ensure(
     out = Path(os.path.realpath(root))
     try:
         if overwrite or not _is_there(out, train, val, seed):
-            wanted = Parameters().changed(train, val, seed)
+            wanted = Parameters().changed(train=train, val=val, seed=seed)
             _make(out, wanted, jobs or usable_cores(), overwrite, quiet)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -149,7 +145,7 @@ def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -
     found = read_complete(out)
     if found is None:
         return False
-    wanted = found.changed(train, val, seed)
+    wanted = found.changed(train=train, val=val, seed=seed)
     if found != wanted:
         raise UserError(
             f"{out}: holds a set drawn with {found}, not {wanted}; "

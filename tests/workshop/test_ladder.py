@@ -106,7 +106,7 @@ def test_script_trains_and_reports(
 def test_own_script_is_used_for_the_rung_that_it_is_written_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ladder, "_session", lambda: type("S", (), {"runs": tmp_path}))
+    monkeypatch.setattr(ladder.session, "need", lambda: type("S", (), {"runs": tmp_path}))
     assert ladder.script("1_single") == tmp_path / "train.py"
     assert ladder.script("2_ddp") == LADDER / "2_ddp.py"  # not edited yet
     for rung in ladder.RUNGS:  # with a change of the learner's own
