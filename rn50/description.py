@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from rn50 import checks, launch
+from rn50 import contradictions, installed, launch
 from rn50.autoconfig import Given, data_home, prepare, stored_values
 from rn50.common import as_yaml
 from rn50lib import checkpoint
@@ -183,7 +183,7 @@ def equipped(given: Given) -> Machine:
     """Return this machine with the GPUs that a run asks for: V100s, or what its precision needs."""
     from rn50lib.hardware import Gpu
 
-    capability = max((7, 0), checks.NEEDS.get(given.get("dtype", ""), (7, 0)))
+    capability = max((7, 0), contradictions.NEEDS.get(given.get("dtype", ""), (7, 0)))
     gpus = [Gpu(i, "a GPU", 16 * 2**30, capability, "", "") for i in range(given.get("n", 8))]
     return replace(machine(), gpus=tuple(gpus))
 
@@ -193,6 +193,6 @@ def connected(given: Given) -> Given:
     backend = given.get("backend", "torch")
     if given.get("n", 1) == 1 or "comm" in given or "launcher" in given:
         return given
-    if checks.horovod_serves(backend):
+    if installed.horovod_serves(backend):
         return {**given, "comm": "horovod"}
     return {**given, "comm": "ddp"} if backend == "torch" else given

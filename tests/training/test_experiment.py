@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rn50 import autoconfig, checks
+from rn50 import autoconfig, installed
 from rn50.autoconfig import resolve
 from rn50.benchmark import command as benchmark
 from rn50.parser import config_parser, parse_given
@@ -228,7 +228,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here, reference = gpus((8, 0)), "--recipe reference"
-    monkeypatch.setattr(checks, "has_dali", lambda: True)
+    monkeypatch.setattr(installed, "has_dali", lambda: True)
     for flags, machine, loader in (
         (reference, here, "dali"),
         (reference, LAPTOP, "native"),
@@ -236,7 +236,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
         (f"{reference} --override augment=mine.py:crop", here, "native"),
     ):
         assert complete(flags, machine).loader == loader, flags
-    monkeypatch.setattr(checks, "has_dali", lambda: False)
+    monkeypatch.setattr(installed, "has_dali", lambda: False)
     assert complete(reference, here).loader == "native"
     with pytest.raises(UserError, match="^--loader dali: DALI is not installed here: `make setup`"):
         complete(f"{reference} --loader dali", here)
