@@ -6,7 +6,6 @@ import difflib
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import NoReturn
 
 from rn50 import remedies  # noqa: F401 - registers what to run against an error
@@ -56,6 +55,8 @@ def function_of(verb: str) -> Callable[[list[str]], int]:
 
 def workshop(argv: list[str]) -> int:
     """Run `rn50 workshop`, a verb that a different package provides through its entry point."""
+    from importlib.metadata import entry_points  # other verbs start faster without
+
     for found in entry_points(group="rn50.verbs", name="workshop"):
         return found.load()(argv)
     raise UserError("rn50 workshop: the workshop is not installed here: run `make setup`")

@@ -17,7 +17,7 @@ from rn50.verbs import VERBS
 from rn50lib import config, errors
 from rn50lib.config import FLAGS, Flag
 from rn50lib.errors import UserError, converter, what_instead
-from rn50lib.files import read_json
+from rn50lib.files import load_json
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
 
@@ -264,13 +264,7 @@ def from_file(name: str, value: Any) -> Any:
 
 def read_file(path: Path) -> dict[str, Any]:
     """Return the names and values in a YAML or JSON file. Raises UserError."""
-    form = "YAML" if path.suffix in (".yaml", ".yml") else "JSON"
-    try:
-        content = read_yaml(path) if form == "YAML" else read_json(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not {form}: {' '.join(str(error).split())}") from error
+    content = (read_yaml if path.suffix in (".yaml", ".yml") else load_json)(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no names and values, such as batch_size: 64")
     inner = content.get("experiment")
@@ -278,7 +272,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file. Raises ValueError if it is not YAML."""
+    """Return the content of a YAML file. Raises UserError."""
     import yaml
 
     try:
@@ -289,5 +283,7 @@ def read_yaml(path: Path) -> Any:
             if name in names[:i]:
                 raise ValueError(f"{name!r} is set twice")
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(error) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
