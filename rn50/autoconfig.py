@@ -52,13 +52,12 @@ def prepare(
     make_data: bool = True,
     here: Machine | None = None,
     group: LaunchEnv | None = None,
-    fit: bool = True,
 ) -> Resolved:
     """Return the complete configuration of a run on this machine, or on the machine `here`.
 
-    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker;
-    without `fit` the batch is not compared with the data set.
-    Raises UserError for values that are impossible or contradict each other.
+    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker.
+    Raises UserError for values that are impossible or contradict each other, and BatchError on this
+    machine if the training images do not fill a batch.
     """
     real, here = here is None, here or machine()
     stored = stored_values(given)
@@ -94,7 +93,7 @@ def prepare(
     absolute = os.path.abspath(found.config.data_root)
     config = replace(found.config, num_classes=classes, data_root=absolute)
     contradictions.check_classes(config)
-    if fit and counted is not None:
+    if real and counted is not None:
         config = fit_batch(config, {**given, **stored})
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
     if config.batch_size != found.config.batch_size:
@@ -105,10 +104,14 @@ def prepare(
     return replace(found, config=config, reasons=reasons)
 
 
+class BatchError(UserError):
+    """A batch that the training images do not fill, on whatever machine."""
+
+
 def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     """Return the configuration with an automatic batch that the training images fill.
 
-    Raises UserError if they do not fill one that was passed.
+    Raises BatchError if they do not fill one that was passed.
     """
     from rn50lib.data.source import count_images
 
@@ -124,19 +127,19 @@ def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
         gives = f"--num-examples leaves {images} training images"
     least = smallest_batch(config)
     if images < least:
-        raise UserError(f"{gives}, and a step needs {least}: add images")
+        raise BatchError(f"{gives}, and a step needs {least}: add images")
     if images < n * least:
-        raise UserError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
+        raise BatchError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
     if config.macrobatch_size is not None:
-        size = images // n if "batch_size" not in given else images // n // config.batch_size
-        size *= 1 if "batch_size" not in given else config.batch_size
-        raise UserError(
+        unit = given.get("batch_size", 1)
+        size = images // n // unit * unit
+        raise BatchError(
             f"--macrobatch-size {config.macrobatch_size}: an update takes {needed} images, and"
             f" {gives}: use"
             + (f" --macrobatch-size {size}" if size else f" -b {images // n} without it")
         )
     if "batch_size" in given:
-        raise UserError(
+        raise BatchError(
             f"--batch-size {config.batch_size}: one step takes {needed} images, and {gives}: use"
             f" -b {images // n}"
         )
@@ -262,7 +265,7 @@ class Choices:
         self.reasons = dict.fromkeys(self.values, "given")
 
     def add(self, name: str, value: Any, reason: str) -> Any:
-        """Choose a value unless one was passed; return the value that holds."""
+        """Set a value that was not passed; return the one that holds."""
         if name not in self.values:
             self.values[name], self.reasons[name] = value, reason
         return self.values[name]

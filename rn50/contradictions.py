@@ -6,13 +6,12 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rn50 import installed
 from rn50.launch import is_local
 from rn50lib import optim
-from rn50lib.config import TrainConfig, flag_name, flags_of, scoped, slots
+from rn50lib.config import FLAGS, TrainConfig, flag_name, flags_of, scoped, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
@@ -39,8 +38,7 @@ def replaces(override: Sequence[str], part: str) -> bool:
 
 def check_values(config: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
-    prefix = config.model_prefix
-    folder = prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", ".."))
+    prefix, values = config.model_prefix, config.to_dict()
     engine, predicts = config.engine != "torch", replaces(config.override, "predictor")
     scales = (
         config.loss_scale is not None and optim.parse_loss_scale(config.loss_scale)[1] is not None
@@ -48,14 +46,9 @@ def check_values(config: TrainConfig) -> None:
     refuse(
         (config.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
         (config.resume and not prefix, "--resume needs --model-prefix PREFIX"),
-        (folder, f"--model-prefix {prefix} is a folder: add a name, as in"
-                 f" {(prefix or '').rstrip('/')}/model"),
-        (config.resume and config.load_epoch is not None,
-         "--resume and --load-epoch contradict each other: use one of them"),
-        (config.init_from and config.load_epoch is not None,
-         "--init-from and --load-epoch contradict each other: use one of them"),
-        (config.only_inference and config.no_val,
-         "--only-inference and --no-val leave nothing to do"),
+        *((other in values, f"{flag_name(name)} and {flag_name(other)} contradict each other: leave"
+                            " one of them out")
+          for name in values for other in FLAGS[name].excludes.split()),
         (config.network == "tiny" and config.num_layers is not None,
          "--num-layers does not go with --network tiny: leave one out"),
         (not config.bn_decay and replaces(config.override, "decay_groups"),

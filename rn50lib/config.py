@@ -49,9 +49,10 @@ class Flag:
 
     A value is one of `choices`, from `low` to `high`, and passes `check`, which raises ValueError.
     `usual` is the value if nothing was passed, for a field without a default; `chosen` explains the
-    default in words. `read` converts the text on the command line. `also` are the names that other
-    training programs use for it; they are answered, not accepted. A flag that is `rare` has no
-    name of its own: `--set NAME=VALUE` sets it. `scope` lists where the flag counts:
+    default in words. `read` converts the text on the command line. `excludes` are fields that it
+    contradicts. `also` are the names that other training programs use for it; they are answered,
+    not accepted. A flag that is `rare` is only set by `--set NAME=VALUE`. `scope` lists where it
+    counts:
 
     - first: on the first page of the help
     - shown: printed before a run
@@ -79,6 +80,7 @@ class Flag:
     short: str = ""
     long: str = ""
     metavar: str = ""
+    excludes: str = ""
     also: str = ""
     rare: bool = False
     # from the field
@@ -146,6 +148,12 @@ def slots(hosts: str) -> dict[str, int]:
             raise ValueError("must be hosts that are each named once")
         found[name] = int(number)
     return found
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise ValueError for a folder instead of a prefix."""
+    if prefix.endswith("/") or Path(prefix).name in ("", ".."):
+        raise ValueError(f"must end in a name, as in {prefix.rstrip('/')}/model")
 
 
 def check_rising(epochs: tuple[float, ...]) -> None:
@@ -273,8 +281,8 @@ class TrainConfig:
 
     model_prefix: Annotated[str | None, Flag(
         "run", "name of the checkpoints: PREFIX-symbol.json and PREFIX-NNNN.safetensors",
-        "first shown output model", metavar="PREFIX", also="--output --output-dir --workspace"
-        " --save-dir --checkpoint-dir --experiment")] = None
+        "first shown output model", metavar="PREFIX", check=check_prefix, also="--output"
+        " --output-dir --workspace --save-dir --checkpoint-dir --experiment")] = None
     save_period: Annotated[int, Flag(
         "run", "epochs between checkpoints", low=1, also="--save-frequency --save-freq")] = 1
     checkpoint_steps: Annotated[int | None, Flag(
@@ -285,6 +293,7 @@ class TrainConfig:
         chosen="all", rare=True, also="--checkpoint-hist")] = None
     load_epoch: Annotated[int | None, Flag(
         "run", "start from the checkpoint of this epoch, or score it", "output model", low=0,
+        excludes="resume init_from",
         also="--start-epoch --begin-epoch")] = None
     init_from: Annotated[str | None, Flag(
         "run", "start with the weights of a checkpoint (the newest of a PREFIX, or a file); the"
@@ -303,7 +312,8 @@ class TrainConfig:
         also="--wandb --mlflow --logdir --log-dir --tensorboard")] = ()
     no_val: Annotated[bool, Flag("run", "train only")] = False
     only_inference: Annotated[bool, Flag(
-        "run", "validate only", also="--test-only --evaluate --eval --validate --mode")] = False
+        "run", "validate only", excludes="no_val",
+        also="--test-only --evaluate --eval --validate --mode")] = False
     no_metrics: Annotated[bool, Flag("run", "measure speed, not accuracy")] = False
     benchmark_iters: Annotated[int | None, Flag(
         "run", "iterations per epoch", "output", low=1, chosen="the whole data set",

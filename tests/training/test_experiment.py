@@ -65,6 +65,7 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
     by_name = {
         "lr_step_epochs": st.lists(st.floats(0, 1e9), max_size=4).map(sorted).map(tuple),
         "hosts": st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
+        "model_prefix": words.map(lambda word: f"{word}m"),
         "loss_scale": st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
     }
     by_kind = {
@@ -312,7 +313,7 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
         ("--resume --load-epoch 3 --model-prefix m", "--load-epoch", "one of them"),
         ("--init-from a --load-epoch 3 --model-prefix m", "--init-from", "one of them"),
         ("--init-from a --set step=100", "--init-from", "leave one of them out"),
-        ("--only-inference --no-val", "--no-val", "nothing to do"),
+        ("--only-inference --no-val", "--no-val", "leave one of them out"),
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
         ("--set step=100 --model-prefix m", "--model-prefix", "leave one of them out"),
         ("--set val_resize=100 --recipe reference", "--set val_resize=100", "use 224 or more"),
