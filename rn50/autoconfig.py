@@ -338,10 +338,13 @@ def resolve(
 
 def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
     """Add the recipe's numbers. Raises UserError if it has none that fits the flags."""
-    contradictions.check_for_recipe(choices.values, base)
     if replaces(choices.values.get("override", ()), "decay_groups"):
         choices.add("bn_decay", True, "your decay_groups decides")
     schedule = choices.add("lr_schedule", base.lr_schedule, f"the recipe {base.name}")
+    if schedule == "step" != base.lr_schedule and not choices.values.get("lr_step_epochs"):
+        raise UserError(
+            f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"
+        )
     if schedule != "step":
         choices.add("lr_step_epochs", (), f"a {schedule} schedule has none")
     for name in FLAGS.keys() & vars(base).keys():

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from rn50 import remedies  # noqa: F401 - registers what to run against an error
-from rn50.verbs import TOOLS, VERBS
+from rn50.verbs import MODULES, VERBS
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import whole_output
 
@@ -46,11 +46,9 @@ def function_of(verb: str) -> Callable[[list[str]], int]:
     """Return the function of a verb; only now is loaded what it needs."""
     if verb == "workshop":
         return workshop
-    if verb in TOOLS:
-        return import_module(f"rn50.{TOOLS[verb]}").main
-    from rn50 import run as commands
-
-    return getattr(commands, verb)
+    if verb in ("run", "train"):
+        return getattr(import_module("rn50.run"), verb)
+    return import_module(f"rn50.{MODULES.get(verb, verb)}").main
 
 
 def workshop(argv: list[str]) -> int:

@@ -15,7 +15,6 @@ from rn50lib.config import FLAGS, TrainConfig, flag_name, flags_of, scoped, slot
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
-from rn50lib.recipe import Recipe
 
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
 Problem = tuple[Any, str]  # is it wrong? and the message
@@ -128,15 +127,6 @@ def check_classes(config: TrainConfig) -> None:
             f"--data-root {config.data_root} has one class, so there is nothing to learn: sort the"
             " images into one folder per class, or pass --no-metrics to measure speed"
         )
-
-
-def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
-    """Raise UserError if a recipe has no steps for the schedule that was passed."""
-    steps = values.get("lr_step_epochs", base.lr_step_epochs)
-    refuse(
-        (values.get("lr_schedule") == "step" != base.lr_schedule and not steps,
-         f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"),
-    )  # fmt: skip
 
 
 # --- on this machine ------------------------------------------------------------------------------

@@ -180,7 +180,12 @@ def parse_given(
     given: Given = {}
     for source, values in sources(args, parser.prog.split()[-1]):
         given |= read_values(values, source, without)
-    flags = fields_in(args)
+    flags = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(args).items()
+        if name in FLAGS and value is not None
+    }
+    flags |= dict(args.set)
     if args.no_dali:
         if flags.get("loader", "native") != "native":
             raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
@@ -206,15 +211,6 @@ def sources(args: argparse.Namespace, verb: str) -> list[tuple[str, Mapping[str,
             raise UserError(f"--preset {args.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
         found.append((f"--preset {args.preset}", PRESETS[args.preset].values))
     return found
-
-
-def fields_in(args: argparse.Namespace) -> Given:
-    """Return the fields among parsed flags."""
-    found = {
-        name: value for name, value in vars(args).items() if name in FLAGS and value is not None
-    }
-    found = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
-    return found | dict(args.set)
 
 
 def read_values(values: Mapping[str, Any], source: str, without: Container[str] = ()) -> Given:
