@@ -13,7 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rn50 import checks
+from rn50 import contradictions, installed
+from rn50.contradictions import (
+    NEEDS,
+    capability,
+    replaces,
+    smallest_batch,
+    unsupported_reason,
+)
+from rn50.installed import gpu_horovod
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import (
@@ -44,13 +52,12 @@ def prepare(
     make_data: bool = True,
     here: Machine | None = None,
     group: LaunchEnv | None = None,
-    fit: bool = True,
 ) -> Resolved:
     """Return the complete configuration of a run on this machine, or on the machine `here`.
 
-    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker;
-    without `fit` the batch is not compared with the data set.
-    Raises UserError for values that are impossible or contradict each other.
+    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker.
+    Raises UserError for values that are impossible or contradict each other, and BatchError on this
+    machine if the training images do not fill a batch.
     """
     real, here = here is None, here or machine()
     stored = stored_values(given)
@@ -60,7 +67,7 @@ def prepare(
     # Errors come before the drawing; the classes change nothing else.
     found, counted = resolve({**given, **stored}, here, classes or 1000, group), None
     if real:
-        checks.check_framework(found.config, here)
+        installed.check_framework(found.config, here)
     if found.config.loader == "synthetic":
         if classes is None:
             classes, reason = 1000, "as ImageNet has: synthetic images have no data set"
@@ -85,8 +92,8 @@ def prepare(
         reason = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
     absolute = os.path.abspath(found.config.data_root)
     config = replace(found.config, num_classes=classes, data_root=absolute)
-    checks.check_classes(config)
-    if fit and counted is not None:
+    contradictions.check_classes(config)
+    if real and counted is not None:
         config = fit_batch(config, {**given, **stored})
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
     if config.batch_size != found.config.batch_size:
@@ -97,10 +104,14 @@ def prepare(
     return replace(found, config=config, reasons=reasons)
 
 
+class BatchError(UserError):
+    """A batch that the training images do not fill, on whatever machine."""
+
+
 def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     """Return the configuration with an automatic batch that the training images fill.
 
-    Raises UserError if they do not fill one that was passed.
+    Raises BatchError if they do not fill one that was passed.
     """
     from rn50lib.data.source import count_images
 
@@ -114,21 +125,21 @@ def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     gives = f"--data-root {config.data_root} has {there} training images"
     if images < there:
         gives = f"--num-examples leaves {images} training images"
-    least = checks.smallest_batch(config)
+    least = smallest_batch(config)
     if images < least:
-        raise UserError(f"{gives}, and a step needs {least}: add images")
+        raise BatchError(f"{gives}, and a step needs {least}: add images")
     if images < n * least:
-        raise UserError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
+        raise BatchError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
     if config.macrobatch_size is not None:
-        size = images // n if "batch_size" not in given else images // n // config.batch_size
-        size *= 1 if "batch_size" not in given else config.batch_size
-        raise UserError(
+        unit = given.get("batch_size", 1)
+        size = images // n // unit * unit
+        raise BatchError(
             f"--macrobatch-size {config.macrobatch_size}: an update takes {needed} images, and"
             f" {gives}: use"
             + (f" --macrobatch-size {size}" if size else f" -b {images // n} without it")
         )
     if "batch_size" in given:
-        raise UserError(
+        raise BatchError(
             f"--batch-size {config.batch_size}: one step takes {needed} images, and {gives}: use"
             f" -b {images // n}"
         )
@@ -199,9 +210,7 @@ def stored_values(given: Given) -> dict[str, Any]:
         if given.get("only_inference") and epoch is not None:
             trained = checkpoint.load(prefix, epoch).config
             found |= {n: trained[n] for n in scoped("score") if trained.get(n) is not None}
-            if checks.unsupported_reason(
-                found.get("dtype", "float32"), machine(), found["network"]
-            ):
+            if unsupported_reason(found.get("dtype", "float32"), machine(), found["network"]):
                 del found["dtype"]  # trained on a different machine: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
     return found | ({"init_from": str(file)} if given.get("init_from") else {})
@@ -256,7 +265,7 @@ class Choices:
         self.reasons = dict.fromkeys(self.values, "given")
 
     def add(self, name: str, value: Any, reason: str) -> Any:
-        """Choose a value unless one was passed; return the value that holds."""
+        """Set a value that was not passed; return the one that holds."""
         if name not in self.values:
             self.values[name], self.reasons[name] = value, reason
         return self.values[name]
@@ -319,20 +328,23 @@ def resolve(
     add("profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU")
     config = TrainConfig(**values)
     caps: tuple[str, ...] = ()
-    checks.check_values(config)
+    contradictions.check_values(config)
     if config.profile == "ci":
         config, caps = cap_for_ci(config, started=group is not None)
-        checks.check_values(config)
-    checks.check_machine(config, given, machine, group)
+        contradictions.check_values(config)
+    contradictions.check_machine(config, given, machine, group)
     return Resolved(config, choices.reasons, caps)
 
 
 def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
     """Add the recipe's numbers. Raises UserError if it has none that fits the flags."""
-    checks.check_for_recipe(choices.values, base)
-    if checks.replaces(choices.values.get("override", ()), "decay_groups"):
+    if replaces(choices.values.get("override", ()), "decay_groups"):
         choices.add("bn_decay", True, "your decay_groups decides")
     schedule = choices.add("lr_schedule", base.lr_schedule, f"the recipe {base.name}")
+    if schedule == "step" != base.lr_schedule and not choices.values.get("lr_step_epochs"):
+        raise UserError(
+            f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"
+        )
     if schedule != "step":
         choices.add("lr_step_epochs", (), f"a {schedule} schedule has none")
     for name in FLAGS.keys() & vars(base).keys():
@@ -366,11 +378,11 @@ def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]
     """Return the default loader, and why."""
     if not machine.gpus or recipe == "roadsigns":
         return "native", "the default"
-    if not checks.has_dali():
+    if not installed.has_dali():
         return "native", "DALI is not installed here"
     if values["backend"] == "tensorflow":
         return "native", "tf.data, TensorFlow's own"
-    if any(checks.replaces(values.get("override", ()), part) for part in ("augment", "shard")):
+    if any(replaces(values.get("override", ()), part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
 
@@ -389,12 +401,14 @@ def images_of(config: TrainConfig) -> int:
 def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
     """Return what computes the answers for so many images on a processor, and why."""
     able = config.backend == "torch" and not config.compile and not machine().gpus
-    if not able or checks.replaces(config.override, "predictor"):
+    if not able or replaces(config.override, "predictor"):
         return "torch", "the default"
     flops = images * config.to_network().train_flops(config.image_shape) / 3
     if flops < ENGINE_PAYS * config.n * config.threads:
         return "torch", "an engine's start would take longer than it saves"
-    if not (checks.has("onnxscript") and (checks.has("openvino") or checks.has("onnxruntime"))):
+    if not (
+        installed.has("onnxscript") and (installed.has("openvino") or installed.has("onnxruntime"))
+    ):
         return "torch", "no engine is installed: pip install onnx onnxscript openvino"
     return "auto", "the work takes much longer than an engine's start"
 
@@ -402,13 +416,13 @@ def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
 def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:
     """Return the default precision on a machine, and why."""
     if machine.gpus:
-        found = checks.capability(machine)
+        found = capability(machine)
         has = f"(capability {found[0]}.{found[1]})"
-        if found >= checks.NEEDS["float16"] and recipe == "reference":
+        if found >= NEEDS["float16"] and recipe == "reference":
             return "float16", f"the reference's, and the GPU computes in it {has}"
-        if found >= checks.NEEDS["bfloat16"]:
+        if found >= NEEDS["bfloat16"]:
             return "bfloat16", f"the GPU computes in bfloat16 {has}"
-        if found >= checks.NEEDS["float16"]:
+        if found >= NEEDS["float16"]:
             return "float16", f"the GPU computes in float16, and not in bfloat16 {has}"
         return "float32", f"the GPU has Tensor Cores for neither float16 nor bfloat16 {has}"
     if machine.bfloat16:
@@ -422,22 +436,22 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
         return "local", "a single worker"
     if launcher == "torchrun":
         return "ddp", "torchrun starts its workers"
-    if launcher is not None and not (gpus and checks.horovod_serves(backend)):
+    if launcher is not None and not (gpus and installed.horovod_serves(backend)):
         return "horovod", f"{launcher} starts its workers"
-    if checks.horovod_serves(backend):
+    if installed.horovod_serves(backend):
         if not gpus:
             return "horovod", "it is built, and there is no GPU"
-        if checks.horovod_has("nccl", backend):
+        if installed.horovod_has("nccl", backend):
             return "horovod", "it is built with NCCL"
     if launcher is not None:
         other = "leave the flag out for PyTorch's DDP"
         if backend != "torch":
             other = "pass --comm horovod to exchange gradients through the host's memory"
-        raise UserError(f"--launcher {launcher}: Horovod {checks.gpu_horovod(backend)}, or {other}")
+        raise UserError(f"--launcher {launcher}: Horovod {gpu_horovod(backend)}, or {other}")
     if backend == "torch":
-        built = checks.horovod_serves(backend)
+        built = installed.horovod_serves(backend)
         return "ddp", "Horovod is not built with NCCL" if built else "there is no Horovod"
-    why = checks.gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
+    why = gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
     raise UserError(
         f"-n {n} with --backend {backend}: Horovod connects its workers, and {why}, or use"
         " --backend torch"

@@ -16,7 +16,7 @@ from rn50.common import aligned
 from rn50.parser import Parser
 from rn50.published import load
 from rn50lib.errors import UserError
-from rn50lib.files import read_json
+from rn50lib.files import load_json
 from rn50lib.report import check_metrics
 
 RATES = ("train.total_ips", "val.total_ips")
@@ -44,12 +44,7 @@ class Side:
 
 def read(path: str, name: str | None = None) -> Side:
     """Read a report or a benchmark. Raise UserError for anything else."""
-    try:
-        content = read_json(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from None
+    content = load_json(path)
     try:
         return side_of(content, name or Path(path).stem)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

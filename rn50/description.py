@@ -7,15 +7,14 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from rn50 import checks, launch
-from rn50.autoconfig import Given, data_home, prepare, stored_values
+from rn50 import contradictions, installed, launch
+from rn50.autoconfig import BatchError, Given, data_home, prepare, stored_values
 from rn50.common import as_yaml
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
 from rn50lib.errors import UserError
-from rn50lib.hardware import Machine, machine
-from rn50lib.run_setup import open_sources
+from rn50lib.hardware import Gpu, Machine, machine
 
 ELSEWHERE = "not on this machine: "
 
@@ -108,6 +107,8 @@ def is_elsewhere(remark: str) -> bool:
 
 def check_inputs(given: Given, config: TrainConfig) -> None:
     """Raise UserError if the checkpoint or the data set that a run here would read is missing."""
+    from rn50lib.run_setup import open_sources
+
     stored_values(given)
     root = Path(config.data_root).absolute()
     if config.loader != "synthetic" and root != data_home() / "roadsigns":  # else a run draws it
@@ -169,21 +170,20 @@ def prepared(given: Given) -> tuple[Resolved, list[str]]:
 def anywhere(given: Given) -> tuple[Resolved, list[str]]:
     """Resolve a run for this machine, else for one that fits it, and return why not for this."""
     try:
-        prepare(given, make_data=False, fit=False)
+        return prepare(given, make_data=False), []
+    except BatchError:
+        raise
     except UserError as error:
         for here in (machine(), equipped(given)):  # with a framework that fits, or all it asks for
             with contextlib.suppress(UserError):
-                there = prepare(connected(given), make_data=False, here=here, fit=False)
+                there = prepare(connected(given), make_data=False, here=here)
                 return there, [f"{ELSEWHERE}{error}"]
         raise
-    return prepare(given, make_data=False), []
 
 
 def equipped(given: Given) -> Machine:
     """Return this machine with the GPUs that a run asks for: V100s, or what its precision needs."""
-    from rn50lib.hardware import Gpu
-
-    capability = max((7, 0), checks.NEEDS.get(given.get("dtype", ""), (7, 0)))
+    capability = max((7, 0), contradictions.NEEDS.get(given.get("dtype", ""), (7, 0)))
     gpus = [Gpu(i, "a GPU", 16 * 2**30, capability, "", "") for i in range(given.get("n", 8))]
     return replace(machine(), gpus=tuple(gpus))
 
@@ -193,6 +193,6 @@ def connected(given: Given) -> Given:
     backend = given.get("backend", "torch")
     if given.get("n", 1) == 1 or "comm" in given or "launcher" in given:
         return given
-    if checks.horovod_serves(backend):
+    if installed.horovod_serves(backend):
         return {**given, "comm": "horovod"}
     return {**given, "comm": "ddp"} if backend == "torch" else given

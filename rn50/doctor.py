@@ -25,7 +25,7 @@ from typing import Any
 
 from rn50 import launch
 from rn50.autoconfig import data_home, default_data_root
-from rn50.checks import has
+from rn50.installed import has
 from rn50.parser import Parser
 from rn50lib import hardware
 from rn50lib.errors import UserError

@@ -1,4 +1,4 @@
-"""Job files of a run: `jobs/slurm.sh`, `jobs/mpijob.yaml` and `jobs/trainjob.yaml`, filled in.
+"""Job files of a run: the files of `job_templates`, filled in.
 
 A run that writes checkpoints resumes when its job starts again.
 """
@@ -16,8 +16,8 @@ from rn50.launch import SAVE_S, program, run_folder
 from rn50lib.config import flags_of, slots
 from rn50lib.errors import UserError
 
-TEMPLATES = Path(__file__).resolve().parent / "jobs"
-ENGINES = {  # template, what synchronises the gradients
+TEMPLATES = Path(__file__).resolve().parent / "job_templates"
+SCHEDULERS = {  # template, what synchronises the gradients
     "slurm": ("slurm.sh", "ddp"),
     "mpijob": ("mpijob.yaml", "horovod"),
     "trainjob": ("trainjob.yaml", "ddp"),
@@ -28,11 +28,11 @@ ALONE = ("n", "hosts", "launcher", "max_restarts")  # the engine decides
 
 
 def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:
-    """Return the job file for one of ENGINES; the run's results go to `run_dir`.
+    """Return the job file for one of SCHEDULERS; the run's results go to `run_dir`.
 
     Raises UserError if the engine cannot run the experiment or flags contradict each other.
     """
-    template, comm = ENGINES[engine]
+    template, comm = SCHEDULERS[engine]
     folder = (run_dir or run_folder("run")).absolute()
     hosts = slots(given["hosts"]) if "hosts" in given else {"any": given.get("n", 1)}
     nodes, local, workers = len(hosts), max(hosts.values()), sum(hosts.values())

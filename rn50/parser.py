@@ -17,7 +17,7 @@ from rn50.verbs import VERBS
 from rn50lib import config, errors
 from rn50lib.config import FLAGS, Flag
 from rn50lib.errors import UserError, converter, what_instead
-from rn50lib.files import read_json
+from rn50lib.files import load_json
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
 
@@ -180,7 +180,12 @@ def parse_given(
     given: Given = {}
     for source, values in sources(args, parser.prog.split()[-1]):
         given |= read_values(values, source, without)
-    flags = fields_in(args)
+    flags = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(args).items()
+        if name in FLAGS and value is not None
+    }
+    flags |= dict(args.set)
     if args.no_dali:
         if flags.get("loader", "native") != "native":
             raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
@@ -206,15 +211,6 @@ def sources(args: argparse.Namespace, verb: str) -> list[tuple[str, Mapping[str,
             raise UserError(f"--preset {args.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
         found.append((f"--preset {args.preset}", PRESETS[args.preset].values))
     return found
-
-
-def fields_in(args: argparse.Namespace) -> Given:
-    """Return the fields among parsed flags."""
-    found = {
-        name: value for name, value in vars(args).items() if name in FLAGS and value is not None
-    }
-    found = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
-    return found | dict(args.set)
 
 
 def read_values(values: Mapping[str, Any], source: str, without: Container[str] = ()) -> Given:
@@ -264,13 +260,7 @@ def from_file(name: str, value: Any) -> Any:
 
 def read_file(path: Path) -> dict[str, Any]:
     """Return the names and values in a YAML or JSON file. Raises UserError."""
-    form = "YAML" if path.suffix in (".yaml", ".yml") else "JSON"
-    try:
-        content = read_yaml(path) if form == "YAML" else read_json(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not {form}: {' '.join(str(error).split())}") from error
+    content = (read_yaml if path.suffix in (".yaml", ".yml") else load_json)(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no names and values, such as batch_size: 64")
     inner = content.get("experiment")
@@ -278,7 +268,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file. Raises ValueError if it is not YAML."""
+    """Return the content of a YAML file. Raises UserError."""
     import yaml
 
     try:
@@ -289,5 +279,7 @@ def read_yaml(path: Path) -> Any:
             if name in names[:i]:
                 raise ValueError(f"{name!r} is set twice")
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(error) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
 from rn50.common import has_key, makes_a_model
-from rn50.jobs import ENGINES, job_file
+from rn50.jobs import SCHEDULERS, job_file
 from rn50.launch import is_local
 from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
@@ -42,7 +42,7 @@ def run_parser() -> Parser:
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     parser.add_argument(
-        "--print", choices=("config", "recipe", *ENGINES),
+        "--print", choices=("config", "recipe", *SCHEDULERS),
         help="print the complete configuration as YAML for --config, what decides the accuracy as"
         " a table, or a job file, and stop",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The verbs of `rn50`, and the modules of those that are a separate program."""
+"""The verbs of `rn50`, and the modules of their programs."""
 
 VERBS = {
     "run": "train; anything you omit is chosen for this machine",
@@ -15,15 +15,9 @@ VERBS = {
     "doctor": "report what this machine has, what is missing, and the remedies",
     "workshop": "build, check and run the notebooks",
 }
-TOOLS = {  # verbs that are a separate program: the module of rn50 that has its `main`
-    "score": "score",
+MODULES = {  # of rn50, which have a `main`, where their names are not those of the verbs
     "benchmark": "benchmark.command",
-    "predict": "predict",
     "import": "import_weights",
-    "export": "export",
-    "plot": "plot",
-    "compare": "compare",
     "scale": "scaling.command",
-    "doctor": "doctor",
     "diagnose": "diagnose.command",
 }

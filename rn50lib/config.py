@@ -1,16 +1,14 @@
 """The flags of a training run, each declared once, and the file that holds their values.
 
 `TrainConfig` leaves nothing open: None is a value, such as "no report", never "not chosen yet". It
-does not depend on the machine; `rn50.autoconfig` fills in what the user did not pass. The parser,
-the help, the error lines and the lists of names by `scope` are derived from the declarations.
-Pydantic checks the values; it is imported when there is one to check.
+does not depend on the machine: the command fills in what the user did not pass. The parser, the
+help, the error lines and the lists of names by `scope` are derived from the declarations.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import zlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import cache
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 
 from rn50lib import recipe as recipes
 from rn50lib.errors import UserError
-from rn50lib.files import read_json
+from rn50lib.files import load_json
 from rn50lib.optim import parse_loss_scale
 from rn50lib.report import write_json
 
@@ -51,9 +49,10 @@ class Flag:
 
     A value is one of `choices`, from `low` to `high`, and passes `check`, which raises ValueError.
     `usual` is the value if nothing was passed, for a field without a default; `chosen` explains the
-    default in words. `read` converts the text on the command line. `also` are the names that other
-    training programs use for it; they are answered, not accepted. A flag that is `rare` has no
-    name of its own: `--set NAME=VALUE` sets it. `scope` lists where the flag counts:
+    default in words. `read` converts the text on the command line. `excludes` are fields that it
+    contradicts. `also` are the names that other training programs use for it; they are answered,
+    not accepted. A flag that is `rare` is only set by `--set NAME=VALUE`. `scope` lists where it
+    counts:
 
     - first: on the first page of the help
     - shown: printed before a run
@@ -81,6 +80,7 @@ class Flag:
     short: str = ""
     long: str = ""
     metavar: str = ""
+    excludes: str = ""
     also: str = ""
     rare: bool = False
     # from the field
@@ -148,6 +148,12 @@ def slots(hosts: str) -> dict[str, int]:
             raise ValueError("must be hosts that are each named once")
         found[name] = int(number)
     return found
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise ValueError for a folder instead of a prefix."""
+    if prefix.endswith("/") or Path(prefix).name in ("", ".."):
+        raise ValueError(f"must end in a name, as in {prefix.rstrip('/')}/model")
 
 
 def check_rising(epochs: tuple[float, ...]) -> None:
@@ -275,8 +281,8 @@ class TrainConfig:
 
     model_prefix: Annotated[str | None, Flag(
         "run", "name of the checkpoints: PREFIX-symbol.json and PREFIX-NNNN.safetensors",
-        "first shown output model", metavar="PREFIX", also="--output --output-dir --workspace"
-        " --save-dir --checkpoint-dir --experiment")] = None
+        "first shown output model", metavar="PREFIX", check=check_prefix, also="--output"
+        " --output-dir --workspace --save-dir --checkpoint-dir --experiment")] = None
     save_period: Annotated[int, Flag(
         "run", "epochs between checkpoints", low=1, also="--save-frequency --save-freq")] = 1
     checkpoint_steps: Annotated[int | None, Flag(
@@ -287,6 +293,7 @@ class TrainConfig:
         chosen="all", rare=True, also="--checkpoint-hist")] = None
     load_epoch: Annotated[int | None, Flag(
         "run", "start from the checkpoint of this epoch, or score it", "output model", low=0,
+        excludes="resume init_from",
         also="--start-epoch --begin-epoch")] = None
     init_from: Annotated[str | None, Flag(
         "run", "start with the weights of a checkpoint (the newest of a PREFIX, or a file); the"
@@ -305,7 +312,8 @@ class TrainConfig:
         also="--wandb --mlflow --logdir --log-dir --tensorboard")] = ()
     no_val: Annotated[bool, Flag("run", "train only")] = False
     only_inference: Annotated[bool, Flag(
-        "run", "validate only", also="--test-only --evaluate --eval --validate --mode")] = False
+        "run", "validate only", excludes="no_val",
+        also="--test-only --evaluate --eval --validate --mode")] = False
     no_metrics: Annotated[bool, Flag("run", "measure speed, not accuracy")] = False
     benchmark_iters: Annotated[int | None, Flag(
         "run", "iterations per epoch", "output", low=1, chosen="the whole data set",
@@ -445,21 +453,32 @@ def flag_name(name: str) -> str:
 @cache
 def validator(name: str) -> TypeAdapter[Any]:
     """Return pydantic's validator of a field: strict types, and numbers that are finite."""
-    from pydantic import ConfigDict, TypeAdapter  # takes a tenth of a second, which help can save
+    from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(HINTS[name], config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
+def has_type(value: Any, kind: Any) -> bool:
+    """Return True for a finite value of exactly this type, with nothing to convert."""
+    if isinstance(value, tuple):
+        items = get_args(kind)
+        return bool(items) and all(has_type(part, items[0]) for part in value)
+    return type(value) is kind and (kind is not float or math.isfinite(value))
+
+
 def checked(name: str, value: Any) -> Any:
     """Return a field's value as its type. Raises ValueError with what it must be."""
+    kind, value = FLAGS[name].kind, tuple(value) if isinstance(value, list) else value
+    if has_type(value, kind):  # saves the import of pydantic, a tenth of a second
+        return FLAGS[name].within(value)
     from pydantic import ValidationError
 
-    try:  # files have lists
-        return validator(name).validate_python(tuple(value) if isinstance(value, list) else value)
+    try:
+        return validator(name).validate_python(value)
     except ValidationError as error:
         problem = error.errors()[0]
         within = problem["type"] == "value_error"  # `Flag.within` has raised it
-        raise ValueError(problem["ctx"]["error"] if within else WANTED[FLAGS[name].kind]) from error
+        raise ValueError(problem["ctx"]["error"] if within else WANTED[kind]) from error
 
 
 def validated(values: Mapping[str, Any], source: str = "") -> dict[str, Any]:
@@ -491,11 +510,6 @@ def from_dict(values: Mapping[str, Any], source: str) -> TrainConfig:
     return TrainConfig(**found)
 
 
-def checksum(values: Mapping[str, Any]) -> int:
-    """Return a CRC-32 of a configuration's values: who reads it again need not import pydantic."""
-    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
-
-
 @dataclass(frozen=True)
 class Resolved:
     """A configuration, why each value was chosen, and what a profile capped."""
@@ -506,8 +520,7 @@ class Resolved:
 
     def write(self, path: Path, command: list[str] | None = None) -> None:
         """Write RUN/experiment.json, with the command that starts the workers."""
-        values = self.config.to_dict()
-        content: dict[str, Any] = {"experiment": values, "checked": checksum(values)}
+        content: dict[str, Any] = {"experiment": self.config.to_dict()}
         content |= {"reasons": dict(self.reasons)}
         content |= {"caps": list(self.caps)} | ({"command": command} if command else {})
         write_json(path, content)
@@ -515,20 +528,10 @@ class Resolved:
     @classmethod
     def read(cls, path: Path) -> Resolved:
         """Read a RUN/experiment.json. Raises UserError naming the file."""
-        try:
-            content = read_json(path)
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-        except ValueError as error:
-            raise UserError(f"{path} is not JSON: {error}") from error
+        content = load_json(path)
         if not isinstance(content, dict) or not isinstance(content.get("experiment"), dict):
-            raise UserError(f"{path} has no 'experiment': it is not the configuration of a run")
-        values = content["experiment"]
-        if content.get("checked") == checksum(values):  # unchanged since `write`
-            lists = {name: tuple(value) for name, value in values.items() if type(value) is list}
-            config = TrainConfig(**values | lists)
-        else:
-            config = from_dict(values, str(path))
+            raise UserError(f"{path} has no 'experiment': it is not the file of a run")
+        config = from_dict(content["experiment"], str(path))
         return cls(config, content.get("reasons", {}), tuple(content.get("caps", ())))
 
 

@@ -38,6 +38,16 @@ def read_json(path: str | Path) -> Any:
         raise ValueError("its brackets are nested too deeply") from None
 
 
+def load_json(path: str | Path) -> Any:
+    """Return the content of a JSON file that the user names. Raises UserError."""
+    try:
+        return read_json(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
+
+
 def is_stream(path: str | Path) -> bool:
     """Return True for a device or anything else that is neither a regular file nor a folder."""
     path = Path(path)

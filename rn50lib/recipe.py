@@ -74,8 +74,8 @@ REFERENCE = Recipe(
     lr=0.1,
     batch_size=208,
     image_shape=224,
-    warmup_epochs=5,
-    lr_step_epochs=(30, 60, 80),
+    warmup_epochs=5.0,
+    lr_step_epochs=(30.0, 60.0, 80.0),
 )
 
 
@@ -121,7 +121,7 @@ NVIDIA_COSINE = replace(
     expected="top-1 77.12 ± 0.11 (mixed) and 76.95 ± 0.18 (TF32) on ImageNet, 8 x A100, published",
     lr=0.256,
     batch_size=256,
-    warmup_epochs=8,
+    warmup_epochs=8.0,
     lr_step_epochs=(),
     lr_schedule="cosine",
     mom=0.875,

@@ -123,7 +123,7 @@ def test_empty_names_are_refused(rn50: Run, flag: str) -> None:
 @pytest.mark.parametrize("prefix", [".", "..", "models/", "models/.."])
 def test_prefix_without_a_name_is_refused(rn50: Run, prefix: str) -> None:
     line = rn50("run", "--model-prefix", prefix).error
-    assert f"--model-prefix {prefix} is a folder: add a name" in line
+    assert f"--model-prefix: '{prefix}' must end in a name" in line
 
 
 def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rn50 import checks
+from rn50 import installed
 from rn50lib import hardware
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
@@ -103,7 +103,7 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     """
     path = script(rung) if own else finished(rung)
     launcher = "torchrun" if rung == "2_ddp" else "horovodrun"
-    if rung not in ("1_single", "2_ddp") and not checks.horovod_serves("torch"):
+    if rung not in ("1_single", "2_ddp") and not installed.horovod_serves("torch"):
         print("Horovod is not built for PyTorch here: `make horovod` builds it. Rung left out.")
         return {}
     if rung[0] in "3456" and not session.has("nvidia.dali"):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import rn50lib
 import workshop
-from rn50.checks import horovod_serves
+from rn50.installed import horovod_serves
 
 session = workshop.start("03", profile)
 workers = workers or max(2, min(8, len(session.machine.gpus)))

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import background, launch
-from rn50.checks import has
 from rn50.diagnose.model import FREE
+from rn50.installed import has
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine

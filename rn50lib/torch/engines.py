@@ -150,7 +150,7 @@ def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Comput
     return builders[best](model, dtype)
 
 
-ENGINES = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
+BUILDERS = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
 
 
 def best_ms(compute: Compute, images_NCHW: Tensor) -> float:

@@ -167,7 +167,7 @@ class TorchStep:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
-            make = engines.ENGINES.get(self.config.engine) or hooks.get("predictor")
+            make = engines.BUILDERS.get(self.config.engine) or hooks.get("predictor")
             self.predictor = make(self.model, self.dtype)
         return self.predictor(images_NCHW)
 

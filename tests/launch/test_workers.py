@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rn50 import checks, launch
+from rn50 import installed, launch
 from rn50lib import checkpoint, lifetime
 from rn50lib.distributed import launch_env
 from rn50lib.distributed.launch_env import LaunchEnv
@@ -117,7 +117,7 @@ def test_impossible_groups_are_refused(
 def test_missing_horovod_is_reported(
     rn50: Callable, photos: Photos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "horovod_serves", lambda backend: False)
+    monkeypatch.setattr(installed, "horovod_serves", lambda backend: False)
     flags = ("run", "--data-root", photos.root, "-n", "2")
     error = rn50(*flags, "--comm", "horovod").error
     assert "Horovod is not built for torch" in error and "make horovod" in error

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rn50 import autoconfig, checks
+from rn50 import autoconfig, installed
 from rn50.autoconfig import resolve
 from rn50.benchmark import command as benchmark
 from rn50.parser import config_parser, parse_given
@@ -65,6 +65,7 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
     by_name = {
         "lr_step_epochs": st.lists(st.floats(0, 1e9), max_size=4).map(sorted).map(tuple),
         "hosts": st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
+        "model_prefix": words.map(lambda word: f"{word}m"),
         "loss_scale": st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
     }
     by_kind = {
@@ -228,7 +229,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here, reference = gpus((8, 0)), "--recipe reference"
-    monkeypatch.setattr(checks, "has_dali", lambda: True)
+    monkeypatch.setattr(installed, "has_dali", lambda: True)
     for flags, machine, loader in (
         (reference, here, "dali"),
         (reference, LAPTOP, "native"),
@@ -236,7 +237,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
         (f"{reference} --override augment=mine.py:crop", here, "native"),
     ):
         assert complete(flags, machine).loader == loader, flags
-    monkeypatch.setattr(checks, "has_dali", lambda: False)
+    monkeypatch.setattr(installed, "has_dali", lambda: False)
     assert complete(reference, here).loader == "native"
     with pytest.raises(UserError, match="^--loader dali: DALI is not installed here: `make setup`"):
         complete(f"{reference} --loader dali", here)
@@ -312,7 +313,7 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
         ("--resume --load-epoch 3 --model-prefix m", "--load-epoch", "one of them"),
         ("--init-from a --load-epoch 3 --model-prefix m", "--init-from", "one of them"),
         ("--init-from a --set step=100", "--init-from", "leave one of them out"),
-        ("--only-inference --no-val", "--no-val", "nothing to do"),
+        ("--only-inference --no-val", "--no-val", "leave one of them out"),
         ("--network tiny --num-layers 50", "--num-layers", "leave one out"),
         ("--set step=100 --model-prefix m", "--model-prefix", "leave one of them out"),
         ("--set val_resize=100 --recipe reference", "--set val_resize=100", "use 224 or more"),

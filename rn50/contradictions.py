@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import runpy
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
+from rn50 import installed
 from rn50.launch import is_local
 from rn50lib import optim
-from rn50lib.config import TrainConfig, flag_name, flags_of, scoped, slots
+from rn50lib.config import FLAGS, TrainConfig, flag_name, flags_of, scoped, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
-from rn50lib.recipe import Recipe
 
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
 Problem = tuple[Any, str]  # is it wrong? and the message
@@ -43,8 +37,7 @@ def replaces(override: Sequence[str], part: str) -> bool:
 
 def check_values(config: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
-    prefix = config.model_prefix
-    folder = prefix and (prefix.endswith(("/", os.sep)) or Path(prefix).name in ("", ".."))
+    prefix, values = config.model_prefix, config.to_dict()
     engine, predicts = config.engine != "torch", replaces(config.override, "predictor")
     scales = (
         config.loss_scale is not None and optim.parse_loss_scale(config.loss_scale)[1] is not None
@@ -52,14 +45,9 @@ def check_values(config: TrainConfig) -> None:
     refuse(
         (config.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
         (config.resume and not prefix, "--resume needs --model-prefix PREFIX"),
-        (folder, f"--model-prefix {prefix} is a folder: add a name, as in"
-                 f" {(prefix or '').rstrip('/')}/model"),
-        (config.resume and config.load_epoch is not None,
-         "--resume and --load-epoch contradict each other: use one of them"),
-        (config.init_from and config.load_epoch is not None,
-         "--init-from and --load-epoch contradict each other: use one of them"),
-        (config.only_inference and config.no_val,
-         "--only-inference and --no-val leave nothing to do"),
+        *((other in values, f"{flag_name(name)} and {flag_name(other)} contradict each other: leave"
+                            " one of them out")
+          for name in values for other in FLAGS[name].excludes.split()),
         (config.network == "tiny" and config.num_layers is not None,
          "--num-layers does not go with --network tiny: leave one out"),
         (not config.bn_decay and replaces(config.override, "decay_groups"),
@@ -141,15 +129,6 @@ def check_classes(config: TrainConfig) -> None:
         )
 
 
-def check_for_recipe(values: Mapping[str, Any], base: Recipe) -> None:
-    """Raise UserError if a recipe has no steps for the schedule that was passed."""
-    steps = values.get("lr_step_epochs", base.lr_step_epochs)
-    refuse(
-        (values.get("lr_schedule") == "step" != base.lr_schedule and not steps,
-         f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"),
-    )  # fmt: skip
-
-
 # --- on this machine ------------------------------------------------------------------------------
 
 
@@ -166,7 +145,7 @@ def check_machine(
     refuse(
         (config.profile == "gpu" and not machine.gpus,
          "--profile gpu: there is no GPU here; use --profile cpu"),
-        (config.loader == "dali" and not has_dali(),
+        (config.loader == "dali" and not installed.has_dali(),
          "--loader dali: DALI is not installed here: `make setup` installs it if there is a wheel"
          " (Linux), or use --loader native"),
     )  # fmt: skip
@@ -174,7 +153,7 @@ def check_machine(
         refuse(
             (text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]),
              f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION"),
-            (text == "tensorboard" and importlib.util.find_spec(text) is None,
+            (text == "tensorboard" and not installed.has(text),
              f"--logger {text}: it is not installed here: `pip install {text}`"),
         )  # fmt: skip
 
@@ -205,69 +184,7 @@ def unsupported_reason(dtype: str, machine: Machine, network: str | None = None)
     )
 
 
-def check_framework(config: TrainConfig, machine: Machine) -> None:
-    """Raise UserError if there are GPUs and the backend is built without CUDA. Imports neither."""
-    found = importlib.util.find_spec(config.backend) if machine.gpus else None
-    if found is None or found.origin is None:
-        return  # a missing framework has a separate error
-    folder = Path(found.origin).parent
-    if config.backend == "torch":
-        build = run_file(folder / "version.py")
-        name, cuda = f"PyTorch {build.get('__version__')}", build.get("cuda") or build.get("hip")
-    else:
-        build = run_file(folder / "python" / "platform" / "build_info.py").get("build_info", {})
-        name, cuda = "TensorFlow", build.get("is_cuda_build") or not build
-    if build and not cuda:
-        raise UserError(
-            f"--backend {config.backend}: {name} is built without CUDA, and this machine has"
-            f" {len(machine.gpus)} GPU(s): install a CUDA build (`make setup` does if the driver"
-            " supports CUDA 12), or set CUDA_VISIBLE_DEVICES= to train on the processor"
-        )
-
-
-def run_file(path: Path) -> dict[str, Any]:
-    """Return what a framework's small file about its build defines; nothing if there is none."""
-    return runpy.run_path(str(path)) if path.is_file() else {}
-
-
-def has(module: str) -> bool:
-    """Return True if a module is installed, without importing it."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):
-        return False
-
-
-def has_dali() -> bool:
-    """Return True if DALI is installed; imports none of it."""
-    return has("nvidia.dali")
-
-
 # --- many workers ---------------------------------------------------------------------------------
-
-
-@cache
-def horovod_serves(backend: str) -> bool:
-    """Return True if Horovod is installed with its extension for a framework; imports neither."""
-    found = importlib.util.find_spec("horovod") if has("horovod") else None
-    folders = found.submodule_search_locations if found else None
-    return any(any(Path(folder, backend).glob("mpi_lib*.so")) for folder in folders or ())
-
-
-@cache
-def horovod_has(part: str, backend: str) -> bool:
-    """Return True if Horovod was built with 'nccl' or 'mpi'. Asks a separate process; seconds."""
-    if not horovod_serves(backend):
-        return False
-    code = f"import horovod.{backend} as h, sys; sys.exit(not h.{part}_built())"
-    quiet = subprocess.DEVNULL
-    return subprocess.run([sys.executable, "-c", code], stdout=quiet, stderr=quiet).returncode == 0
-
-
-def gpu_horovod(backend: str) -> str:
-    """Return how to get a Horovod that exchanges gradients between GPUs."""
-    built = "built without NCCL" if horovod_serves(backend) else "not built here"
-    return f"is {built}: install the CUDA toolkit and NCCL's headers and run `make horovod`"
 
 
 def check_started(config: TrainConfig, group: LaunchEnv) -> None:
@@ -324,7 +241,7 @@ def check_workers(config: TrainConfig, given: Mapping[str, Any], machine: Machin
     refuse(
         (config.launcher == "torchrun",
          "--launcher torchrun starts DDP's workers: use --comm ddp with it"),
-        (not horovod_serves(config.backend),
+        (not installed.horovod_serves(config.backend),
          f"--comm horovod: Horovod is not built for {config.backend} here: run `make horovod`"
          " (`rn50 doctor` says what is missing)"
          + ", or use --comm ddp" * (config.backend == "torch")),
@@ -335,7 +252,7 @@ def check_workers(config: TrainConfig, given: Mapping[str, Any], machine: Machin
              "--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian: apt-get"
              " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher"
              " horovodrun"),
-            (not horovod_has("mpi", config.backend),
+            (not installed.horovod_has("mpi", config.backend),
              "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open MPI"
              " installed, or use --launcher horovodrun"),
         )  # fmt: skip
