@@ -67,7 +67,8 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
             description.check_inputs(given, resolved.config)
         return 0
     check_outputs(given, run_dir)
-    launch.check_hosts(given.get("hosts"))
+    if given.get("comm") != "ddp" and given.get("launcher") != "torchrun":  # its lines are printed
+        launch.check_hosts(given.get("hosts"))
     resolved = prepare(given)
     config = resolved.config
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")

@@ -493,9 +493,9 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
 # %% language="bash" magic_args="-e"
-# python -m data_prep.im2rec --list --recursive records/odd odd
-# python -m data_prep.im2rec --pass-through --skip-bad records/odd odd 2>&1
-# python -m data_prep.verify records/odd.rec 2>&1 || status=$?
+# python -m data_prep.im2rec --list --recursive odd-records/odd odd
+# python -m data_prep.im2rec --pass-through --skip-bad odd-records/odd odd 2>&1
+# python -m data_prep.verify odd-records/odd.rec 2>&1 || status=$?
 # test "$status" = 1
 
 # %% [markdown]

@@ -119,8 +119,8 @@ def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
     def run(backend: str, name: str, *flags: str) -> Path:
         prefix = tmp_path / name / "m"
         ended = rn50(
-            "train", "--data-root", photos.root, *TINY, "--backend", backend,
-            "--model-prefix", prefix, "--report", f"{prefix}.json", *flags,
+            "train", "--data-root", photos.root, "--data-format", "files", *TINY,
+            "--backend", backend, "--model-prefix", prefix, "--report", f"{prefix}.json", *flags,
         )  # fmt: skip
         assert ended.status == 0, ended.err
         return prefix

@@ -61,7 +61,7 @@ def test_second_worker_of_a_host(program: str, gpus: int, expected: set[str]) ->
     """Slurm's --gpus-per-task shows each worker one GPU, and numbers the workers all the same."""
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=clean_environment(GPUS=str(gpus), RANK="1", LOCAL_RANK="1"),
+        env=clean_environment(GPUS=str(gpus), RANK="1", LOCAL_RANK="1", WORLD_SIZE="2"),
         capture_output=True,
         text=True,
         timeout=300,
