@@ -145,31 +145,29 @@ def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS
 
     Raises UserError if the folder cannot be read.
     """
-    listing, endings = Listing([], [], []), tuple(extensions)
+    images: list[str] = []
+    folders: list[str] = []
+    left_out: list[tuple[str, str]] = []
+    endings = tuple(extensions)
     try:
         with os.scandir(os.fspath(folder)) as entries:
             for entry in entries:
-                name, kind = entry.name, _kind(entry)
-                if name.startswith("."):
-                    listing.left_out.append((name, HIDDEN))
+                name = entry.name
+                kind = HIDDEN if name[0] == "." else _kind(entry)
+                if not kind and name.lower().endswith(endings):
+                    images.append(name)
                 elif kind == "folder":
-                    listing.folders.append(name)
-                elif kind:
-                    listing.left_out.append((name, kind))
-                elif name.lower().endswith(endings):
-                    listing.images.append(name)
+                    folders.append(name)
                 else:
-                    listing.left_out.append((name, _describe_file(name)))
+                    left_out.append((name, kind or _describe_file(name)))
     except OSError as error:
         raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
-    images = set(listing.images)
-    for i, (name, reason) in enumerate(listing.left_out):
+    there = set(images) if left_out else ()
+    for i, (name, reason) in enumerate(left_out):
         named_after = _NAMED_AFTER.fullmatch(name)
-        if reason in HARMLESS and named_after and named_after[1] not in images:
-            listing.left_out[i] = name, ABSENT
-    for names in listing:
-        names.sort()
-    return listing
+        if reason in HARMLESS and named_after and named_after[1] not in there:
+            left_out[i] = name, ABSENT
+    return Listing(sorted(images), sorted(folders), sorted(left_out))
 
 
 def _describe_file(name: str) -> str:

@@ -49,6 +49,7 @@ from rn50lib.data.tfrecord import (
     sidecar_path,
 )
 from rn50lib.errors import UserError
+from rn50lib.files import NAMES
 
 _ANNEX_POINTER = re.compile(rb"[./]*(git/)?annex/objects/")  # or a link checked out as text
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
@@ -240,7 +241,8 @@ class FileSource(Source):
     def name(self, i: int) -> str:
         """Return the path of image i."""
         start = int(self._ends[i - 1]) if i else 0
-        return os.path.join(self.path, os.fsdecode(self._names[start : int(self._ends[i])]))
+        name = self._names[start : int(self._ends[i])].decode(errors=NAMES)
+        return os.path.join(self.path, name)
 
     def read(self, i: int) -> bytes:
         """Return the bytes of image i. Raises UserError if it cannot be read."""
@@ -262,7 +264,7 @@ def _open_folders(root: Path, split: str) -> FileSource:
     _agreed(root, _stated_classes(root, "files"))
     images = [_images_of(root / split, name, left_out) for name in classes]
     paths = [
-        os.fsencode(f"{name}/{image}")
+        f"{name}/{image}".encode(errors=NAMES)
         for name, found in zip(classes, images, strict=True)
         for image in found
     ]
