@@ -47,6 +47,10 @@ ENGINE_PAYS = 1e13
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 
 
+class DataError(UserError):
+    """An error of the data set, which no other machine would change."""
+
+
 def prepare(
     given: Given,
     make_data: bool = True,
@@ -56,8 +60,8 @@ def prepare(
     """Return the complete configuration of a run on this machine, or on the machine `here`.
 
     Missing built-in data is drawn if `make_data`; `group` has started this process as a worker.
-    Raises UserError for values that are impossible or contradict each other, and BatchError on this
-    machine if the training images do not fill a batch.
+    Raises UserError for values that are impossible or contradict each other, and DataError on this
+    machine if the training images cannot be counted or do not fill a batch.
     """
     real, here = here is None, here or machine()
     stored = stored_values(given)
@@ -94,7 +98,10 @@ def prepare(
     config = replace(found.config, num_classes=classes, data_root=absolute)
     contradictions.check_classes(config)
     if real and counted is not None:
-        config = fit_batch(config, {**given, **stored})
+        try:
+            config = fit_batch(config, {**given, **stored})
+        except UserError as error:
+            raise DataError(error.args[0], error.remedy) from error
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
     if config.batch_size != found.config.batch_size:
         reasons["batch_size"] = "as many as the training images fill"
@@ -104,14 +111,10 @@ def prepare(
     return replace(found, config=config, reasons=reasons)
 
 
-class BatchError(UserError):
-    """A batch that the training images do not fill, on whatever machine."""
-
-
 def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     """Return the configuration with an automatic batch that the training images fill.
 
-    Raises BatchError if they do not fill one that was passed.
+    Raises UserError if they do not fill one that was passed.
     """
     from rn50lib.data.source import count_images
 
@@ -127,19 +130,19 @@ def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
         gives = f"--num-examples leaves {images} training images"
     least = smallest_batch(config)
     if images < least:
-        raise BatchError(f"{gives}, and a step needs {least}: add images")
+        raise UserError(f"{gives}, and a step needs {least}: add images")
     if images < n * least:
-        raise BatchError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
+        raise UserError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
     if config.macrobatch_size is not None:
         unit = given.get("batch_size", 1)
         size = images // n // unit * unit
-        raise BatchError(
+        raise UserError(
             f"--macrobatch-size {config.macrobatch_size}: an update takes {needed} images, and"
             f" {gives}: use"
             + (f" --macrobatch-size {size}" if size else f" -b {images // n} without it")
         )
     if "batch_size" in given:
-        raise BatchError(
+        raise UserError(
             f"--batch-size {config.batch_size}: one step takes {needed} images, and {gives}: use"
             f" -b {images // n}"
         )

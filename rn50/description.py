@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rn50 import contradictions, installed, launch
-from rn50.autoconfig import BatchError, Given, data_home, prepare, stored_values
+from rn50.autoconfig import DataError, Given, data_home, prepare, stored_values
 from rn50.common import as_yaml
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
@@ -171,7 +171,7 @@ def anywhere(given: Given) -> tuple[Resolved, list[str]]:
     """Resolve a run for this machine, else for one that fits it, and return why not for this."""
     try:
         return prepare(given, make_data=False), []
-    except BatchError:
+    except DataError:
         raise
     except UserError as error:
         for here in (machine(), equipped(given)):  # with a framework that fits, or all it asks for

@@ -153,7 +153,7 @@ def slots(hosts: str) -> dict[str, int]:
 def check_prefix(prefix: str) -> None:
     """Raise ValueError for a folder instead of a prefix."""
     if prefix.endswith("/") or Path(prefix).name in ("", ".."):
-        raise ValueError(f"must end in a name, as in {prefix.rstrip('/')}/model")
+        raise ValueError(f"must be a name, not a folder, such as {prefix.rstrip('/')}/model")
 
 
 def check_rising(epochs: tuple[float, ...]) -> None:

@@ -123,7 +123,7 @@ def test_empty_names_are_refused(rn50: Run, flag: str) -> None:
 @pytest.mark.parametrize("prefix", [".", "..", "models/", "models/.."])
 def test_prefix_without_a_name_is_refused(rn50: Run, prefix: str) -> None:
     line = rn50("run", "--model-prefix", prefix).error
-    assert f"--model-prefix: '{prefix}' must end in a name" in line
+    assert f"--model-prefix: '{prefix}' must be a name, not a folder" in line
 
 
 def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_an_output_replaces_only_an_earlier_one(rn50: Run, trained: Path, argv: 
         ("--report folder", "--report folder cannot be written: it is a folder"),
         ("--model-prefix file/m", "--model-prefix file/m cannot be written (a file is in the way)"),
         ("--run-dir file", "--run-dir file cannot be written (a file is in the way)"),
-        ("--model-prefix folder/", "--model-prefix folder/ is a folder: add a name"),
+        ("--model-prefix folder/", "--model-prefix: 'folder/' must be a name, not a folder"),
     ],
 )
 def test_unwritable_outputs_are_reported_before_training(
