@@ -43,6 +43,17 @@ def compare_classes(parts: list[Part], problems: Problems) -> None:
         if form != "files" and (train := splits.get("train")):
             for label in np.flatnonzero(train.class_counts() == 0).tolist():
                 problems.add("untrained", train.path, f"no image has the label {label}")
+    compare_forms(parts, problems)
+
+
+def compare_forms(parts: list[Part], problems: Problems) -> None:
+    """Report records or shards that hold fewer or more images than the folders beside them."""
+    folders = {part.split: part for part in parts if part.form == "files" and len(part)}
+    for part in parts:
+        other = folders.get(part.split)
+        if part is not other and other and len(part) != len(other):
+            text = f"{len(part):,} images, and {other.path} has {len(other):,}"
+            problems.add("packed-before", part.path, text)
 
 
 def find_repeats(parts: list[Part], problems: Problems) -> None:

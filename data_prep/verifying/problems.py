@@ -62,6 +62,11 @@ KINDS = {
         ERROR, "classes that differ", "a number must mean the same class everywhere"
     ),
     "empty-class": Kind(WARNING, "classes that are not validated", "val has no image of them"),
+    "packed-before": Kind(
+        WARNING,
+        "packed data with other images than the folders",
+        "a run takes the packed ones: list and pack again if the folders have changed",
+    ),
     "untrained": Kind(
         WARNING, "labels without training images", "labels count from 0, without gaps; list again"
     ),

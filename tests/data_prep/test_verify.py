@@ -172,6 +172,14 @@ def test_problems_of_folders(root, script, expected):
     assert report.good == all(KINDS[kind].level != "error" for kind, _ in expected)
 
 
+def test_packed_data_older_than_the_folders(root):
+    (root / "train" / "pear" / "train_0.JPEG").unlink()
+    problems, report = found(root)
+    packed = {root / "records" / "train.rec", root / "tfrecord"}
+    assert problems == {("packed-before", str(path), None) for path in packed}
+    assert report.good
+
+
 def test_records_without_val_are_refused_like_by_a_run(root):
     for path in (root / "records").glob("val.*"):
         path.unlink()
