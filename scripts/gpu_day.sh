@@ -40,11 +40,11 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 rn50="$PYTHON -m rn50"
 size="-b 128,256 -i 30 --image-shape 224" batches="-b 1,2,4,8,16,32,64,128,256 -i 30 --image-shape 224"
 dtypes="float16 bfloat16 float32 tf32" rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16" epochs=9 images=7680
-signs=${RN50_DATA:-data}/roadsigns draw=""
+signs=${RN50_DATA:-data}/roadsigns draw="" compiled=6_compiled
 if [ -n "${CPU:-}" ]; then
   size="-b 2,4 -i 3 --image-shape 32 --network tiny" batches=$size
   dtypes="float16 bfloat16 float32" rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32" epochs=2 images=24
-  signs=$OUT/roadsigns draw="--train 96 --val 48"
+  signs=$OUT/roadsigns draw="--train 96 --val 48" compiled="" # which takes minutes
 else
   export RN50_REQUIRE_CAPABILITIES=gpu,torch # so that no test is skipped
 fi
@@ -63,17 +63,22 @@ done
 
 # Horovod on one rank, whose gradients go through NCCL, and the other rungs of the course's script
 step horovod 60 "$(dirname "$PYTHON")/horovodrun" --check-build
-for rung in 1_single 2_ddp 2_horovod 3_dali 4_amp 5_tuned; do
+for rung in 1_single 2_ddp 2_horovod 3_dali 4_amp 5_tuned $compiled; do
   start=$PYTHON
   [ $rung != 2_ddp ] || start="$PYTHON -m torch.distributed.run --standalone --nproc-per-node 1"
   step "ladder-$rung" 120 $start exercises/ladder/$rung.py --data "$signs" $rungs \
     --report "$OUT/ladder-$rung.json"
+  step "trace-$rung" 120 $start exercises/ladder/$rung.py --data "$signs" $rungs --steps 5 \
+    --trace "$OUT/$rung.trace"
 done
 
 for dtype in $dtypes; do
   step "train-$dtype" 180 $bench $size --dtype "$dtype" --no-val $synthetic -o "$OUT/train-$dtype.json"
 done
 [ -n "${CPU:-}" ] || {
+  for way in cuda_graph fused; do
+    step "train-$way" 180 $bench $size --dtype float16 --no-val $synthetic --set $way=true -o "$OUT/train-$way.json"
+  done
   step train-compile 180 $bench $size -b 256 --dtype float16 --no-val $synthetic --compile -o "$OUT/train-compile.json"
 }
 step images 240 $PYTHON -m data_prep.roadsigns "$OUT/images" --train $images --val 12
