@@ -173,7 +173,10 @@ def test_a_run_that_draws_the_data_ends_with_its_workers(
     words = ["-m", "rn50", "run", "--network", "tiny", "--image-shape", "32", "--test-io"]
     environment = clean_environment(RN50_DATA=str(tmp_path))
     with leaving_nothing():
-        process = subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=environment)
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=tmp_path, env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
         until(lambda: list(tmp_path.glob("roadsigns.part/*/*/*.jpg")))
         process.send_signal(number)
         assert process.wait(30) == status
