@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from rn50 import launch
+from rn50lib.distributed.launch_env import LaunchEnv
 from tests.conftest import clean_environment
 from tests.launch.test_workers import ENDLESS, Run, argv_of
 from tests.support import TINY, Photos, full, strict_json, until
@@ -147,3 +148,8 @@ def test_run_that_a_launcher_started_several_times_is_refused(
     monkeypatch.setenv("PMI_SIZE", "2")
     error = rn50("run", "--data-root", photos.root, *TINY, "-e", "1").error
     assert "mpiexec has started 2 of it" in error and "rn50 train" in error
+
+
+def test_a_process_that_called_mpi_may_start_a_run() -> None:
+    """MPI_Init of a single process leaves PMIX_RANK=0 in the environment of its children."""
+    assert LaunchEnv.detect({"PMIX_RANK": "0"}) is None

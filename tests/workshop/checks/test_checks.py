@@ -184,10 +184,10 @@ def test_every_check_has_its_wrong_answers():
 
 
 def test_table_and_masters_agree():
-    masters = [m for m in build.masters(ROOT) if build.is_exercise(m)]
+    exercises = [m for m in build.masters(ROOT) if build.is_exercise(m)]
     notebooks = dict.fromkeys(item.notebook for item in catalogue.EXERCISES)
-    assert [m.stem[:4] for m in masters] == list(notebooks)
-    for master in masters:
+    assert [m.stem[:4] for m in exercises] == list(notebooks)
+    for master in exercises:
         cells = masters.read_master(master)
         names = [item.name for item in catalogue.of_notebook(master.stem[:4])]
         assert len(names) >= 2
