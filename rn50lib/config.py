@@ -113,7 +113,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """What sets the field: '--batch-size', or '--set keep'."""
+        """The words that set the field: '--batch-size', or '--set keep'."""
         return f"--set {self.name}" if self.rare else self.long or f"--{dashed(self.name)}"
 
     @property

@@ -209,7 +209,7 @@ if triton is not None:
 
 
 class Shape:
-    """How the programs of a kernel share a tensor of M pixels and C channels."""
+    """The division of a tensor of M pixels and C channels among the programs of a kernel."""
 
     def __init__(self, x_NCHW: Tensor) -> None:
         n, self.channels, height, width = x_NCHW.shape
