@@ -40,7 +40,7 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 rn50="$PYTHON -m rn50"
 size="-b 128,256 -i 30 --image-shape 224" batches="-b 1,2,4,8,16,32,64,128,256 -i 30 --image-shape 224"
 dtypes="float16 bfloat16 float32 tf32" rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16" epochs=9 images=7680
-signs=${RN50_DATA:-data}/roadsigns draw="" compiled=6_compiled
+signs=${RN50_DATA:-data}/roadsigns draw="" compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
   size="-b 2,4 -i 3 --image-shape 32 --network tiny" batches=$size
   dtypes="float16 bfloat16 float32" rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32" epochs=2 images=24
@@ -63,9 +63,10 @@ done
 
 # Horovod on one rank, whose gradients go through NCCL, and the other rungs of the course's script
 step horovod 60 "$(dirname "$PYTHON")/horovodrun" --check-build
-for rung in 1_single 2_ddp 2_horovod 3_dali 4_amp 5_tuned $compiled; do
+for rung in 1_single 2_ddp 2_horovod 3_dali_ddp 3_dali_horovod 4_amp_ddp 4_amp_horovod \
+  5_tuned_ddp 5_tuned_horovod $compiled; do
   start=$PYTHON
-  [ $rung != 2_ddp ] || start="$PYTHON -m torch.distributed.run --standalone --nproc-per-node 1"
+  case $rung in *_ddp) start="$PYTHON -m torch.distributed.run --standalone --nproc-per-node 1" ;; esac
   step "ladder-$rung" 120 $start exercises/ladder/$rung.py --data "$signs" $rungs \
     --report "$OUT/ladder-$rung.json"
   step "trace-$rung" 120 $start exercises/ladder/$rung.py --data "$signs" $rungs --steps 5 \

@@ -77,8 +77,8 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
             setting = {"mode": mode, "loader": loader, "seconds": seconds, "out": str(result)}
             with socket.create_server(("localhost", 0)) as server:
                 port = server.getsockname()[1]
-            rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost",
-                    "MASTER_PORT": str(port)}  # fmt: skip
+            rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+                    "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}  # fmt: skip
             env = {**with_library(dict(os.environ)), **rank, VARIABLE: json.dumps(setting)}
             command = [sys.executable, "-m", "workshop.headroom", *words]
             try:

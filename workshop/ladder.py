@@ -1,7 +1,9 @@
 """The ladder: one training script that gets faster from notebook to notebook.
 
-`exercises/ladder` has the finished script of every rung. Yours is `train.py` in the folder of runs:
-you edit it, predict the effect, run it, and see the figure grow.
+`exercises/ladder` has the finished scripts of every rung. From rung 2 on there are two, one with
+Horovod and one with DDP: `3_dali_horovod.py` and `3_dali_ddp.py`. Yours is `train.py` in the folder
+of runs: you edit it, predict the effect, run it, and see the figure grow. Functions take the name
+of a rung, such as `3_dali`, and choose the library; `3_dali_ddp` names it.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from workshop import expected, output, paths, programs, session
 
 RUNGS = {
     "1_single": "one device",
-    "2_ddp": "DDP",
-    "2_horovod": "Horovod",
+    "2": "several workers",
     "3_dali": "DALI",
     "4_amp": "mixed precision",
     "5_tuned": "tuned",
     "6_compiled": "compiled",
 }
+LIBRARIES = {"horovod": "Horovod", "ddp": "DDP"}
 TECHNIQUES = {
     "DDP": r"\bDistributedDataParallel\b",
     "Horovod": r"\bimport horovod|from horovod",
@@ -45,13 +47,28 @@ PUBLISHED = {
     "FP16, 8 GPUs": "published.v100.8gpu.fp16.ips",
 }
 RECORDED = ("1_single", "3_dali", "4_amp", "5_tuned")  # on one GPU, where rung 2 changes nothing
+RECORD = "ladder.json"  # in the folder of runs; one for each machine
+
+
+def library() -> str:
+    """Return "ddp" or "horovod": what your train.py uses, or else Horovod if it is built.
+
+    On GPUs Horovod counts as built only if it has NCCL.
+    """
+    built = installed.horovod_serves("torch") and (
+        not hardware.machine().gpus or installed.horovod_has("nccl", "torch")
+    )
+    own = _own()
+    uses_ddp = own.exists() and "DDP" in _used(_text(own))
+    return "horovod" if built and not uses_ddp else "ddp"
 
 
 def finished(rung: str) -> Path:
     """Return the finished script of a rung. Raises UserError for an unknown one."""
-    if rung not in RUNGS:
-        raise UserError(f"rung {rung!r} does not exist: use one of {', '.join(RUNGS)}")
-    return paths.need_checkout() / "exercises" / "ladder" / f"{rung}.py"
+    name, chosen = _split(rung)
+    if name != "1_single":
+        name = f"{name}_{chosen or library()}"
+    return paths.need_checkout() / "exercises" / "ladder" / f"{name}.py"
 
 
 def script(rung: str) -> Path:
@@ -59,23 +76,31 @@ def script(rung: str) -> Path:
 
     The first call copies the script of rung 1 to train.py; an existing file is never changed.
     """
-    own = session.need().runs / "train.py"
+    own = _own()
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
-    yours, needed = (_used(_text(path)) for path in (own, finished(rung)))
+    wanted = finished(rung)
+    yours, needed = (_used(_text(path)) for path in (own, wanted))
     if yours == needed:
         print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
         return own
     lacks, has = (", ".join(sorted(names)) for names in (needed - yours, yours - needed))
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
-    print(f"{own} {why}: using the finished {rung}.py instead")
-    return finished(rung)
+    if {"Horovod"} == yours & {"Horovod", "DDP"} and "DDP" in needed:
+        why += " (Horovod cannot run it here: it is not built, or not for GPUs)"
+    print(f"{own} {why}: using the finished {wanted.name} instead")
+    return wanted
 
 
-def changes(rung: str, before: str) -> None:
-    """Show how the finished script of a rung differs from the one before: a folded diff."""
-    old, new = (finished(name) for name in (before, rung))
+def changes(rung: str) -> None:
+    """Show how the finished script of a rung differs from the one before: a folded diff.
+
+    Both use the same library: yours, or the one named in `rung`.
+    """
+    name, chosen = _split(rung)
+    before = list(RUNGS)[list(RUNGS).index(name) - 1]
+    old, new = (finished(f"{each}_{chosen or library()}") for each in (before, name))
     lines = difflib.unified_diff(
         _text(old).splitlines(), _text(new).splitlines(), old.name, new.name,
         n=1, lineterm="",
@@ -87,10 +112,11 @@ def changes(rung: str, before: str) -> None:
 
 def predict(rung: str, factor: float) -> None:
     """Record your prediction: the images/s of this rung over those of the rung before."""
+    name, _ = _split(rung)
     record = _load(_file())
-    record["predictions"][rung] = factor
+    record["predictions"][name] = factor
     _save(record)
-    print(f"Recorded: you expect {RUNGS[rung]} to be {factor:g} times as fast as the rung before.")
+    print(f"Recorded: you expect {RUNGS[name]} to be {factor:g} times as fast as the rung before.")
 
 
 def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[str, Any]:
@@ -99,38 +125,40 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     The report has images_per_s; input_ms, compute_ms and communication_ms per step; and the path
     of the script: your train.py if it is at this rung and `own` is True, else the finished one.
     `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty
-    report if Horovod or DALI is missing here. Raises RunFailed if the script fails.
+    report if DALI is missing here. Raises RunFailed if the script fails.
     """
     path = script(rung) if own else finished(rung)
-    launcher = "torchrun" if rung == "2_ddp" else "horovodrun"
-    if rung not in ("1_single", "2_ddp") and not installed.horovod_serves("torch"):
-        print("Horovod is not built for PyTorch here: `make horovod` builds it. Rung left out.")
+    uses = _used(_text(path))
+    if "DALI" in uses and not session.has("nvidia.dali"):
         return {}
-    if rung[0] in "3456" and not session.has("nvidia.dali"):
-        return {}
-    report = session.need().runs / "ladder" / f"{rung}.json"
+    name = finished(rung).stem
+    report = session.need().runs / "ladder" / f"{name}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     words: list[object] = []
-    for name, value in flags.items():
-        words += [f"--{name.replace('_', '-')}", value]
+    for flag, value in flags.items():
+        words += [f"--{flag.replace('_', '-')}", value]
     words = ["--data", session.need().data_root, *words, "--report", report]
+    launcher = "torchrun" if "DDP" in uses else "horovodrun"
     programs.run_script(path, *words, np=ranks, launcher=launcher)
     record = _load(_file())
     rungs = record["rungs"]
-    rungs[rung] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(path)}
+    rungs[name] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(path)}
     _save(record)
-    guess, before = record["predictions"].get(rung), _before(rung, rungs)
+    guess, before = record["predictions"].get(_split(name)[0]), _before(name, rungs)
     if guess and before:
-        ratio = rungs[rung]["images_per_s"] / rungs[before]["images_per_s"]
-        print(f"{ratio:.2f} times as fast as {RUNGS[before]}; you predicted {guess:g}.")
+        ratio = rungs[name]["images_per_s"] / rungs[before]["images_per_s"]
+        print(f"{ratio:.2f} times as fast as {_label(before)}; you predicted {guess:g}.")
     elif guess:
         print(f"You predicted {guess:g} times the speed of an earlier rung; none has run here.")
-    return dict(rungs[rung])
+    return dict(rungs[name])
 
 
 def figure() -> None:
-    """Draw the images/s of every rung so far next to your predictions and those of GPUs."""
-    output.Slot().update(picture(_file()))
+    """Draw the images/s of every rung so far next to your predictions and those of GPUs.
+
+    Profile ci has separate numbers, which are not drawn.
+    """
+    output.Slot().update(picture(session.need().runs / RECORD))
 
 
 def picture(file: Path) -> dict[str, Any]:
@@ -140,12 +168,16 @@ def picture(file: Path) -> dict[str, Any]:
     from rn50 import plot
 
     record = _load(file)
-    rungs = [rung for rung in RUNGS if rung in record["rungs"]]
+    scripts = [f"{rung}_{library}" for rung in RUNGS for library in LIBRARIES]
+    climbed = [name for name in ("1_single", *scripts) if name in record["rungs"]]
     with plot.style():
-        fig, (here, there) = plt.subplots(1, 2, figsize=(10, 4))
+        fig, axes = plt.subplots(
+            1, 1 + bool(climbed), figsize=(10 if climbed else 6, 4), squeeze=False
+        )
+    here, there = axes[0, 0], axes[0, -1]
     rates: list[float] = []
-    for row, rung in enumerate(rungs):
-        found = record["rungs"][rung]
+    for row, name in enumerate(climbed):
+        found = record["rungs"][name]
         parts = {part: found.get(f"{part}_ms", 0.0) for part in PARTS}
         rates.append(found["images_per_s"])
         left = 0.0
@@ -153,20 +185,17 @@ def picture(file: Path) -> dict[str, Any]:
             width = rates[-1] * ms / sum(parts.values())
             here.barh(row, width, left=left, color=PARTS[part], label="" if row else part)
             left += width
-        before = _before(rung, record["rungs"])
-        if before and rung in record["predictions"]:
-            guess = record["predictions"][rung] * record["rungs"][before]["images_per_s"]
+        before, guess = _before(name, record["rungs"]), record["predictions"].get(_split(name)[0])
+        if before and guess:
             label = "your prediction"
             seen = here.get_legend_handles_labels()[1]
-            here.plot(guess, row, "kD", label="" if label in seen else label)
-    here.set_yticks(range(len(rungs)), [RUNGS[rung] for rung in rungs])
-    here.set(title="This machine", xlabel="images/s; colours: share of the step's time")
-    here.set_ylim(max(len(rungs), 4) - 0.5, -0.5)
-    if rungs:
+            at = guess * record["rungs"][before]["images_per_s"]
+            here.plot(at, row, "kD", label="" if label in seen else label)
+    if climbed:
+        here.set_yticks(range(len(climbed)), [_label(name) for name in climbed])
+        here.set(title="This machine", xlabel="images/s; colours: share of the step's time")
+        here.set_ylim(max(len(climbed), 4) - 0.5, -0.5)
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
-    else:
-        here.text(0.5, 0.5, "no rung has run yet", ha="center", transform=here.transAxes)
-        here.set_xticks([])
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
     values = {f"V100, {name}": results[key].value for name, key in PUBLISHED.items()}
     gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in RECORDED}
@@ -174,16 +203,48 @@ def picture(file: Path) -> dict[str, Any]:
         there.barh(list(bars), list(bars.values()), color=colour)
         there.bar_label(there.containers[-1], fmt="{:,.0f}", padding=3)
     there.set(title="V100: published. H100: these scripts, batch 128", xlabel="images/s")
-    there.set_xlim(0, 1.2 * max(values.values()))
+    there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
     there.invert_yaxis()
-    steps = ", ".join(f"{RUNGS[rung]} {rate:.3g}" for rung, rate in zip(rungs, rates, strict=True))
+    steps = ", ".join(
+        f"{_label(name)} {rate:.3g}" for name, rate in zip(climbed, rates, strict=True)
+    )
     alt = f"The ladder in images/s. This machine: {steps or 'nothing yet'}."
     return output.figure_bundle(fig, alt)
 
 
-def _before(rung: str, rungs: dict[str, Any]) -> str:
-    """Return the rung that a rung is compared with: the last one with a smaller number, or ""."""
-    return max((name for name in rungs if name[0] < rung[0]), default="")
+def _split(rung: str) -> tuple[str, str]:
+    """Return the rung and the library of a name such as 3_dali_ddp; the latter may be "".
+
+    Raises UserError for an unknown rung.
+    """
+    name, _, chosen = rung.rpartition("_")
+    if chosen not in LIBRARIES:
+        name, chosen = rung, ""
+    if name not in RUNGS:
+        raise UserError(f"rung {rung!r} does not exist: use one of {', '.join(RUNGS)}")
+    return name, chosen
+
+
+def _label(script: str) -> str:
+    """Return what the figure calls a script: "DDP" for 2_ddp, "DALI (DDP)" for 3_dali_ddp."""
+    rung, chosen = _split(script)
+    if rung == "2":
+        return LIBRARIES[chosen]
+    return f"{RUNGS[rung]} ({LIBRARIES[chosen]})" if chosen else RUNGS[rung]
+
+
+def _before(script: str, rungs: dict[str, Any]) -> str:
+    """Return the script that one is compared with, or "": on the last rung below it that has run.
+
+    Of two on one rung it is the one with the same library.
+    """
+    _, chosen = _split(script)
+    below = [name for name in rungs if name[0] < script[0]]
+    return max(below, key=lambda name: (name[0], name.endswith(f"_{chosen}")), default="")
+
+
+def _own() -> Path:
+    return session.need().runs / "train.py"
 
 
 def _text(path: Path) -> str:
@@ -220,8 +281,9 @@ def _warnings(text: str) -> list[str]:
 
 
 def _file() -> Path:
+    """Return the record that this session writes: profile ci has one that is not drawn."""
     here = session.need()
-    return here.runs / f"ladder-{here.profile}.json"
+    return here.runs / ("ladder-ci.json" if here.profile == "ci" else RECORD)
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -30,8 +30,6 @@ def start(number: str, profile: str = "auto") -> Session:
     """
     errors.show_user_errors_plainly()
     catalogue.lesson(number.removeprefix("ex"))
-    if number == "03":
-        profile = hide_single_gpu(profile)
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
     if chosen == "ci":  # spinning threads would take cores from others
@@ -113,20 +111,3 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
         text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, capability {capability}"
         rows.append([f"GPU {gpu.index}", f"{text}, driver {gpu.driver}"])
     return rows if machine.gpus else [*rows, ["GPU", "none"]]
-
-
-def hide_single_gpu(profile: str) -> str:
-    """Hide a single GPU from notebook 03 and its runs: several workers need one each.
-
-    Prints a line if it does, and returns the profile to use.
-    """
-    if len(hardware.machine().gpus) != 1:
-        return profile
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    hardware.machine.cache_clear()
-    text = (
-        "This machine has one GPU, and several workers need one each. In this notebook they run on"
-        " the processor instead: everything is the same but the speed."
-    )
-    output.show(f'<p class="box warn">{text}</p>', text)
-    return "cpu" if profile == "gpu" else profile

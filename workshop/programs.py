@@ -46,8 +46,9 @@ def run_script(
 ) -> None:
     """Run your own script on `np` ranks and show what it prints.
 
-    The launcher is `horovodrun` or `torchrun`, whichever the script is written for; with `np=1` it
-    is Python itself. The ranks share this machine's cores, and the script runs in its own folder.
+    The launcher is `horovodrun` or `torchrun`, whichever the script is written for. A single rank
+    needs no `horovodrun`, so Python itself starts it. The ranks share this machine's cores, and
+    the script runs in its own folder.
 
     Raises:
         RunFailed: The exit status is not 0.
@@ -58,9 +59,10 @@ def run_script(
     if launcher not in LAUNCHERS:
         raise UserError(f"launcher {launcher!r}: there are {', '.join(LAUNCHERS)}")
     check_ranks(np, f"np={np}")
-    words, shown = LAUNCHERS[launcher](np) if np > 1 else ([], "python ")
+    single = np == 1 and launcher == "horovodrun"
+    words, shown = ([], "python ") if single else LAUNCHERS[launcher](np)
     threads = str(max(1, hardware.machine().cores // np))
-    python = [sys.executable] if launcher == "horovodrun" and np > 1 else []
+    python = [sys.executable] if launcher == "horovodrun" and not single else []
     run([*words, *python, *end], f"{shown}{shlex.join(end)}", path.parent,
         dict.fromkeys(THREADS, threads))  # fmt: skip
 

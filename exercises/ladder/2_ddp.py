@@ -72,8 +72,9 @@ def profiler(file, warm_up):
 def main():
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    local_rank = int(os.environ["LOCAL_RANK"])
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(local_rank)
     dist.init_process_group()  # 1. one process per GPU
     torch.manual_seed(dist.get_rank())
     photos = Photos(args.data / "train", args.image_size)

@@ -17,14 +17,13 @@ from pathlib import Path
 
 import rn50lib
 import workshop
-from rn50.installed import horovod_serves
 
 session = workshop.start("03", profile)
-workers = workers or max(2, min(8, len(session.machine.gpus)))
+gpus = len(session.machine.gpus)
+workers = workers or max(2, min(8, gpus))
+ranks = min(workers, gpus or workers)  # of the rung: each needs its own GPU
 batch = batch or session.batch
-horovod = horovod_serves("torch")
-rung = "2_horovod" if horovod else "2_ddp"
-if horovod:
+if workshop.ladder.library() == "horovod":
     launcher = (
         f"horovodrun -np {workers} --gloo -H localhost:{workers} --network-interface lo python"
     )
@@ -37,7 +36,8 @@ os.environ |= {
     "LADDER": str(Path(rn50lib.__file__).parents[1] / "exercises" / "ladder"),
     "WORKERS": str(workers),
     "LAUNCH": launcher,
-    "LADDER_RUNG": rung,
+    "LIBRARY": workshop.ladder.library(),
+    "RANKS": str(ranks),
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
     "FLAGS": f"--image-size {session.image_size} --batch-size {batch} --steps {session.steps}",
     "LARGE": session.large,
@@ -130,7 +130,7 @@ print(inspect.getsource(nb03.all_reduce))
 # **Your turn.** Make these changes in your `runs/train.py` before you open the solution (without Horovod, use DDP, explained below):
 
 # %%
-workshop.ladder.changes(rung, "1_single")
+workshop.ladder.changes("2")
 
 # %% [markdown]
 # Copy the solution's clock (lines around `optimizer.synchronize()`): later cells need it. The exchange begins *during* `backward()`; the clock shows only the wait for the rest, including any for slower workers.
@@ -138,11 +138,11 @@ workshop.ladder.changes(rung, "1_single")
 # **Predict** the speed-up over one worker: replace the number, then run the cell. Meanwhile, check the GPUs with `nvidia-smi dmon` or the CPU with `htop`. Until your file uses Horovod (or DDP), the finished script runs.
 
 # %%
-workshop.ladder.predict(rung, 1.6)  # your number
+workshop.ladder.predict("2", 1.6)  # your number
 found = workshop.ladder.climb(
-    rung, ranks=workers, image_size=session.image_size, batch_size=batch, steps=session.steps
+    "2", ranks=ranks, image_size=session.image_size, batch_size=batch, steps=session.steps
 )
-print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
+print(f"{found['images_per_s']:.1f} images/s with {ranks} workers")
 
 # %% [markdown]
 # On a CPU the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell shows a short run's evidence for each change; ○ means it could not tell. Only the cell above reports a missing `set_epoch`.
@@ -150,7 +150,10 @@ print(f"{found['images_per_s']:.1f} images/s with {workers} workers")
 # %%
 flags = [*os.environ["FLAGS"].split(), "--steps", 3, "--warm-up", 0]  # later flags win: a short run
 flags += ["--save", "weights.pt"]  # saves the weights, to show which ranks write
-workshop.try_script(found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3)
+hidden = {"CUDA_VISIBLE_DEVICES": ""} if gpus == 1 else {}  # two ranks cannot share a GPU
+workshop.try_script(
+    found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3, env=hidden
+)
 
 # %% [markdown]
 # Or in a terminal, in `runs`: `rn50 workshop try train.py -n 2 -- FLAGS` (`--data` needs an absolute path).
@@ -229,7 +232,7 @@ dist.destroy_process_group()
 # cd "$LADDER" && diff -U 1 1_single.py 2_ddp.py || true  # diff ends with 1 if the files differ
 
 # %% language="bash" magic_args="-e"
-# torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
+# torchrun --standalone --nproc-per-node $RANKS "$LADDER/2_ddp.py" --data "$DATA" $FLAGS 2>&1
 
 # %% [markdown]
 # DDP's `backward()` waits for the exchange, so `compute_ms` includes it: compare images/s. It sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. A communication hook shows when (on the CPU). **Predict:** which layers' gradients leave first?
@@ -331,7 +334,7 @@ expected = 100 * 2 * batch * per_image / (2 * batch * per_image + lost)
 # %% language="bash" magic_args="-e"
 # set -o pipefail
 # rm -f twice.json
-# test $LADDER_RUNG = 2_ddp || $LAUNCH "$LADDER/2_horovod.py" --data "$DATA" $FLAGS \
+# test $LIBRARY = ddp || $LAUNCH "$LADDER/2_horovod.py" --data "$DATA" $FLAGS \
 #   --batch-size $TWICE --report twice.json 2> errors.txt | sed 's/<stdout>:/ /' ||
 #   (cat errors.txt; exit 1)
 

@@ -481,18 +481,18 @@ if DALI:
 #
 # - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
 # - Give the reader this rank's shard (`shard_id`, `num_shards`) and `name="reader"`, and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
-# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()`, and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`; its buffer, `initial_fill`, holds 1,024 files by default), use the rank as the pipeline's `seed`, so that the ranks draw different crops, and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
+# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()` (with DDP, `int(os.environ["LOCAL_RANK"])`), and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`; its buffer, `initial_fill`, holds 1,024 files by default), use the rank as the pipeline's `seed`, so that the ranks draw different crops, and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
 #
 # Try it before you open the solution:
 
 # %%
-workshop.ladder.changes("3_dali", "2_horovod")
+workshop.ladder.changes("3_dali")
 
 # %% [markdown]
 # Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run could not tell: it does not train on one rank for comparison, and saves nothing. No row shows a missing `random_shuffle`: print some labels, which would then all be the same.
 
 # %%
-if DALI and workshop.has("horovod"):
+if DALI:
     small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
     tried = workshop.try_script(
         workshop.ladder.script("3_dali"), "--data", session.data_root, *small,
@@ -501,11 +501,11 @@ if DALI and workshop.has("horovod"):
     print(tried)
 
 # %% [markdown]
-# Your script's headroom is its step time over the time without input (see Horovod's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. (The two rungs take turns, so the output also repeats your prediction from notebook 03.) Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# Your script's headroom is its step time over the time without input (see rung 2's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. (The two rungs take turns, so the output also repeats your prediction from notebook 03.) Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
-milliseconds = {"2_horovod": [], "3_dali": []}
+milliseconds = {"2": [], "3_dali": []}
 for _ in range(session.turns):
     for rung, turns in milliseconds.items():
         found = workshop.ladder.climb(
@@ -519,7 +519,7 @@ before, after = (np.array(turns) for turns in milliseconds.values())
 if after.any():
     gains = before.sum(axis=1) / after.sum(axis=1)
     room = np.median(before.sum(axis=1) / before[:, 1:].sum(axis=1))
-    print(f"Horovod's headroom: {room:.2f} times; DALI's speed-up:", end=" ")
+    print(f"Headroom of rung 2: {room:.2f} times; DALI's speed-up:", end=" ")
     print(f"{np.median(gains):.2f} times ({gains.min():.2f} to {gains.max():.2f})")
 
 # %% tags=["results"]

@@ -473,10 +473,10 @@ print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 # Open `runs/train.py`, which has used DALI since notebook 05, and add mixed precision. It takes seven lines. Try it before you open the solution:
 
 # %%
-workshop.ladder.changes("4_amp", "3_dali")
+workshop.ladder.changes("4_amp")
 
 # %% [markdown]
-# Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03 these lines were there only for the clock; here they are needed.
+# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03 these lines were there only for the clock; here they are needed.
 #
 # **Predict** how much faster the script becomes on this machine. Does it emulate `bfloat16`, or does its float32 use TF32? Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
 

@@ -536,15 +536,15 @@ print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} (
 #
 # ## The ladder
 #
-# The last rung of your script, `5_tuned.py`, trains the same network. It changes the images' memory layout and lengthens DALI's queue. On a CPU, it also sets the threads per process; on a GPU, it lets cuDNN choose the fastest kernels and sends the gradients as 16-bit numbers.
+# The last rung of your script, `5_tuned`, trains the same network. It changes the images' memory layout and lengthens DALI's queue. On a CPU, it also sets the threads per process; on a GPU, it lets cuDNN choose the fastest kernels and sends the gradients as 16-bit numbers.
 
 # %%
 from workshop import ladder
 
-ladder.changes("5_tuned", "4_amp")
+ladder.changes("5_tuned")
 
 # %% [markdown]
-# Open `runs/train.py` and type in the changes. Which ones can matter on *your* device? Replace the factor below with **your prediction**, then run every rung, with `nvidia-smi dmon` or `htop` open. For the last rung, your `train.py` runs if it has Horovod, DALI, autocast and at least one of these settings; other rungs use finished scripts.
+# Type the changes into `runs/train.py`. Which ones can matter on *your* device? Replace the factor below with **your prediction**, then run every rung, with `nvidia-smi dmon` or `htop` open. For the last rung, your `train.py` runs if it has Horovod or DDP, DALI, autocast and at least one of these settings; other rungs use finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -554,7 +554,7 @@ sizes |= {"steps": session.rung_steps, "warm_up": session.rung_warm_up}
 sizes |= {"workers": max(1, cores // ranks)}
 rungs, dali = {}, workshop.has("nvidia.dali")
 for rung in session.rungs.split():
-    if (rung == "2_ddp" and ranks == 1) or (rung >= "3" and not dali):
+    if rung >= "3" and not dali:
         continue
     count = 1 if rung == "1_single" else ranks
     rungs[rung] = ladder.climb(rung, ranks=count, own=rung == "5_tuned", **sizes)

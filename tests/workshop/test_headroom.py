@@ -51,10 +51,16 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.needs("dali", "horovod")
-def test_dalis_iterator_is_timed_too(run_cli, repository: Path, roadsigns_small) -> None:
+@pytest.mark.needs("dali")
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param("3_dali_horovod.py", marks=pytest.mark.needs("horovod")), "5_tuned_ddp.py"],
+)
+def test_dalis_iterator_is_timed_too(
+    run_cli, repository: Path, roadsigns_small, script: str
+) -> None:
     flags = ("--data", roadsigns_small.folder, "--image-size", 32, "--batch-size", 4)
-    done = run_cli("workshop", "try", "3_dali.py", "--headroom", "--seconds", "1", "--",
+    done = run_cli("workshop", "try", script, "--headroom", "--seconds", "1", "--",
                    *map(str, flags), cwd=repository / "exercises" / "ladder")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("img/s") == 3

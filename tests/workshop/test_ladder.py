@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rn50lib.hardware import Gpu
 from tests.conftest import ROOT, clean_environment
 from tests.support import LAPTOP, Photos
 from workshop import ladder
 
 LADDER = ROOT / "exercises" / "ladder"
-BEFORE = {
-    "ladder/2_ddp": "ladder/1_single",
-    "ladder/2_horovod": "ladder/1_single",
-    "ladder/3_dali": "ladder/2_horovod",
-    "ladder/4_amp": "ladder/3_dali",
-    "ladder/5_tuned": "ladder/4_amp",
-    "ladder/6_compiled": "ladder/5_tuned",
+STEPS = {  # each script and the one before
+    f"ladder/{after}_{library}": "ladder/1_single" if after == "2" else f"ladder/{before}_{library}"
+    for before, after in itertools.pairwise(ladder.RUNGS)
+    for library in ladder.LIBRARIES
+} | {
     "recipes/train_horovod": "recipes/train_single",
     "recipes/train_tfrecord": "recipes/train_horovod",
 }
+SCRIPTS = [
+    "1_single",
+    *(f"{rung}_ddp" for rung in list(ladder.RUNGS)[1:]),
+    *(
+        pytest.param(f"{rung}_horovod", marks=pytest.mark.needs("horovod"))
+        for rung in list(ladder.RUNGS)[1:]
+    ),
+]
+GPU = Gpu(0, "a GPU", 2**34, (7, 0), "580", "GPU-0")
 HOROVOD = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -38,10 +50,11 @@ def lines(script: str) -> list[str]:
 
 def test_first_script_has_at_most_120_lines() -> None:
     assert len(lines("ladder/1_single")) <= 120
-    assert sorted(ladder.RUNGS) == sorted(path.stem for path in LADDER.glob("*.py"))
+    ladders = {name.removeprefix("ladder/") for name in STEPS if name.startswith("ladder/")}
+    assert {"1_single", *ladders} == {path.stem for path in LADDER.glob("*.py")}
 
 
-@pytest.mark.parametrize(("script", "before"), BEFORE.items())
+@pytest.mark.parametrize(("script", "before"), STEPS.items())
 def test_each_step_adds_at_most_30_lines(script: str, before: str) -> None:
     diff = difflib.ndiff(lines(before), lines(script))
     assert len([line for line in diff if line.startswith("+ ")]) <= 30
@@ -49,7 +62,7 @@ def test_each_step_adds_at_most_30_lines(script: str, before: str) -> None:
 
 def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     monkeypatch.setattr(ladder.hardware, "machine", lambda: LAPTOP)
-    ddp, amp = (LADDER.joinpath(f"{rung}.py").read_text() for rung in ("2_ddp", "4_amp"))
+    ddp, amp = (LADDER.joinpath(f"{name}.py").read_text() for name in ("2_ddp", "4_amp_ddp"))
     assert ladder._warnings(ddp) == ladder._warnings(amp) == []
     (order,) = ladder._warnings(ddp.replace("loader.sampler.set_epoch(epoch)", "pass"))
     (share,) = ladder._warnings(re.sub(r"DistributedSampler\(.*?\)", "None", ddp))
@@ -61,26 +74,16 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("rung", "launcher"),
-    [
-        ("1_single", [sys.executable]),
-        ("2_ddp", TORCHRUN),
-        pytest.param("2_horovod", HOROVOD, marks=pytest.mark.needs("horovod")),
-        pytest.param("3_dali", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
-        pytest.param("5_tuned", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
-        pytest.param("6_compiled", HOROVOD, marks=pytest.mark.needs("horovod", "dali")),
-    ],
-)
-def test_script_trains_and_reports(
-    rung: str, launcher: list[str], photos: Photos, tmp_path: Path
-) -> None:
+@pytest.mark.needs("torch", "dali")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) -> None:
     import torch
 
+    horovod = script.endswith("_horovod")
+    launcher = HOROVOD if horovod else TORCHRUN if script.endswith("_ddp") else [sys.executable]
     report, weights, trace = (tmp_path / name for name in ("report.json", "weights.pt", "t.json"))
     done = subprocess.run(
-        [*launcher, LADDER / f"{rung}.py", "--data", photos.root, "--image-size", "32",
+        [*launcher, LADDER / f"{script}.py", "--data", photos.root, "--image-size", "32",
          "--batch-size", "4", "--steps", "4", "--warm-up", "1", "--workers", "1",
          "--report", report, "--save", weights, "--trace", trace],
         env=clean_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, text=True,
@@ -89,16 +92,16 @@ def test_script_trains_and_reports(
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())
     parts = {"input_ms", "compute_ms", "communication_ms"} & found.keys()
-    images = 4 * (1 if rung == "1_single" else 2)
+    images = 4 * (1 if script == "1_single" else 2)
     step_ms = sum(found[part] for part in parts)
     assert found["images_per_s"] == pytest.approx(1000 * images / step_ms)
-    assert ("communication_ms" in parts) == (launcher is HOROVOD)
+    assert ("communication_ms" in parts) == horovod
     assert math.isfinite(found["loss"])
     events = json.loads(trace.read_text())["traceEvents"]
     ranges = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
     for name in ("input", "forward", "backward", "update"):
         assert ranges[name] == 3, ranges
-    assert ranges["exchange"] == (3 if launcher is HOROVOD else 0)
+    assert ranges["exchange"] == (3 if horovod else 0)
     state = torch.load(weights, weights_only=True)
     assert state["fc.weight"].shape == (6, 2048)
 
@@ -107,13 +110,63 @@ def test_own_script_is_used_for_the_rung_that_it_is_written_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ladder.session, "need", lambda: type("S", (), {"runs": tmp_path}))
+    monkeypatch.setattr(ladder.installed, "horovod_serves", lambda backend: True)
+    monkeypatch.setattr(ladder.hardware, "machine", lambda: LAPTOP)
     assert ladder.script("1_single") == tmp_path / "train.py"
-    assert ladder.script("2_ddp") == LADDER / "2_ddp.py"  # not edited yet
-    for rung in ladder.RUNGS:  # with a change of the learner's own
-        text = (LADDER / f"{rung}.py").read_text() + "# TODO: import horovod\nprint('mine')\n"
-        (tmp_path / "train.py").write_text(text)
-        for asked in ladder.RUNGS:
-            path = tmp_path / "train.py" if asked == rung else LADDER / f"{asked}.py"
-            assert ladder.script(asked) == path
+    assert ladder.script("2") == LADDER / "2_horovod.py"  # not edited yet
+    assert ladder.script("2_ddp") == LADDER / "2_ddp.py"
+    for library, rung in itertools.product(ladder.LIBRARIES, list(ladder.RUNGS)[1:]):
+        text = (LADDER / f"{rung}_{library}.py").read_text() + "# import horovod\nprint('mine')\n"
+        (tmp_path / "train.py").write_text(text)  # with a change of the learner's own
+        for asked in list(ladder.RUNGS)[1:]:
+            finished = LADDER / f"{asked}_{library}.py"
+            assert ladder.script(asked) == (tmp_path / "train.py" if asked == rung else finished)
             assert ("your script" in capsys.readouterr().out) == (asked == rung)
+            assert ladder.finished(asked) == finished
         assert (tmp_path / "train.py").read_text() == text
+
+
+@pytest.mark.parametrize("built, nccl, gpus, chosen", [
+    (False, False, 0, "ddp"), (True, False, 0, "horovod"),
+    (True, False, 1, "ddp"), (True, True, 1, "horovod"),
+])  # fmt: skip
+def test_without_an_own_script_what_is_built_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    built: bool, nccl: bool, gpus: int, chosen: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ladder.session, "need", lambda: type("S", (), {"runs": tmp_path}))
+    monkeypatch.setattr(ladder.installed, "horovod_serves", lambda backend: built)
+    monkeypatch.setattr(ladder.installed, "horovod_has", lambda part, backend: nccl)
+    monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, gpus=(GPU,) * gpus))
+    assert ladder.library() == chosen
+    assert ladder.script("3_dali") == LADDER / f"3_dali_{chosen}.py"
+    shutil.copy(LADDER / "3_dali_horovod.py", tmp_path / "train.py")
+    capsys.readouterr()
+    mine = ladder.script("3_dali")
+    assert (mine == tmp_path / "train.py") == (chosen == "horovod")
+    assert ("Horovod cannot run it here" in capsys.readouterr().out) == (chosen == "ddp")
+    shutil.copy(LADDER / "3_dali_ddp.py", tmp_path / "train.py")
+    assert ladder.script("3_dali") == tmp_path / "train.py"
+
+
+@pytest.mark.slow  # Matplotlib
+def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = SimpleNamespace(runs=tmp_path, profile="cpu")
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    ladder.predict("2", 2.0)
+    here.profile = "gpu"
+    ladder.predict("3_dali_ddp", 3.0)
+    here.profile = "ci"
+    ladder.predict("2", 9.0)
+    assert {path.name for path in tmp_path.iterdir()} == {"ladder.json", "ladder-ci.json"}
+    record = json.loads((tmp_path / "ladder.json").read_text())
+    assert record["predictions"] == {"2": 2.0, "3_dali": 3.0}
+    for name, rate in {"3_dali_ddp": 7.0, "2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0}.items():
+        record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 9.0}
+    (tmp_path / "ladder.json").write_text(json.dumps(record))
+    text = ladder.picture(tmp_path / "ladder.json")["text/html"]
+    assert "This machine: one device 4, Horovod 6, DDP 5, DALI (DDP) 7." in text
+    assert ladder._before("3_dali_ddp", record["rungs"]) == "2_ddp"
+    assert ladder._before("4_amp_horovod", record["rungs"]) == "3_dali_ddp"

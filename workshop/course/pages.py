@@ -47,10 +47,10 @@ def index(
     trained: Training | None = None,
 ) -> None:
     """Write `index.html` and `course.json` about a run's notebooks."""
-    climbed = sorted((folder / "runs").glob("ladder-*.json"))  # what the notebooks recorded
+    climbed = any((folder / "runs").glob("ladder*.json"))  # notebooks recorded rungs
     text = render(
         "index.html", run=run, notebooks=notebooks, training=trained, marks=MARKS,
-        ladder=ladder.picture(climbed[-1])["text/html"] if climbed else "",
+        ladder=ladder.picture(folder / "runs" / ladder.RECORD)["text/html"] if climbed else "",
     )  # fmt: skip
     write_file(folder / "index.html", text)
     record = {"format": "rn50-course-2", **run, "notebooks": [asdict(item) for item in notebooks]}

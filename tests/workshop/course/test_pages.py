@@ -47,7 +47,7 @@ def test_index_shows_the_ladder_before_the_notebooks(tmp_path):
     report = {"images_per_s": 4.0, "input_ms": 1.0, "compute_ms": 9.0, "ranks": 1}
     (tmp_path / "runs").mkdir()
     record = {"rungs": {"1_single": report}, "predictions": {}}
-    (tmp_path / "runs" / "ladder-cpu.json").write_text(json.dumps(record))
+    (tmp_path / "runs" / "ladder.json").write_text(json.dumps(record))
     html = index(tmp_path, outcome(0))
     figure = html.index('alt="The ladder in images/s. This machine: one device 4."')
     assert html.index('id="ladder"') < figure < html.index('id="notebooks"')

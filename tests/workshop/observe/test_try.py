@@ -255,11 +255,12 @@ DALI_SLICES = (
     [
         ("2_ddp", [], "seen"),
         ("2_ddp", SLICES, "not seen"),
-        ("3_dali", [], "seen"),
-        ("3_dali", [(", **shard", "")], "missing"),
-        ("3_dali", [(", **shard", ""), DALI_SLICES], "not seen"),
+        ("3_dali_ddp", [], "seen"),
+        ("3_dali_horovod", [], "seen"),
+        ("3_dali_horovod", [(", **shard", "")], "missing"),
+        ("3_dali_horovod", [(", **shard", ""), DALI_SLICES], "not seen"),
     ],
-    ids=["a sampler", "slices", "shards", "no shards", "a reader of slices"],
+    ids=["a sampler", "slices", "DDP's shards", "shards", "no shards", "a reader of slices"],
 )
 def test_random_crops_do_not_hide_who_reads_what(
     repository: Path, roadsigns_small, tmp_path: Path, rung: str, edits: list, status: str

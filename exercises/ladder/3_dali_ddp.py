@@ -1,0 +1,130 @@
+"""Rung 3: DALI reads, decodes and crops the images, on the GPU if there is one."""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed.nn.functional  # if imported later, the process group does not end
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
+from torch import distributed as dist
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerAction, profile, record_function, schedule
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=Path, default="data/roadsigns", help="holds train/CLASS/*.jpg")
+parser.add_argument("--image-size", type=int, default=224, help="height and width in pixels")
+parser.add_argument("--batch-size", type=int, default=32, help="images per GPU and step")
+parser.add_argument("--steps", type=int, default=50, help="timed training steps")
+parser.add_argument("--warm-up", type=int, default=3, help="training steps before those")
+parser.add_argument("--lr", type=float, default=0.1, help="learning rate for a batch of 256")
+parser.add_argument("--workers", type=int, default=2, help="processes or threads that read images")
+parser.add_argument("--save", type=Path, help="write the weights to this file at the end")
+parser.add_argument("--report", type=Path, help="write the measurements to this JSON file")
+parser.add_argument("--trace", type=Path, help="write a trace of three steps to this JSON file")
+
+
+@pipeline_def
+def photos(folder, size, device):
+    """Read a shard of the JPEGs in FOLDER/CLASS; return normalised crops (NCHW) and labels."""
+    shard = {"shard_id": dist.get_rank(), "num_shards": dist.get_world_size()}
+    jpegs, labels = fn.readers.file(
+        name="reader", file_root=folder, random_shuffle=True, initial_fill=4096, **shard
+    )
+    decoder = "mixed" if device.type == "cuda" else "cpu"  # mixed: a GPU decodes the pixels
+    area, aspect = [0.37, 0.75], [1.0, 1.0]  # of a 4:3 image
+    images = fn.decoders.image_random_crop(
+        jpegs, device=decoder, output_type=types.RGB, random_area=area, random_aspect_ratio=aspect
+    )
+    images = fn.resize(images, size=size)
+    return fn.crop_mirror_normalize(images, mean=[127.5] * 3, std=[127.5] * 3), labels
+
+
+def endless(loader):
+    """Yield batches, epoch after epoch."""
+    while True:
+        for (batch,) in loader:
+            yield batch["data"], batch["label"].squeeze(1).long()
+
+
+def profiler(file, warm_up):
+    """Return a profiler that writes a trace of three steps to `file`; without a file it is off."""
+    when = schedule(skip_first=warm_up, wait=0, warmup=1, active=3, repeat=1)
+    return profile(
+        schedule=when if file else lambda step: ProfilerAction.NONE,
+        on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
+    )
+
+
+def main():
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if device.type == "cuda":
+        torch.cuda.set_device(local_rank)
+    dist.init_process_group()  # 1. one process per GPU
+    torch.manual_seed(dist.get_rank())
+    folder, gpu = args.data / "train", local_rank if device.type == "cuda" else None
+    pipeline = photos(
+        folder, [args.image_size] * 2, device,
+        batch_size=args.batch_size, num_threads=args.workers, device_id=gpu, seed=dist.get_rank(),
+    )  # fmt: skip
+    loader = DALIClassificationIterator(
+        pipeline, reader_name="reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+    )
+    batches = endless(loader)
+    classes = len([item for item in folder.iterdir() if item.is_dir()])
+    model = ResNet(resnet.resnet(50, num_classes=classes)).to(device)
+    model = DistributedDataParallel(model)  # 4. and 5. the same weights, and mean gradients
+    lr = args.lr * dist.get_world_size() * args.batch_size / 256  # 3. scaled with the batch
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
+
+    def now():  # a GPU works through a queue: wait for it, so that each part gets its own time
+        if device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return time.perf_counter()
+
+    seconds = {"input": 0.0, "compute": 0.0}
+    with profiler(args.trace if dist.get_rank() == 0 else None, args.warm_up) as trace:
+        for step in range(-args.warm_up, args.steps):
+            begin = now()
+            with record_function("input"):
+                images, labels = next(batches)
+                images, labels = images.to(device), labels.to(device)
+            ready = now()
+            with record_function("forward"):
+                loss = F.cross_entropy(model(images), labels)
+            with record_function("backward"):
+                optimizer.zero_grad()
+                loss.backward()
+            with record_function("update"):
+                optimizer.step()
+            end = now()
+            trace.step()
+            if step >= 0:
+                seconds["input"] += ready - begin
+                seconds["compute"] += end - ready
+
+    images = dist.get_world_size() * args.batch_size * args.steps
+    report = {"images_per_s": images / sum(seconds.values())}
+    report |= {f"{part}_ms": 1000 * spent / args.steps for part, spent in seconds.items()}
+    report["loss"] = loss.item()
+    if dist.get_rank() == 0:  # rank 0 reports and saves
+        print(", ".join(f"{name} {value:.4g}" for name, value in report.items()))
+        if args.report:
+            args.report.write_text(json.dumps(report))
+        if args.save:
+            torch.save(model.module.state_dict(), args.save)
+    del model
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
