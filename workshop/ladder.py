@@ -208,7 +208,8 @@ def picture(file: Path) -> dict[str, Any]:
     steps = ", ".join(
         f"{_label(name)} {rate:.3g}" for name, rate in zip(climbed, rates, strict=True)
     )
-    alt = f"The ladder in images/s. This machine: {steps or 'nothing yet'}."
+    others = "; ".join(f"{name}: {rate:,.0f}" for name, rate in (values | gpu).items())
+    alt = f"The ladder in images/s. {f'This machine: {steps}' if climbed else others}."
     return output.figure_bundle(fig, alt)
 
 

@@ -52,6 +52,11 @@ def test_index_shows_the_ladder_before_the_notebooks(tmp_path):
     figure = html.index('alt="The ladder in images/s. This machine: one device 4."')
     assert html.index('id="ladder"') < figure < html.index('id="notebooks"')
 
+    (tmp_path / "runs" / "ladder.json").rename(tmp_path / "runs" / "ladder-ci.json")
+    short = index(tmp_path, outcome(0), profile="ci")  # too short to measure a speed
+    assert 'alt="The ladder in images/s. V100, FP32: 400;' in short
+    assert "This machine: one device" not in short
+
 
 @pytest.mark.slow  # nbconvert takes seconds to import
 def test_page_links_only_to_existing_pages(tmp_path):
