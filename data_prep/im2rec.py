@@ -61,7 +61,7 @@ def make_list(
     write_list(path, found, shuffle)
     name_classes(path, classes, Path(root))
     images, count = len(found.images), max(1, len(found.classes))
-    print(f"{path}: {images:,} images in {count:,} classes{found.left_out.note}")
+    print(f"{path}: {images:,} images in {count:,} class{'es' * (count != 1)}{found.left_out.note}")
     for other in find_lists(prefix):
         if other != path:
             note(f"{other} was there before; packing {prefix} would pack it as well")

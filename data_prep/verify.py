@@ -215,7 +215,7 @@ def print_report(report: Report, every: bool = False) -> None:
         each = ""
         if counts:
             span = "–".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-            each = f" in {len(counts):,} classes, {span} each"
+            each = f" in {len(counts):,} class{'es' * (len(counts) != 1)}, {span} each"
         print(
             f"{part.path} ({part.form}, {part.split}): {len(part):,} images{each}"
             f"{part.left_out.note}"
@@ -224,7 +224,7 @@ def print_report(report: Report, every: bool = False) -> None:
         found = [problem for problem in report.problems if problem.kind == kind]
         if not found:
             continue
-        print(f"\n{meaning.level}: {len(found):,} × {meaning.title}: {meaning.advice}")
+        print(f"\n{meaning.level}: {meaning.title} ({len(found):,}): {meaning.advice}")
         shown = found if every else found[: 3 if meaning.level == NOTE else 10]
         for problem in shown:
             print(f"  {problem.line()}")

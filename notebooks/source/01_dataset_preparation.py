@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 01 · Dataset preparation
 #
-# After this notebook you can turn a folder of JPEGs into record files, read them byte by byte, explain the benefits and costs of packing, and detect damage before you train.
+# After this notebook, you can pack a folder of JPEGs into record files, read them with a class that you wrote, explain the benefits and costs of packing, and detect damage before you train.
 #
 # **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
 
@@ -32,7 +32,7 @@ os.environ |= {
 # %% [markdown]
 # ## What is in the data set
 #
-# A model learns what is in the files, not what you think is in them. A few minutes spent looking at them can save days of training.
+# A few minutes spent looking at the files can save days of training.
 #
 # The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
 
@@ -41,7 +41,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
+from PIL.JpegImagePlugin import get_sampling
 
 data = Path(session.data_root)
 train, val = (sorted((data / split).glob("*/*")) for split in ("train", "val"))
@@ -66,7 +67,7 @@ print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 10
 print("colour modes here:", dict(modes))
 
 # %% [markdown]
-# ImageNet's mean image size is its archive's size divided by the number of images; the archive's headers and padding are under 1%. Next, look at the images, their shapes and their sizes.
+# ImageNet's mean image size is its archive's size divided by the number of images; headers and padding account for less than 1%.
 
 # %%
 import matplotlib.pyplot as plt
@@ -100,13 +101,13 @@ workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. 
 print(finding)
 
 # %% [markdown]
-# These images are generated, so they vary less than real photos, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
+# These images are generated. They vary less than real photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
 #
 # ## From folder to label
 #
 # A network knows its classes only by number, so each number must mean the same class in training, in validation, and a year from now. The rule: **the label is the index of the folder's name in sorted order**, counted from 0.
 #
-# The rule has a weakness. Suppose an interrupted copy left the `deer` folder out of val. **Predict:** what accuracy would be reported for a perfect model?
+# The rule has a weakness. Suppose a copy was interrupted, and val has no `deer` folder. **Predict:** what accuracy would be reported for a perfect model?
 
 # %%
 in_train = {name: label for label, name in enumerate(sorted(per_class))}
@@ -117,11 +118,11 @@ print("labels in train:", in_train)
 print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% top-1")
 
 # %% [markdown]
-# The missing folder shifts every label after it. With a plain folder loader nothing crashes, and the training loss looks healthy: only the validation accuracy is poor, and finding out why can take days. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
+# The missing folder shifts every label after it. With a plain folder loader, nothing crashes and the training loss looks healthy; only the validation accuracy is poor, and finding out why can take days. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
 #
 # ## ImageNet's archives
 #
-# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The next cell makes small ones in the same format. The WordNet ids are real, but the images are road signs.
+# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The next cell makes small ones in the same format. The WordNet ids are real; the images are road signs.
 
 # %%
 from workshop.lessons import nb01
@@ -139,7 +140,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # echo true classes of val: $(cat $kit/data/ILSVRC2012_validation_ground_truth.txt)
 
 # %% [markdown]
-# The last line gives a number for each validation image. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; the labels follow the sorted order. **Predict:** if you take that number minus 1 as the label, how many labels are right?
+# The last line gives a number for each validation image. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; the labels follow the sorted order. **Predict:** if you use that number minus 1 as the label, how many of the six labels are right?
 #
 # `data_prep.imagenet` unpacks the archives into class folders. The same command works on the real ones.
 
@@ -184,13 +185,19 @@ for file in sorted(odd.iterdir()):
             print(f"{file.name:12} {opened.format}, {opened.mode}, {opened.size}")
     except OSError as error:
         print(f"{file.name:12} refused: {str(error).split(' <')[0].split(' /')[0]}")
+ImageFile.LOAD_TRUNCATED_IMAGES = True  # a lenient decoder
+rows = np.asarray(Image.open(odd / "cut.jpg").convert("L"))
+ImageFile.LOAD_TRUNCATED_IMAGES = False
+print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} rows are plain grey")
 
 # %% [markdown]
-# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Pass-through packing does not decode; you will see below what gets through.
+# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Packing with `--pass-through` does not decode, so some of these get through, as you will see below.
 #
 # ## Pack with `im2rec`
 #
-# RecordIO is MXNet's format, which DALI reads too. Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags match MXNet's `im2rec.py`, and a test compares the output byte for byte with a file written by MXNet 1.9.1.
+# RecordIO was MXNet's format, and MXNet was retired in 2023, but DALI still reads it. You learn it because it is the simplest packed format, and because the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
+#
+# Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags match MXNet's `im2rec.py`.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -200,16 +207,16 @@ for file in sorted(odd.iterdir()):
 # od -A d -t x1z -N 64 records/val.rec
 
 # %% [markdown]
-# The **list** (`.lst`) has one line per image: number, label, path. The images are numbered first and then shuffled with a fixed seed, so every run gives the same file. You can edit the list before you pack.
+# The **list** (`.lst`) has one line per image: number, label, path. The images are numbered first and then shuffled with a fixed seed, so every run gives the same file.
 #
 # The **index** (`.idx`) has one line per record: its number, and the byte at which it starts. `od` shows the start of the **records** (`.rec`). All numbers are little-endian, and a record consists of
 #
 # 1. a **magic** number, `0xced7230a`, stored as `0a 23 d7 ce`;
-# 2. a 32-bit word with the kind of record in its upper 3 bits and the **length** in the other 29;
+# 2. a 32-bit word: the kind of record in the upper 3 bits, the **length** of the content in the lower 29;
 # 3. the content: 24 bytes of **header** with the label, then the JPEG, which starts with `ff d8`;
 # 4. zeros that pad it to a multiple of 4 bytes.
 #
-# Find these parts in the output above, then read them in Python. (The section "One wrong bit" explains `val.crc`.)
+# Find these parts in the output above, then read them in Python.
 
 # %%
 import struct
@@ -226,7 +233,7 @@ print(
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. Until you do, a finished version is used.
+# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. Until then, the notebook uses ours. The cell after it packs the whole list; the result should be identical to the file above, byte for byte.
 
 
 # %%
@@ -234,9 +241,6 @@ def pack(number, label, jpeg):
     """Return one record: magic number, word, header, JPEG, zeros."""
     return None  # your code
 
-
-# %% [markdown]
-# The next cell packs the whole list. The result should be identical to the file above, byte for byte.
 
 # %%
 import inspect
@@ -249,19 +253,27 @@ own = bytearray()
 for line in Path("records/val.lst").read_text().splitlines():
     number, label, path = line.split("\t")
     own += pack(int(number), float(label), (data / "val" / path).read_bytes())
+starts = [int(line.split("\t")[1]) for line in Path("records/val.idx").read_text().splitlines()]
+same = next((at for at, (a, b) in enumerate(zip(own, packed, strict=False)) if a != b), len(own))
+inside = same - max(start for start in starts if start <= same)
+parts = {4: "magic", 8: "word", 12: "flag", 16: "label", 24: "number", 32: "second number"}
+part = next((name for end, name in parts.items() if inside < end), "JPEG or padding")
+wrong = "" if own == packed else f": byte {same:,} is wrong, {part} of a record"
+print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}{wrong}")
 words = np.frombuffer(packed, dtype="<u4")
-print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}")
 print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numbers")
 print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occur by chance")
 
 # %% [markdown]
-# If the files differ, compare `pack(0, 0.0, b"")` with the layout above: 8 + 24 bytes. One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer leaves the magic number out and splits the record into parts there (kinds 1, 2 and 3: first, middle and last part); the reader puts it back.
+# One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
-# A reader without this rule passes most small tests but almost certainly fails on ImageNet, if JPEG bytes are close to random: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
+# If JPEG bytes are close to random, a reader without this rule almost certainly fails on ImageNet: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
-# The index lets you read any record with one seek. The class below is all you need to train from a record file whose records have one part each. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
+# The index lets you read any record with one seek, so a class like the one below is all you need to train from a record file. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
+#
+# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record, with padding. Assume that it has one part. `io.BytesIO` turns bytes into a file that `Image.open` accepts. The folded cell compares your answers with the original files.
 
 # %%
 import io
@@ -283,19 +295,62 @@ class Records:
         return os.pread(self.file.fileno(), self.ends[i] - self.offsets[i], self.offsets[i])
 
     def __getitem__(self, i):
-        record = self.read(i)
-        length, label = struct.unpack_from("<4xI4xf", record)
-        return Image.open(io.BytesIO(record[32 : 8 + length])), int(label)
+        """Return the image, as Pillow opens it, and its label, an int."""
+        return None  # your code
+
+
+# %% tags=["folded"]
+def finished(self, i):
+    record = self.read(i)
+    length, label = struct.unpack_from("<4xI4xf", record)  # 4x skips the magic number and the flag
+    return Image.open(io.BytesIO(record[32 : 8 + length])), int(label)
+
+
+def problem(i, true, path):
+    """Return what is wrong with record i, or nothing."""
+    try:
+        answer = records[i]
+        if answer is None:
+            return "None"
+        image, label = answer
+        pixels = np.asarray(image.convert("RGB"))
+    except OSError as error:
+        return f"Pillow reports {str(error).split(' <')[0]!r}. The JPEG is bytes 32 to 8 + length."
+    except AttributeError:
+        return f"the first value is of type {type(image).__name__}. Return the image that Pillow opened."
+    except Exception as error:
+        return f"{type(error).__name__}: {error}. Return two values, the image and its label."
+    if isinstance(label, tuple):
+        return f"the label is {label}. `struct` returns a tuple: take its first value."
+    if label == struct.unpack("<I", struct.pack("<f", true))[0] != true:
+        return f"the label is {label:,}: these are a float32's bits. Read it with the format `f`."
+    if label != true:
+        return f"the label is {label!r}, not {true}. It is in bytes 12 to 15, after the flag."
+    if not isinstance(label, int):
+        return f"the label is of type {type(label).__name__}. Convert it with int()."
+    exact = np.asarray(Image.open(data / "val" / path).convert("RGB"))
+    return (
+        "" if np.array_equal(pixels, exact) else "the image is a different one. Pass i to read()."
+    )
 
 
 records = Records("records/val")
-image, label = records[0]
-print(f"{len(records):,} records; the first is {image.size}, label {label}")
-
-# %% [markdown]
-# Do other readers agree? DALI's `mxnet` reader shares no code with this course and reads the same two files.
+lines = [line.split("\t") for line in Path("records/val.lst").read_text().splitlines()]
+wrong = [problem(i, int(float(true)), path) for i, (_, true, path) in enumerate(lines[:12])]
+first = next((i for i, text in enumerate(wrong) if text), None)
+if first is None:
+    print(
+        f"✓ 12 of 12 records are right. The first is {records[0][0].size}, label {records[0][1]}."
+    )
+elif wrong[first] == "None":
+    print("`__getitem__` returns None, so this version is used:")
+    print(inspect.getsource(finished))
+    Records.__getitem__ = finished
+else:
+    print(f"✗ Record {first}: {wrong[first]}")
 
 # %%
+# Do other readers agree? DALI's shares no code with this course, and reads the same two files.
 if workshop.has("nvidia.dali"):
     from nvidia.dali import fn, pipeline_def
 
@@ -313,9 +368,30 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works too, so why make one large file? The next cells read all validation images, without decoding them, in three ways: one file per image in random order, records in random order, and records from front to back. The three take turns. Each is measured **warm**, with the data in memory, and **cold**, after you ask the operating system to drop it from its cache.
+# Training from the folder works too, so why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their ending form a sample, such as `0000039.jpg` and `0000039.cls`. The standard library writes it:
+
+# %%
+import tarfile
+
+Path("shards").mkdir()
+for first in range(0, len(lines), 300):  # images per shard; the list is shuffled already
+    with tarfile.open(f"shards/val-{first // 300:06}.tar", "w") as tar:
+        for number, true, path in lines[first : first + 300]:
+            image = (data / "val" / path).read_bytes()
+            for ending, content in (("jpg", image), ("cls", f"{float(true):.0f}".encode())):
+                entry = tarfile.TarInfo(f"{number:>07}.{ending}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+shards = sorted(Path("shards").iterdir())
+with tarfile.open(shards[0]) as tar:
+    print([entry.name for entry in tar.getmembers()[:4]], f"in the first of {len(shards)} shard(s)")
+
+# %% [markdown]
+# A tar file has no index: you read it from front to back, and shuffle the order of shards, and samples within a buffer. (DALI's `fn.readers.webdataset` accepts an index, too.)
 #
-# **Predict:** by what factor does the last way beat the first, warm and cold?
+# The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
+#
+# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast?
 
 # %%
 import random
@@ -340,14 +416,26 @@ def records_in_order():
         records.read(i)
 
 
+def tar_in_order():
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            for entry in tar:
+                tar.extractfile(entry).read()
+
+
+def tar_headers():
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            tar.getmembers()  # skips the contents
+
+
 def forget():
-    for file in (*val, Path("records/val.rec")):
+    for file in (*val, Path("records/val.rec"), *shards):
         with open(file, "rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-# %%
-ways = [files_at_random, records_at_random, records_in_order]
+ways = [files_at_random, records_at_random, records_in_order, tar_in_order]
 rates = {(way.__name__, cache): [] for way in ways for cache in ("warm", "cold")}
 os.sync()  # only what has reached the disk can be forgotten
 for turn in range(rounds + 1):  # the first one warms up
@@ -361,6 +449,10 @@ for turn in range(rounds + 1):  # the first one warms up
             way()
             if turn:
                 rates[way.__name__, cache].append(len(val) / (time.perf_counter() - begin))
+begin = time.perf_counter()
+for _ in range(rounds):
+    tar_headers()
+headers = (time.perf_counter() - begin) / rounds  # seconds, warm
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(10, 2.6), layout="constrained", sharey=True)
@@ -378,29 +470,35 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ax.locator_params(axis="x", nbins=5)
 axes[0].invert_yaxis()
 axes[1].legend(fontsize=8)
-gain = {c: middle["records_in_order", c] / middle["files_at_random", c] for c in ("warm", "cold")}
-finding = (
-    f"records in order: {gain['warm']:.1f} (warm), {gain['cold']:.1f} (cold) times as fast as files"
+gain, tar = (
+    {c: middle["records_in_order", c] / middle[way, c] for c in ("warm", "cold")}
+    for way in ("files_at_random", "tar_in_order")
 )
-workshop.figure(fig, alt=f"Reading speed in three ways, warm and cold: {finding}.")
+finding = (
+    f"records in order: {gain['warm']:.1f} (warm), {gain['cold']:.1f} (cold) times as fast as"
+    f" files, {tar['warm']:.1f} and {tar['cold']:.1f} times as fast as tar"
+)
+workshop.figure(fig, alt=f"Reading speed in four ways, warm and cold: {finding}.")
 print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
+share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
+print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 
 # %% [markdown]
-# The two panels have different scales. The middle bar separates two gains: from the first bar to the middle one, you open one file instead of one per image; from the middle one to the last, you read in order, so the system can read ahead. Warm, the first gain usually dominates; cold, the second.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. With a warm cache, the first gain usually dominates; with a cold one, the second. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python. The line above says how much of its time that takes, warm.
 #
-# This measures one reader that does not decode, on a local disk that may have its own cache. A cold cache has lost the files' contents but not their directory entries, so opening stays cheap. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file: how long does opening all of ImageNet's files take? The published runs used DALI with three decoding threads and one reading thread per GPU, so eight GPUs have eight readers. (The 40 threads of the runner's `--data-nthreads` feed only MXNet's own loader.)
+# This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file. How long does opening ImageNet's files take, with one reader, and with eight?
 
 # %%
 print(
     f"8 V100s train an epoch in {IMAGENET / needed / 60:.1f} minutes; opening ImageNet's files takes"
 )
-for readers in (1, 8, 40):
+for readers in (1, 8):
     print(f"{IMAGENET * 0.001 / 60 / readers:6.1f} minutes with {readers} reader(s) at 1 ms each")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
 
 # %% [markdown]
-# At 1 ms per file, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so even a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, which must be packed again whenever the data changes.
+# At 1 ms per file, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, and packing it again whenever the data changes.
 #
 # ## Resize or re-encode?
 #
@@ -425,7 +523,10 @@ for _ in range(rounds):
         for i in range(len(few)):
             few[i][0].load()
         seconds[name].append((time.perf_counter() - begin) / len(few))
-exact = [np.asarray(image.convert("RGB"), float) for image, _ in opened["pass through"]]
+originals = [image for image, _ in opened["pass through"]]
+full = sum(get_sampling(image) == 0 for image in originals)  # 4:4:4, colours in full resolution
+print(f"{full} of {len(originals)} originals have colours in full resolution (4:4:4)")
+exact = [np.asarray(image.convert("RGB"), float) for image in originals]
 for name, few in opened.items():
     pixels = [np.asarray(image.convert("RGB"), float) for image, _ in few]
     errors = [abs(a - b).mean() for a, b in zip(pixels, exact, strict=True) if a.shape == b.shape]
@@ -434,7 +535,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet pixels change, and about half of the files lose colour resolution: Pillow halves it in each direction. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records, as the folder name shows (`train-val-recordio-passthrough`). (Their script never passed the 5% to DALI, so DALI's default of 8% applied.) The effect on accuracy is not measured here: each choice would need its own training run.
+# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records. The effect on accuracy is not measured here: each choice would need its own training run.
 #
 # ## One wrong bit
 #
@@ -459,7 +560,7 @@ for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.imshow(pixels)
     ax.set_title(f"mean error {error:.0f} of 255", fontsize=10)
     ax.axis("off")
-fig.suptitle("One image, and the three worst results of flipping one bit")
+fig.suptitle("One image, and the three worst outcomes of a single flipped bit")
 finding = (
     f"{len(decoded)} of {session.flips} damaged copies ({len(decoded) / session.flips:.0%})"
     f" decode without an error; {visible} of these have a mean error above 1 of 255"
@@ -468,7 +569,7 @@ workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {
 print(finding)
 
 # %% [markdown]
-# A decoder misses most of this damage. Many flips hardly change the image. Others corrupt it from the flipped bit on, because JPEG's codes vary in length and each block's mean is stored as a difference from the previous one. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it. It exits with status 1 if it finds damage.
+# A decoder misses most of this damage. Many flips hardly change the image; others corrupt everything after them, because JPEG's codes vary in length. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it.
 
 # %%
 shutil.copytree("records", "damaged")
@@ -488,7 +589,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# Without checksums, this damage passes, with a decoder warning at most, and `verify` adds a note (49 instead of 48 here) about what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
+# Without checksums, this damage goes unnoticed, except at best for a decoder warning, and `verify` notes what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
 # Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
@@ -499,7 +600,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. It also reports that the list has two entries too many. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
 #
 # TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
@@ -517,10 +618,11 @@ session.note(
 # %% [markdown]
 # ## Key takeaways
 #
-# - Look at the data first: counts, a few images and a histogram take a minute.
+# - Look at the data first: it takes a minute to count, to view a few images and to plot a histogram.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
+# - Packing gains by opening few files and reading them in order. Then the cost of the reader itself decides.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #

@@ -460,7 +460,7 @@ def test_text_json_and_exit_status(root):
     assert report["parts"][0]["classes"] == {"apple": 5, "pear": 6, "plum": 5}
     done = run(root)
     assert done.returncode == 1
-    assert "error: 1 × files that are not JPEG or PNG: convert them" in done.stdout
+    assert "error: files that are not JPEG or PNG (1): convert them" in done.stdout
     assert "Do not train on this data" in done.stdout
 
 

@@ -1,0 +1,108 @@
+"""Cells in which a learner writes code: the check below each tells right from wrong answers.
+
+The cells are those of the masters, in a namespace with what the cells before them define.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep import im2rec
+from tests.conftest import ROOT
+from tests.support import Photos
+from workshop import masters
+from workshop.lessons import nb01
+
+STUB = "return None  # your code"
+
+
+def execute(
+    number: str, start: str, answer: str, names: dict[str, Any], folder: Path, count: int = 2
+) -> None:
+    """Run `count` code cells, the first with an answer for its stub: the one with `start`."""
+    (master,) = (ROOT / "notebooks" / "source").glob(f"{number}_*.py")
+    code = [cell["source"] for cell in masters.read_master(master) if cell["cell_type"] == "code"]
+    (first,) = (i for i, source in enumerate(code) if start in source)
+    assert STUB in code[first]
+    for i, source in enumerate(code[first : first + count]):
+        file = folder / f"cell{i}.py"  # for `inspect`
+        file.write_text(source.replace(STUB, answer or STUB))
+        exec(compile(file.read_text(), str(file), "exec"), names)
+
+
+READ = "length, label = struct.unpack_from('<4xI4xf', r := self.read(i)); "
+JPEG = "Image.open(io.BytesIO(r[32 : 8 + length]))"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "`__getitem__` returns None"),
+        (f"{READ}return {JPEG}, int(label)", "✓ 12 of 12"),
+        (f"{READ}return {JPEG}.convert('RGB'), int(label)", "✓ 12 of 12"),
+        (f"{READ}return Image.open(io.BytesIO(r[24 : 8 + length])), int(label)", "bytes 32 to"),
+        (f"{READ}return Image.open(io.BytesIO(r[32:length])), int(label)", "bytes 32 to"),
+        (f"{READ}return r[32 : 8 + length], int(label)", "of type bytes"),
+        (f"{READ}return int(label), {JPEG}", "of type int"),
+        (f"{READ}return {JPEG}", "Return two values"),
+        (f"{READ}return {JPEG}, label", "of type float"),
+        (f"{READ}return {JPEG}, struct.unpack_from('<f', r, 12)", "take its first"),
+        (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 12)[0]", "these are a float32's bits"),
+        (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 8)[0]", "after the flag"),
+        (f"{READ.replace('(i)', '(0)')}return {JPEG}, int(label)", "after the flag"),
+    ],
+)
+def test_reader_of_records_in_01(
+    answer: str, said: str, photos: Photos, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flags in (["--list", "--recursive"], ["--pass-through"]):
+        im2rec.main([*flags, "records/val", str(photos.root / "val")])
+    capsys.readouterr()
+    names = {"Path": Path, "os": os, "np": np, "struct": struct, "Image": Image, "io": io,
+             "inspect": inspect, "data": photos.root}  # fmt: skip
+    execute("01", "class Records", answer, names, tmp_path)
+    assert said in capsys.readouterr().out
+
+
+HEADER = "struct.pack('<IfQQ', 0, label, number, 0)"
+WORD = "struct.pack('<II', 0xCED7230A, 24 + len(jpeg))"
+ZEROS = "bytes(-len(jpeg) % 4)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "equal to im2rec's file: True"),
+        (f"return {WORD} + {HEADER} + jpeg + {ZEROS}", "equal to im2rec's file: True"),
+        (
+            f"return {WORD.replace('24 + ', '')} + {HEADER} + jpeg + {ZEROS}",
+            "byte 4 is wrong, word",
+        ),
+        (f"return {WORD} + {HEADER.replace('<IfQQ', '<IIQQ')} + jpeg + {ZEROS}", "label of a"),
+        (f"return {WORD} + {HEADER} + jpeg", "JPEG or padding of a record"),
+        (f"return {WORD} + {HEADER.replace('label', '2')} + jpeg + {ZEROS}", "label of a record"),
+        (f"return {WORD.replace('<', '>')} + {HEADER} + jpeg + {ZEROS}", "byte 0 is wrong, magic"),
+    ],
+)
+def test_writer_of_records_in_01(
+    answer: str, said: str, photos: Photos, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flags in (["--list", "--recursive"], ["--pass-through"]):
+        im2rec.main([*flags, "records/val", str(photos.root / "val")])
+    capsys.readouterr()
+    answer = answer.replace("label,", "int(label),") if "IIQQ" in answer else answer
+    names = {"Path": Path, "np": np, "struct": struct, "nb01": nb01, "data": photos.root, "val": [],
+             "packed": Path("records/val.rec").read_bytes(), "ARCHIVE": 1}  # fmt: skip
+    execute("01", "def pack", answer, names, tmp_path)
+    assert said in capsys.readouterr().out
