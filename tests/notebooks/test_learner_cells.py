@@ -86,7 +86,7 @@ ZEROS = "bytes(-len(jpeg) % 4)"
         (f"return {WORD} + {HEADER} + jpeg + {ZEROS}", "equal to im2rec's file: True"),
         (
             f"return {WORD.replace('24 + ', '')} + {HEADER} + jpeg + {ZEROS}",
-            "byte 4 is wrong, word",
+            "byte 4 is wrong",
         ),
         (f"return {WORD} + {HEADER.replace('<IfQQ', '<IIQQ')} + jpeg + {ZEROS}", "label of a"),
         (f"return {WORD} + {HEADER} + jpeg", "JPEG or padding of a record"),
