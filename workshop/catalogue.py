@@ -143,7 +143,8 @@ def read_hints() -> dict[str, list[str]]:
 
 EXERCISES = (
     Exercise("ex01.frame", "frame", FILL, "medium", 12,
-             "write the bytes of a RecordIO record, even if it contains the magic number"),
+             "write the bytes of a RecordIO record, including one whose content contains the magic"
+             " number"),
     Exercise("ex01.crc", "tfrecord", FILL, "medium", 10,
              "frame a TFRecord with its two masked checksums"),
     Exercise("ex01.index", "index", FILL, "easy", 8,

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this notebook, you train your first network and test it on images. You also learn why training needs so much computing power and how the notebooks work. You should know Python and the basics of deep learning: what a convolution, a loss and a gradient step are.
+# In this notebook, you train your first network and test it on images. You also see what happens in a training step, why training is so expensive, and how these notebooks work. You should know Python and the basics of deep learning: convolutions, losses and gradient steps.
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
@@ -26,17 +26,19 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network on images of twelve road signs. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*).
+# The command below trains a network to tell twelve kinds of road sign apart. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training sees random crops of the images, here at least half of each, scaled to 64 × 64 pixels.
 #
-# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. How much better will the network be after such a short run? (In the output, lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate.)
+# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach after such a short run?
 
 # %% language="bash" magic_args="-e"
 # rm -f first*  # from an earlier run
-# rn50 run --network tiny --image-shape 32 -n 1 -b 32 -e $EPOCHS --data-root "$DATA" --seed $SEED \
-#   --model-prefix first --report first.json 2>&1
+# rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e $EPOCHS --set crop_area=0.5 \
+#   --data-root "$DATA" --seed $SEED --model-prefix first --report first.json 2>&1
 
 # %% [markdown]
-# Now show the network eight validation images, which it was not trained on.
+# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate.
+#
+# Now show the network eight validation images that it has never seen.
 
 # %%
 from pathlib import Path
@@ -72,7 +74,7 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# The run's report contains the accuracy on the whole validation set: the **top-1**, the share of images whose top-ranked class is right. Compare it with the 8.3% of random guessing and with your prediction. With only eight images, the share of right answers above can be far from the top-1. The report also records the machine, the software versions, and the reason for every setting.
+# Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50, trained for nine epochs on larger images. The report also records the machine, the software versions, the reason for every setting, and where the time went.
 
 # %%
 import json
@@ -80,37 +82,62 @@ import json
 report = json.loads(Path("first.json").read_text())
 top1 = report["metrics"]["val.top1"]
 print("validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value in top1))
-print(f"the run took {report['total_duration']:.0f} s; its metrics: {', '.join(report['metrics'])}")
+seconds = report["env"]["seconds"]
+print(f"the run took {report['total_duration']:.0f} s; of its training,", end=" ")
+print(f"{seconds['data'] / sum(seconds.values()):.0%} was spent waiting for images")
+session.expect({"roadsigns.resnet50.float32.top1": top1[-1]})
 
 # %% [markdown]
-# ## Why train so often?
+# ## What happens in a step
 #
-# This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, pedestrians and lanes. The same cars collect the data that trains the next networks, so development is a loop. Simulation tests a new network on virtual roads, and re-simulation runs it on recorded drives. Mapping turns the recordings into maps for the next drives.
+# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. With several devices, they **exchange** gradients, so that all use their average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images.
 
 # %%
-loop = ["collect data", "train models", "simulate", "re-simulate", "map"]
-angles = np.pi / 2 - 2 * np.pi * np.arange(len(loop)) / len(loop)
-x, y = 2.2 * np.cos(angles), np.sin(angles)
-arrow = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.15", "lw": 2}
-fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
-for i, name in enumerate(loop):
-    after = (i + 1) % len(loop)
-    ax.annotate(
-        "", (x[after], y[after]), (x[i], y[i]), arrowprops=arrow | {"shrinkA": 50, "shrinkB": 50}
-    )
-    colour, width = ("#c85200", 4) if name == "train models" else ("#006ba4", 2)
-    box = {"boxstyle": "round,pad=0.5", "fc": "white", "ec": colour, "lw": width}
-    ax.text(x[i], y[i], name, ha="center", va="center", bbox=box)
-ax.set(
-    xlim=(-3, 3),
-    ylim=(-1.2, 1.2),
-    title="The development loop of self-driving cars: this course covers training",
-)
+batch, weights = 64, 25_557_032  # of ResNet-50
+pixels = batch * 3 * 224 * 224 * 4 / 1e6  # MB in float32
+jpegs = batch * 147_897 / 1_281_167  # MB: ImageNet's mean image
+kept = batch * 86 / 1000  # GB: 86 MB for each image, as notebook 06 measures
+INPUT, COMPUTE, EXCHANGE = "#e69f00", "#0072b2", "#d55e00"
+boxes = {  # x, y, colour
+    "storage:\nJPEG files": (0, 1, INPUT), "processor:\ndecode, crop": (2.4, 1, INPUT),
+    "forward": (2.4, 0, COMPUTE), "loss": (4.6, 0, COMPUTE), "backward": (6.8, 0, COMPUTE),
+    "update": (9.2, 0, COMPUTE), "other devices": (6.8, 1, EXCHANGE),
+}  # fmt: skip
+moves = [  # from, to, gap before the arrow's head, bend, text and its position
+    (0, 1, 44, 0, f"{jpegs:.1f} MB", 1.1, 1.04),
+    (1, 2, 20, 0, f"{pixels:.1f} MB of pixels", 3.4, 0.45),
+    (2, 3, 20, 0, "", 0, 0),
+    (3, 4, 34, 0, "", 0, 0),
+    (4, 5, 28, 0, f"gradients,\n{weights * 4 / 1e6:.0f} MB", 8.0, 0.06),
+    (2, 4, 26, 0.25, f"each layer's output is kept: {kept:.1f} GB", 5.4, -0.5),
+    (5, 2, 24, -0.42, f"new weights, {weights * 4 / 1e6:.0f} MB", 5.8, -1.0),
+    (4, 6, 20, 0, "gradients\nof all devices", 7.7, 0.4),
+]
+fig, ax = plt.subplots(figsize=(10, 4), layout="constrained")
+places = list(boxes.values())
+for start, end, gap, bend, text, x, y in moves:
+    colour = EXCHANGE if end == 6 else places[start][2]
+    arrow = {"arrowstyle": "<|-|>" if end == 6 else "-|>", "color": colour, "lw": 2}
+    arrow |= {"connectionstyle": f"arc3,rad={bend}", "shrinkA": gap, "shrinkB": gap}
+    ax.annotate("", places[end][:2], places[start][:2], arrowprops=arrow)
+    ax.text(x, y, text, ha="center", va="bottom", fontsize=10)
+for name, (x, y, colour) in boxes.items():
+    box = {"boxstyle": "round,pad=0.6", "fc": "white", "ec": colour, "lw": 2}
+    ax.text(x, y, name, ha="center", va="center", bbox=box, zorder=3)
+ax.set(xlim=(-1, 10.2), ylim=(-1.05, 1.3))
+ax.set_title("A training step of ResNet-50 with 64 images in float32")
 ax.axis("off")
-workshop.figure(fig, alt=f"A loop of five steps: {', '.join(loop)}, and back to the start")
+alt = "storage, processor, forward, loss, backward, exchange with other devices, update, and back"
+workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 
 # %% [markdown]
-# Every pass through the loop adds data, and the networks are retrained on all of it. How long does that take? **Predict:** hours, days or weeks? To get a feel for it, estimate how long one training run takes on ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. NVIDIA published the rates and hours below for one V100, a data-centre GPU from 2017 with 16 GB of memory, in 32-bit (FP32) and 16-bit (FP16) precision. NVIDIA's training program is called `runner`: the published hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
+# The colours return in the ladder, the figure that accompanies the course: yellow for input (notebooks 01, 04 and 05), blue for compute (02 and 06), red for communication (03).
+#
+# ## Why training is expensive
+#
+# This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, pedestrians and lanes. The same cars collect the data for the next networks, so training never ends.
+#
+# How long does one training run take? **Predict:** hours, days or weeks? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. NVIDIA published the rates and hours below for one V100, a data-centre GPU from 2017 with 16 GB of memory, in 32-bit (FP32) and 16-bit (FP16) precision. NVIDIA's training program is called `runner`: the published hours come from `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208` (FP16 is its default).
 
 # %%
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
@@ -125,7 +152,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# So the answer is days: more than three in FP32, about one in FP16. The estimate is slightly low, because it leaves out validation, checkpoints and start-up. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain that alone: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size (in the words of the talk's slide, "Minibatching - memorybound"). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So the answer is days: more than three in FP32, about one in FP16. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain that alone: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #
@@ -135,23 +162,23 @@ print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} 
 workshop.course_map()
 
 # %% [markdown]
-# Notebooks 01 to 08 have exercises. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which exercises you have passed:
+# Notebooks 01 to 08 each come with exercises. Automatic checks tell you at once what is wrong with your answer, and why. The next cell shows which exercises you have passed:
 
 # %%
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom within 5 minutes on two cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that accuracy and speed mean nothing. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
+# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in about 5 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
 #
 # ## Your turn
 #
-# A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. How many days would it then take to train for 90 epochs on the images kept, at `rate` images per second? Replace `...` with `return` and your formula.
+# A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. At `rate` images per second, how many days would 90 epochs on the kept images take? Replace `None` with your formula.
 
 
 # %%
 def training_days(days, rate):
     """Return how many days 90 epochs on the fleet's images take."""
-    ...
+    return None  # your code
 
 
 # %% tags=["folded"]
@@ -161,7 +188,9 @@ factor = (yours or 0) * 1442.6 * 24 * 60 * 60 / (365 * kept * 90)
 hints = {24: "these are hours", 86400: "these are seconds", 1 / 90: "the 90 epochs are missing"}
 hints |= {1000: "only one image in 1,000 is kept", 1 / 3600: "2 hours are 7,200 seconds"}
 if yours is None:
-    print("Nothing returned yet: in the cell above, `return` your formula, and run both cells.")
+    print(
+        "Nothing returned yet. Put your formula after `return` in the cell above, then run both cells."
+    )
 elif abs(factor - 1) < 0.01 and abs(training_days(730, 721.3) / yours - 4) > 0.04:
     print("Right for these two numbers only: use `days` and `rate` in your formula.")
 elif abs(factor - 1) < 0.01:
@@ -179,7 +208,7 @@ session.note("first_run_s", report["total_duration"], "s", "duration of the firs
 # %% [markdown]
 # ## If something does not work
 #
-# - **A one-line error** names the offending file, value or flag, and the fix.
+# - **Errors are one line long**: each names the file, value or flag at fault and says how to fix it.
 # - **`rn50 doctor`**, in a terminal, checks memory, disk, driver and frameworks, and suggests a fix for each problem.
 # - **To restore a notebook**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 # - **To stop a run**, interrupt the cell (■ in the toolbar).

@@ -106,3 +106,19 @@ def test_writer_of_records_in_01(
              "packed": Path("records/val.rec").read_bytes(), "ARCHIVE": 1}  # fmt: skip
     execute("01", "def pack", answer, names, tmp_path)
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "Nothing returned yet"),
+        ("return days * 24 * 7200 * 1000 * 90 / 1000 / rate / 86400 * 100 / 100", "Right: a year"),
+        ("return days * 172800 * 90 / rate / 3600", "these are hours"),
+        ("return days * 172800 / rate / 86400", "the 90 epochs are missing"),
+        ("return 365 * 172800 * 90 / 1442.6 / 86400", "Right for these two numbers only"),
+        ("return days * 172800 * 1000 * 90 / rate / 86400", "only one image in 1,000"),
+    ],
+)
+def test_estimate_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    execute("00", "def training_days", answer, {}, tmp_path)
+    assert said in capsys.readouterr().out
