@@ -463,11 +463,12 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
 
 def cap_for_ci(config: TrainConfig, started: bool) -> tuple[TrainConfig, tuple[str, ...]]:
     """Return the configuration cut to seconds, and a line for each value that changed."""
+    most = 6 if config.trace else 2  # iterations
     limits: dict[str, Any] = {
         "n": config.n if started else min(config.n, 2), "batch_size": min(config.batch_size, 4),
         "image_shape": 32, "val_resize": recipes.val_resize(32), "network": "tiny",
         "num_layers": None, "num_epochs": min(config.num_epochs, 2),
-        "benchmark_iters": min(config.benchmark_iters or 2, 2), "data_nthreads": 0,
+        "benchmark_iters": min(config.benchmark_iters or most, most), "data_nthreads": 0,
         "threads": 1,  # two would wait for each other more than they compute
         "dtype": "float32" if config.dtype == "tf32" else config.dtype,
     }  # fmt: skip

@@ -76,6 +76,7 @@ def check_values(config: TrainConfig) -> None:
                "--data-format recordio: TensorFlow reads class folders and TFRecord shards: leave"
                f" the flag out, make shards by `python -m data_prep.tfrecord {config.data_root}`"),
               (config.compile, "--compile is torch.compile: leave it out"),
+              (config.trace, "--trace is torch.profiler's: leave it out"),
               (config.grad_accum_steps > 1,
                "--macrobatch-size: gradients are accumulated in PyTorch only: leave it out"),
           )),

@@ -20,7 +20,7 @@ from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.files import check_folder, check_output, lock, make_folder
 from rn50lib.lifetime import die_with_parent, end_on_sigterm
-from rn50lib.report import is_report
+from rn50lib.report import is_report, is_trace
 
 
 def run(argv: list[str]) -> int:
@@ -99,6 +99,8 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
         checkpoint.check_prefix(prefix, given.get("load_epoch"), bool(given.get("resume")))
     if given.get("report"):
         check_output(given["report"], "--report", "a report", is_report)
+    if given.get("trace"):
+        check_output(given["trace"], "--trace", "a trace", is_trace)
     if run_dir:
         check_folder(run_dir, f"--run-dir {run_dir}")
         for name, key in (("experiment", "experiment"), ("report", "metrics")):

@@ -306,6 +306,10 @@ class TrainConfig:
     report: Annotated[str | None, Flag(
         "run", "write a JSON report, after every epoch", "host output untimed",
         also="--log --dllogger-log --log-file --logging-dir --eval-metric")] = None
+    trace: Annotated[str | None, Flag(
+        "run", "write a trace of three training steps with torch.profiler, for ui.perfetto.dev;"
+        " PyTorch", "host output untimed model", metavar="FILE",
+        excludes="only_inference test_io")] = None
     logger: Annotated[tuple[str, ...], Flag(
         "run", "log to tensorboard (in the run's folder), or call FILE.py:FUNCTION with each line"
         " of progress.jsonl and the report; repeatable", "host output",

@@ -5,6 +5,7 @@ A metric that was not measured is null, never 0.0 or NaN.
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,12 @@ def is_report(path: str | Path) -> bool:
         return bool(load(path))
     except UserError:
         return False
+
+
+def is_trace(path: Path) -> bool:
+    """Return True if the file is a trace of torch.profiler, which a new one may replace."""
+    data = path.read_bytes()
+    return b'"traceEvents"' in (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
 
 
 def check_metrics(metrics: dict[str, Any]) -> None:

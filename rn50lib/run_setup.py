@@ -19,9 +19,9 @@ from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError, first_line
 from rn50lib.files import check_output, make_folder
 from rn50lib.hardware import machine
-from rn50lib.report import is_report
+from rn50lib.report import is_report, is_trace
 from rn50lib.resnet import Network
-from rn50lib.train_step import TrainStep
+from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS, TrainStep
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -86,9 +86,21 @@ def check_outputs(config: TrainConfig) -> None:
     """Create the output folders. Raise UserError if an output cannot be written."""
     if config.report:
         check_output(config.report, "--report", "a report", is_report)
+    if config.trace:
+        check_output(config.trace, "--trace", "a trace", is_trace)
     if checkpoint.saves(config):
         folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
         make_folder(folder, f"--model-prefix {config.model_prefix}")
+
+
+def check_traced(config: TrainConfig, steps: int) -> None:
+    """Raise UserError if an epoch has too few steps for a trace."""
+    needed = STEPS_BEFORE + TRACED_STEPS
+    if steps < needed:
+        raise UserError(
+            f"--trace {config.trace}: an epoch has {steps} steps, and a trace needs {needed}: use a"
+            " smaller -b, more images, or another --profile than ci"
+        )
 
 
 def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:

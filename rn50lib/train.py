@@ -143,6 +143,8 @@ def build_run(
     for split, source in sources.items():
         pipelines[split] = open_pipeline(config, source, split, comm.rank, comm.size)
         stack.callback(pipelines[split].close)
+    if config.trace:
+        run_setup.check_traced(config, len(pipelines["train"]))
     net = config.to_network()
     step = run_setup.build_step(config, net, comm)
     report.env["versions"] |= step.versions()

@@ -8,6 +8,9 @@ import numpy as np
 
 from rn50lib.data import Batch
 
+TRACED_STEPS = 3  # of `--trace`
+STEPS_BEFORE = 3  # the first starts everything, then one more, then one with the profiler on
+
 
 class TrainStep(Protocol):
     """The interface of a backend. Metrics stay on the device until `pop_metrics`."""

@@ -17,6 +17,7 @@ from workshop.programs import run_script
 from workshop.runs import train
 from workshop.session import Session, has
 from workshop.source import show
+from workshop.trace import trace
 
 load_triton_first()
 summary = progress  # at the end of the course
@@ -41,6 +42,7 @@ __all__ = [
     "start",
     "summary",
     "table",
+    "trace",
     "train",
     "try_script",
     "use",

@@ -35,6 +35,7 @@ def start(number: str, profile: str = "auto") -> Session:
     if chosen == "ci":  # spinning threads would take cores from others
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # nor when a profiler starts and stops
     _put_programs_on_path()
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from rn50lib.distributed import Comm
 
@@ -62,8 +63,9 @@ class HorovodSync(GradientSync):
 
     def __call__(self) -> None:
         """Wait for all gradients."""
-        for handle in self.pending:
-            self.hvd.synchronize(handle)
+        with record_function("exchange"):
+            for handle in self.pending:
+                self.hvd.synchronize(handle)
         self.pending.clear()
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
@@ -25,6 +26,7 @@ from rn50lib.torch import cpu, engines, gpu, graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
+from rn50lib.torch.trace import Tracer
 
 
 class TorchStep:
@@ -67,6 +69,7 @@ class TorchStep:
         self.predictor: Callable[[Tensor], Tensor] | None = None  # a copy of the present weights
         self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
         self.queue = gpu.Queue(self.device)
+        self.tracer = Tracer(None if comm.rank else config.trace)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
         self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph
@@ -105,8 +108,10 @@ class TorchStep:
             images_NHWC, labels = self.fetch(batch)
             self.lr.fill_(lr)
             self.predictor = None
+            self.tracer.input_done()
             self.run(images_NHWC, labels)
             self.queue.limit()
+            self.tracer.step()
 
     def prepare_and_compute(self, images_NHWC: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Run a step on images as they are stored; everything stays on the device."""
@@ -119,12 +124,15 @@ class TorchStep:
         self.batches += 1
         last = self.batches % self.grad_accum_steps == 0
         with contextlib.nullcontext() if last else self.sync.no_sync():
-            logits = self.forward(images, self.trained)
-            loss = self.loss(logits, labels)
-            self.scaled(loss).backward()
+            with record_function("forward"):
+                logits = self.forward(images, self.trained)
+                loss = self.loss(logits, labels)
+            with record_function("backward"):
+                self.scaled(loss).backward()
         if last:
             self.sync()  # now every worker has the average of all workers' gradients
-            self.update()
+            with record_function("update"):
+                self.update()
         self.update_metrics(logits.detach(), labels, loss.detach())
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:

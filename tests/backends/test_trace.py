@@ -1,0 +1,61 @@
+"""`rn50 run --trace`: three steps of a run, in the format that `workshop.trace` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50lib import checkpoint
+from tests.backends.test_precision import equal
+from tests.support import Photos
+from tests.workshop.test_trace import check_trace
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_run_of_the_library_writes_a_trace_and_goes_on(
+    rn50: Run, photos: Photos, tmp_path: Path
+) -> None:
+    flags = ("run", "--data-root", photos.root, "--network", "tiny", "-b", "4", "-e", "2")
+    flags += ("--image-shape", "32", "--no-val", "--set", "keep=1")
+    ended = rn50(*flags, "--trace", "t.json.gz", "--model-prefix", "traced")
+    assert ended.status == 0, ended.err
+    assert rn50(*flags, "--model-prefix", "plain").status == 0
+    check_trace(tmp_path / "t.json.gz")
+    traced, plain = (checkpoint.load(name, 2).arrays for name in ("traced", "plain"))
+    assert equal(traced, plain)
+    # profile ci makes room for it; nothing else is replaced
+    assert rn50(*flags, "--trace", "t.json.gz", "--profile", "ci").status == 0
+    Path("notes.txt").write_text("mine")
+    assert "exists and is not a trace" in rn50(*flags, "--trace", "notes.txt").error
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("--backend tensorflow", "--trace is torch.profiler's: leave it out, or use --backend tor"),
+        ("--only-inference --load-epoch 1 --model-prefix m", "--only-inference contradict"),
+        ("--test-io", "--test-io contradict"),
+        ("--set step=100", "--set step has no model"),
+    ],
+)
+def test_a_run_without_pytorch_s_steps_has_no_trace(
+    rn50: Run, photos: Photos, flags: str, problem: str
+) -> None:
+    words = ("run", "--data-root", photos.root, "--network", "tiny", "--dry-run")
+    line = rn50(*words, "--trace", "t.json", *flags.split()).error
+    assert "--trace" in line and problem in line
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_an_epoch_that_is_too_short_is_refused(rn50: Run, photos: Photos) -> None:
+    flags = ("train", "--data-root", photos.root, "--network", "tiny", "-b", "16")
+    ended = rn50(*flags, "--image-shape", "32", "--no-val", "--trace", "t.json")
+    assert ended.status == 2
+    assert "--trace t.json: an epoch has 3 steps, and a trace needs 6" in ended.err

@@ -1,0 +1,178 @@
+"""Timelines and tables of traces: of a GPU with known numbers, of real runs, and of bad files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, clean_environment
+from tests.support import Photos
+from workshop import trace
+from workshop.trace import KINDS, picture, read
+
+HOST, STREAM, NCCL = (7, 7), (0, 7), (0, 20)  # process and thread, or GPU and stream
+
+# one step of 100 ms on a GPU: where it runs, its kind of event, name, begin and end in ms
+STEP = [
+    (HOST, "user_annotation", "ProfilerStep#4", 0, 100),
+    (HOST, "user_annotation", "input", 0, 30),
+    (HOST, "user_annotation", "forward", 30, 50),
+    (HOST, "user_annotation", "backward", 50, 95),
+    (HOST, "user_annotation", "update", 95, 100),
+    (HOST, "cpu_op", "aten::cudnn_convolution", 31, 32, 1),
+    (HOST, "cpu_op", "aten::addmm", 33, 34, 2),
+    (STREAM, "gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 25, 30),
+    (STREAM, "kernel", "sm90_xmma_fprop_implicit_gemm_f16f16", 30, 50),
+    (STREAM, "kernel", "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", 50, 60),
+    (STREAM, "kernel", "void at::native::vectorized_elementwise_kernel<4, Relu>", 60, 70),
+    (STREAM, "kernel", "nvjet_hsh_128x128", 80, 85, 1),  # the operator says what it is for
+    (STREAM, "kernel", "ampere_sgemm_64x64", 85, 90, 2),
+    (STREAM, "kernel", "multi_tensor_apply_kernel<Sgd>", 90, 98),
+    (NCCL, "kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 55, 75),
+    (STREAM, "gpu_user_annotation", "forward", 30, 60),
+]  # fmt: skip
+KNOWN = {
+    "convolution": 25, "normalisation": 10, "pointwise": 10, "optimizer": 8, "copy": 5, "other": 5,
+    "exchange": 5, "waiting": 32,
+}  # fmt: skip
+
+
+def write(file: Path, steps: list[list[Any]], pack: bool = False) -> Path:
+    """Write steps, 100 ms apart, as torch.profiler does: in microseconds, since some start."""
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 7, "tid": 0}]
+    for i, step in enumerate(steps):
+        for (pid, tid), cat, name, begin, end, *external in step:
+            args = {"External id": external[0]} if external else {}
+            begin_us, dur_us = 1000 * (5e6 + 100 * i + begin), 1000 * (end - begin)
+            events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid,
+                           "ts": begin_us, "dur": dur_us, "args": args})  # fmt: skip
+    data = json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()
+    file.write_bytes(gzip.compress(data) if pack else data)
+    return file
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_gpu_s_time_counts_once_and_adds_up(tmp_path: Path, capsys: Any, pack: bool) -> None:
+    found = trace(write(tmp_path / "t", [STEP, STEP], pack))
+    assert found == pytest.approx(KNOWN) and list(found) == list(KINDS)
+    printed = capsys.readouterr().out
+    assert "Exchange takes 20.0 ms per step; 15.0 ms of it are hidden" in printed
+    assert "waits while the host is in: input 25.0 ms, backward 5 ms, update 2 ms." in printed
+
+
+def test_work_of_the_last_step_counts_to_its_end(tmp_path: Path) -> None:
+    late = (STREAM, "kernel", "sm90_xmma_wgrad", 98, 120)
+    assert trace(write(tmp_path / "t", [[*STEP, late]])) == pytest.approx(
+        KNOWN | {"convolution": 47, "waiting": 30}
+    )
+
+
+def test_timeline_shows_threads_and_streams(tmp_path: Path) -> None:
+    bundle = picture(read(write(tmp_path / "t", [STEP])))
+    assert "<img" in bundle["text/html"] and 'alt="Timeline' in bundle["text/html"]
+    assert bundle["text/plain"] == (
+        "Timeline of a step of 100.0 ms; main thread: waiting 30.0 ms, optimizer 5 ms,"
+        " convolution 1 ms; GPU 0, stream 20: exchange 20.0 ms; GPU 0, stream 7: convolution"
+        " 25.0 ms, normalisation 10.0 ms, pointwise 10.0 ms."
+    )
+
+
+def test_operators_count_without_those_that_they_call(tmp_path: Path) -> None:
+    step = [
+        (HOST, "user_annotation", "ProfilerStep#1", 0, 100),
+        (HOST, "user_annotation", "input", 0, 10),
+        (HOST, "user_annotation", "enumerate(DataLoader)#_SingleProcess", 0, 6),
+        (HOST, "cpu_op", "aten::div", 1, 2),  # in loading
+        (HOST, "cpu_op", "aten::copy_", 7, 9),
+        (HOST, "cpu_op", "aten::conv2d", 20, 60),
+        (HOST, "cpu_op", "aten::empty", 30, 31),  # of the convolution
+        (HOST, "cpu_op", "aten::clone", 31, 35),
+        (HOST, "cpu_op", "aten::max_pool2d", 60, 70),
+        (HOST, "user_annotation", "Optimizer.step#SGD.step", 80, 90),
+        (HOST, "cpu_op", "aten::add_", 81, 82),  # of the optimizer
+        ((7, 8), "user_annotation", "gloo:all_reduce", 65, 78),
+    ]
+    assert trace(write(tmp_path / "t", [step])) == pytest.approx(
+        {"convolution": 36, "normalisation": 0, "pointwise": 0, "optimizer": 10, "copy": 6,
+         "other": 32, "exchange": 8, "waiting": 8}
+    )  # fmt: skip
+
+
+NOT_TRACES = {
+    "missing": None,
+    "text": b"step 1: 100 ms",
+    "cut": b'{"traceEvents": [{"ph": "X"',
+    "damaged": b"\x1f\x8b\x08\0broken",
+    "a report": b'{"metrics": {}}',
+    "a number": b"7",
+    "no times": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0}]}',
+    "no events": b'{"traceEvents": []}',
+}
+
+
+@pytest.mark.parametrize("name", NOT_TRACES)
+def test_a_bad_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    from rn50lib.errors import UserError
+
+    file = tmp_path / "t.json"
+    if (content := NOT_TRACES[name]) is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read(file)
+    reason = "has no steps" if name == "no events" else "is not a Chrome trace"
+    assert str(caught.value).startswith(f"{file} {reason}") and "--trace" in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_script_s_trace(photos: Photos, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json.gz"
+    done = subprocess.run(
+        [sys.executable, ROOT / "exercises/ladder/1_single.py", "--data", photos.root,
+         "--image-size", "32", "--batch-size", "2", "--steps", "5", "--warm-up", "0", "--workers",
+         "1", "--trace", file],
+        env=clean_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, text=True, capture_output=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_trace(file)
+
+
+def check_trace(file: Path, exchange: bool = False) -> None:
+    """Check the kinds of a real trace of a CPU."""
+    found, steps = trace(file), read(file)
+    begin, end = steps.window
+    assert len(steps.steps) == 3
+    assert sum(found.values()) == pytest.approx((end - begin) / 3)
+    names = {name for _, _, name in steps.host[0].ranges}
+    assert names >= {"input", "forward", "backward", "update"}
+    empty = {kind for kind, ms in found.items() if not ms}
+    assert empty <= {"copy"} | ({"exchange"} if not exchange else set())
+    assert bool(found["exchange"]) == exchange
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_kinds_agree_with_the_profiler_s_own_sums(tmp_path: Path) -> None:
+    import torch
+    from torch.profiler import ProfilerAction, profile
+
+    from rn50lib.resnet import tiny
+    from rn50lib.torch.model import ResNet
+
+    model, images = ResNet(tiny(6)), torch.randn(8, 3, 96, 96)
+    with profile(schedule=lambda step: ProfilerAction.RECORD) as profiler:
+        for _ in range(3):
+            model(images).sum().backward()
+    profiler.export_chrome_trace(str(tmp_path / "t.json"))
+    found = trace(tmp_path / "t.json")
+    for kind, word in (("convolution", "conv"), ("normalisation", "norm")):
+        # without what operators allocate: aten::empty belongs to the one that calls it
+        own = sum(e.self_cpu_time_total for e in profiler.key_averages() if word in e.key.lower())
+        assert found[kind] == pytest.approx(own / 1000, rel=0.2)
