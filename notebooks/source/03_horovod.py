@@ -25,7 +25,8 @@ workers = workers or max(2, min(8, gpus))
 ranks = min(workers, gpus or workers)  # of the ladder's rung: each needs its own GPU
 batch = batch or session.batch
 sizes = {"image_size": session.image_size, "batch_size": batch, "steps": session.steps}
-small = {"image_size": session.small_size, "batch_size": session.small_batch, "steps": 4}
+small = {"image_size": session.small_size, "batch_size": session.small_batch}
+small |= {"warm_up": 1, "steps": 4}
 if gpus == 1:
     print("One GPU: it runs the rung alone. What needs several workers runs on the CPU, with")
     print("PyTorch's Gloo instead of NCCL and with small images: its times are a CPU's.")
@@ -126,8 +127,8 @@ nb03.check_ring(all_reduce, "ring.py")
 # **Step two: five changes.** **Predict:** what happens if a launcher starts the *unchanged* script several times?
 
 # %% language="bash" magic_args="-e"
-# torchrun --standalone --nproc-per-node $WORKERS "$LADDER/1_single.py" --data "$DATA" $SMALL 2> errors.txt ||
-#   (cat errors.txt; exit 1)
+# torchrun --standalone --nproc-per-node $WORKERS "$LADDER/1_single.py" --data "$DATA" $SMALL \
+#   --warm-up 0 --steps 1 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
 # All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU if there are any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
@@ -164,7 +165,7 @@ print(f"{found['images_per_s']:.1f} images/s with {ranks} worker(s)")
 # %%
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
-    found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3,
+    found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3, single=session.alone,
     env={"CUDA_VISIBLE_DEVICES": ""} if gpus == 1 else {},
 )  # fmt: skip
 
@@ -245,12 +246,16 @@ dist.destroy_process_group()
 # torchrun --standalone --nproc-per-node $WORKERS "$LADDER/2_ddp.py" --data "$DATA" $SMALL \
 #   --trace ddp.json 2> errors.txt || (cat errors.txt; exit 1)
 
+# %%
+kinds = workshop.trace("ddp.json")
+print(f"exposed exchange: {kinds['exchange']:.0f} of {sum(kinds.values()):.0f} ms per step")
+
 # %% [markdown]
-# The exchange is a bar that begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `exchange` in the clock and the trace, including any wait for slower workers; DDP's `backward()` contains it.)
+# The bars at the start of the forward pass broadcast batch norm's statistics. The exchange begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `exchange` in the clock and the trace, including any wait for slower workers; DDP's `backward()` contains it.)
 #
 # ## What a message costs
 #
-# A message costs a fixed **latency** α, and its bytes over the **bandwidth** β. Measure both: the next script times the all-reduce of 4 KB to 256 MB, PyTorch's and yours. (On several GPUs, NCCL, too.) **Predict:** how much longer do 256 MB take than 4 KB, which is 65,536 times less?
+# A message costs a fixed **latency** α, and its bytes over the **bandwidth** β. Measure both: the next script times the all-reduce of 4 KB to 256 MB, PyTorch's and yours. (On several GPUs, NCCL, too.) **Predict:** how much longer do 256 MB take than 4 KB?
 
 # %%
 # %%writefile sweep.py
@@ -415,7 +420,7 @@ if session.profile != "ci":
         print("The larger batch did not hide more of the exchange here.")
 
 # %% [markdown]
-# On GPUs, the assumption is closer to the truth: NCCL occupies only a few of a GPU's multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
+# On GPUs, the assumption is closer to the truth: NCCL uses only a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
 #
 # ### Links
 #
@@ -500,4 +505,4 @@ session.note("bandwidth", 1e-9 * bandwidth, "GB/s", "bytes per second of Gloo's 
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). TensorFlow has three more traps: [docs/migration.md](../docs/migration.md).
 #
-# The talk warns here: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.
+# The talk warns: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.

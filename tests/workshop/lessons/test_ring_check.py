@@ -21,7 +21,7 @@ EDITS = [
     ("range(2 * (size - 1))", "range(size - 1)", "all-gather is missing"),
     ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
     ("chunks = gradients.tensor_split(size)",
-     "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal size"),
+     "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal chunks"),
     ("chunks[(rank - step) % size]", "chunks[rank]", "element"),
     ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
 ]  # fmt: skip
