@@ -107,6 +107,29 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
     }
 
 
+def all_reduced(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any]:
+    """Return a rank's gradients after `answer(gradients)`, and how many numbers it sent.
+
+    Rank r begins with 16 ** r in every element, so that the digits of a sum show what is in it. The
+    right sum is that of PyTorch's own all-reduce.
+    """
+    import torch
+    from torch import distributed as dist
+
+    gradients = torch.full((case["elements"],), 16.0**rank, dtype=torch.float64)
+    right, sent, send = gradients.clone(), 0, dist.isend
+    dist.all_reduce(right)
+
+    def counted(tensor: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+        nonlocal sent
+        sent += tensor.numel()
+        return send(tensor, *args, **keywords)
+
+    dist.isend = counted
+    answer(gradients)
+    return {"sums": gradients.tolist(), "right": right.tolist(), "sent": sent}
+
+
 def run_rank(
     work: str, answer: Callable[..., Any], folder: Path, case: dict[str, Any], group: str, rank: int
 ) -> None:

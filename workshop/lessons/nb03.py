@@ -1,13 +1,17 @@
-"""Notebook 03: the ring all-reduce, and how images and gradients reach the GPUs."""
+"""Notebook 03: the ring all-reduce, drawn, finished and checked."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rn50 import plot
 from workshop import output
+from workshop.checks import alone, compare, process_ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,51 +100,107 @@ def explore_ring() -> None:
     )
 
 
-def draw_phases() -> Figure:
-    """Draw the two phases of a step on half a DGX-1: images over PCIe, gradients over NVLink."""
-    from matplotlib.figure import Figure
+# --- the learner's ring ---------------------------------------------------------------------------
 
-    titles = ("1. Images come over PCIe", "2. Gradients go over NVLink")
-    with plot.style():
-        figure = Figure(figsize=(10.5, 3.8))
-        for axes, title in zip(figure.subplots(1, 2), titles, strict=True):
-            images = axes is figure.axes[0]
-            box(axes, 1.5, 2.4, "CPU and memory", 3.0)
-            box(axes, 0.5, 1.3, "PCIe switch")
-            box(axes, 2.5, 1.3, "PCIe switch")
-            for gpu in range(4):
-                box(axes, gpu, 0.2, f"GPU {gpu}")
-                switch = 0.5 if gpu < 2 else 2.5
-                arrow(axes, (switch, 1.05), (gpu, 0.45), images, plot.COLOURS[0])
-            for switch in (0.5, 2.5):
-                arrow(axes, (switch, 2.15), (switch, 1.55), images, plot.COLOURS[0])
-            for gpu in range(3):
-                arrow(axes, (gpu + 0.36, 0.2), (gpu + 0.64, 0.2), not images, plot.COLOURS[1])
-            bend = "arc3,rad=-0.22"  # from the last GPU back to the first
-            arrow(axes, (3, -0.05), (0, -0.05), not images, plot.COLOURS[1], bend)
-            axes.set(title=title, xlim=(-0.5, 3.5), ylim=(-0.75, 2.8))
-            axes.axis("off")
-    return figure
+RINGS = ({"size": 3, "elements": 6}, {"size": 3, "elements": 8}, {"size": 2, "elements": 4})
+WAITING = "the ranks wait for each other forever."
+NEIGHBOURS = (
+    "In every step, each rank sends to (rank + 1) % size, receives from (rank - 1) % size, starts"
+    " both, and waits for both."
+)
 
 
-def box(axes: Any, x: float, y: float, text: str, width: float = 0.72) -> None:
-    """Draw a labelled box with its centre at (x, y)."""
-    from matplotlib.patches import Rectangle
+def ring_all_reduce(gradients):  # type: ignore[no-untyped-def]  # as in the notebook
+    """Replace a vector by the sum over all ranks."""
+    import torch
+    from torch import distributed as dist
 
-    axes.add_patch(Rectangle((x - width / 2, y - 0.25), width, 0.5, fc="#e8edf2", ec="black"))
-    axes.text(x, y, text, ha="center", va="center", fontsize=9)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    chunks = gradients.tensor_split(size)
+    for step in range(2 * (size - 1)):
+        mine, next_one = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        received = torch.empty_like(next_one)
+        sending = dist.isend(mine, (rank + 1) % size)
+        receiving = dist.irecv(received, (rank - 1) % size)
+        sending.wait()
+        receiving.wait()
+        if step < size - 1:
+            next_one += received
+        else:
+            next_one.copy_(received)
 
 
-def arrow(
-    axes: Any, start: tuple[float, float], end: tuple[float, float], used: bool, colour: str,
-    bend: str = "arc3",
-) -> None:  # fmt: skip
-    """Draw a link as a thick arrow if this phase uses it, as a thin grey line if not."""
-    look = {
-        "arrowstyle": "-|>" if used else "-",
-        "connectionstyle": bend,
-        "shrinkA": 0,
-        "shrinkB": 0,
-    }
-    look |= {"color": colour, "lw": 3} if used else {"color": "#b0b7bf", "lw": 1}
-    axes.annotate("", end, start, arrowprops=look)
+def check_ring(answer: Callable[[Any], Any], file: str) -> None:
+    """Run `answer(gradients)` on 3 and on 2 ranks, compare with `dist.all_reduce`, print a verdict.
+
+    Writes the answer to `file`, or the finished version if it is wrong or not attempted.
+    """
+    lines = []
+    try:
+        for case, ranks in zip(
+            RINGS, process_ranks.together(answer, "all_reduced", RINGS), strict=True
+        ):
+            if process_ranks.STUCK in ranks:
+                compare.wrong(WAITING, NEIGHBOURS)
+            judge_ring(process_ranks.results_of(ranks), **case)
+        lines.append("Right: on 2 and 3 ranks, the sums are those of dist.all_reduce.")
+    except compare.Wrong as problem:
+        lines.append(f"{problem.diagnosis} {problem.remedy}".strip())
+    except compare.Failed as problem:
+        lines.append(f"Stopped with {problem.text} {problem.place}".strip())
+    text = alone.cell_of(answer)
+    if not lines[0].startswith("Right"):
+        text = inspect.getsource(ring_all_reduce)
+        lines.append("Until it is right, the next cells use the finished version.")
+    Path(file).write_text(text.replace(ring_all_reduce.__name__, answer.__name__))
+    print("\n".join(lines))
+
+
+def judge_ring(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> None:
+    """Raise compare.Wrong unless every rank of a case has the sums, and sent as much as a ring."""
+    sums = np.array([rank["sums"] for rank in ranks])
+    right = np.array([rank["right"] for rank in ranks])
+    sent, least = max(rank["sent"] for rank in ranks), 2 * (size - 1) / size * elements
+    if np.array_equal(sums, right):
+        if sent > 1.25 * least:
+            compare.wrong(
+                f"The sums are right, but a rank sends {sent / elements:.2g} times its gradients.",
+                f"A ring sends one chunk per step: {least / elements:.2g} times on {size} ranks.",
+            )
+        return
+    before = 16.0 ** np.arange(size)[:, None] * np.ones(elements)
+    digits = np.isfinite(sums).all() and (sums >= 0).all() and (sums == np.floor(sums)).all()
+    # how often the gradient of each rank is in an element: (holder, element, whose)
+    counts = sums[..., None].astype(np.int64) >> (4 * np.arange(size)) & 15 if digits else None
+    complete = (sums == right).any(axis=1).all()  # each rank has a finished chunk
+    where = np.argwhere(sums != right)[0]
+    rank, element = where
+    compare.refuse(
+        (np.array_equal(sums, before) and not sent, "Not attempted yet:",
+         "nothing has been sent."),
+        (np.array_equal(sums, before), "The ranks send, but `gradients` has not changed.",
+         "Write into it: `chunk += received` changes the tensor; `chunk = chunk + received` makes"
+         " a new one."),
+        (np.allclose(sums, right / size), "The result is the mean; an all-reduce returns the sum.",
+         "Do not divide."),
+        ((np.nonzero(sums != right)[1] >= elements // size * size).all(),
+         f"Wrong on {size} ranks with {elements} elements, which equal chunks do not cover.",
+         "`tensor_split` makes chunks that differ by one element; receive into a tensor of the"
+         " chunk's own size."),
+        (counts is not None and (counts.sum(axis=2) == 1).all(),
+         "Every element holds the gradient of one rank only.",
+         "In the first n - 1 steps, add what arrives in place: `chunk += received`, not"
+         " `chunk = chunk + received`, which makes a new tensor. Only after that, replace."),
+        (counts is not None and complete and counts.max() > 1,
+         "Some gradients are in the sum more than once.",
+         "After the first n - 1 steps, a chunk that arrives is complete: replace yours, do not"
+         " add."),
+        (counts is not None and complete,
+         "Each rank has one complete chunk, and the others are not complete: the all-gather is"
+         " missing, or ends too early.",
+         "Take n - 1 more steps, in which each rank passes on the complete chunk that it has."),
+        (True, f"On rank {rank}, element {element} is {sums[rank, element]:g} instead of"
+         f" {right[rank, element]:g} (rank r begins with 16 ** r).",
+         "In step s, rank r sends chunk (r - s) % n and receives chunk (r - s - 1) % n. Wait for"
+         " both requests before you use what arrived."),
+    )  # fmt: skip

@@ -1,0 +1,74 @@
+"""The check of the ring that a learner writes in notebook 03: on real ranks, by Gloo."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workshop.lessons import nb03
+
+RING = textwrap.dedent(inspect.getsource(nb03.ring_all_reduce)).replace("ring_all_reduce", "ring")
+EDITS = [
+    ("next_one += received", "next_one = next_one + received", "in place"),
+    ("next_one += received", "next_one.copy_(received)", "one rank only"),
+    ("next_one.copy_(received)", "next_one += received", "more than once"),
+    ("range(2 * (size - 1))", "range(size - 1)", "all-gather is missing"),
+    ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
+    ("chunks = gradients.tensor_split(size)",
+     "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal chunks"),
+    ("chunks[(rank - step) % size]", "chunks[rank]", "element"),
+    ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
+]  # fmt: skip
+
+
+def function(text: str) -> Callable[[Any], Any]:
+    """Return the function of a cell with this text."""
+    name = "<a cell of the learner>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    return space["ring"]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_finished_ring_passes_and_is_written(tmp_path: Path, capsys) -> None:
+    nb03.check_ring(function(RING), str(tmp_path / "ring.py"))
+    assert capsys.readouterr().out.startswith("Right: on 2 and 3 ranks")
+    assert "isend" in (tmp_path / "ring.py").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(("old", "new", "said"), EDITS)
+def test_wrong_rings_get_their_diagnosis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
+) -> None:
+    assert RING.count(old) == 1
+    nb03.check_ring(function(RING.replace(old, new)), str(tmp_path / "ring.py"))
+    text = capsys.readouterr().out
+    assert said in text
+    assert "use the finished version" in text
+    assert function((tmp_path / "ring.py").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
+    nb03.check_ring(
+        function("def ring(gradients):\n    ...  # your code\n"), str(tmp_path / "r.py")
+    )
+    assert capsys.readouterr().out.startswith("Not attempted yet")
+    assert "def ring(" in (tmp_path / "r.py").read_text()
+
+
+def test_sending_everything_to_everyone_is_no_ring() -> None:
+    ranks = [{"sums": [273.0] * 6, "right": [273.0] * 6, "sent": 12}] * 3
+    with pytest.raises(nb03.compare.Wrong, match="2 times its gradients"):
+        nb03.judge_ring(ranks, 3, 6)
