@@ -153,6 +153,23 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     return dict(rungs[name])
 
 
+def shards_folder() -> Path:
+    """Return the folder for the TFRecord shards that notebook 04 writes and rung 3 reads."""
+    here = session.need()
+    return here.runs / f"shards-{here.data_root.name}"
+
+
+def shards() -> Path:
+    """Return the folder with your shards of notebook 04; write some like them if there are none."""
+    from data_prep import tfrecord
+
+    folder = shards_folder()
+    if not (folder / "classes.txt").exists():  # notebook 04 writes it last
+        print(f"No shards of yours in {folder}: `data_prep.tfrecord` writes them.")
+        tfrecord.convert(session.need().data_root, folder, shards={"train": 8}, quiet=True)
+    return folder
+
+
 def figure() -> None:
     """Draw the images/s of every rung so far next to your predictions and those of GPUs.
 

@@ -1,0 +1,140 @@
+"""The checks of notebook 04: right versions in any style pass, usual mistakes get a diagnosis."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from rn50lib.data.tfrecord import IMAGE, LABEL, masked_crc
+from workshop.lessons import nb04
+
+LOOP = """
+def read(path):
+    with open(path, "rb") as file:
+        while head := file.read(12):
+            length, crc = struct.unpack("<QI", head)
+            if crc != masked_crc(head[:8]):
+                raise ValueError("length")
+            data = file.read(length)
+            if struct.unpack("<I", file.read(4))[0] != masked_crc(data):
+                raise ValueError("data")
+            yield data
+"""
+LIST = """
+def read(path):
+    all, at, found = open(path, "rb").read(), 0, []
+    while at < len(all):
+        size = int.from_bytes(all[at : at + 8], "little")
+        a, b = (int.from_bytes(all[i : i + 4], "little") for i in (at + 8, at + 12 + size))
+        data = all[at + 12 : at + 12 + size]
+        if a != masked_crc(all[at : at + 8]) or b != masked_crc(data):
+            raise ValueError
+        found.append(data)
+        at += 16 + size
+    return found
+"""
+
+
+def compiled(source: str, name: str, **names):
+    """Return the function that a source defines."""
+    names |= {"struct": struct, "masked_crc": masked_crc}
+    exec(source, names)
+    return names[name]
+
+
+@pytest.mark.parametrize("source", [LOOP, LIST])
+def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
+    yours = compiled(source, "read")
+    assert nb04.find_read_mistake(yours, tmp_path) is None
+    assert nb04.check_read(yours) is yours
+    assert nb04.find_read_mistake(nb04.read, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("<QI", ">QI", "little-endian"),
+        ("head[:8]", "head", "of which bytes"),
+        ("yield data\n", "yield data\n            return\n", "first of three"),
+        ("yield data", "yield head + data", "First|first"),
+        ("yield data", "yield data.decode()", "yields str"),
+        ("raise ValueError(\"data\")", "pass", "in the data goes unnoticed"),
+        ("raise ValueError(\"length\")", "pass", "checksum of the length goes unnoticed"),
+        ("while head := file.read(12):", "while True:\n            head = file.read(12)", "end of"),
+        ("file.read(4))[0] != masked_crc(data)", "file.read(4))[0] < 0", "unnoticed"),
+        ('if struct.unpack("<I", file.read(4))[0] != masked_crc(data)', "if False", "4 bytes"),
+        ("yield data", "if not data: return\n            yield data", "three"),
+    ],
+)  # fmt: skip
+def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path, capsys):
+    assert old in LOOP
+    yours = compiled(LOOP.replace(old, new), "read")
+    wrong = nb04.find_read_mistake(yours, tmp_path)
+    assert wrong and any(part in wrong for part in said.split("|")), wrong
+    assert nb04.check_read(yours) is nb04.read
+    assert "✗" in capsys.readouterr().out
+
+
+def test_reader_that_is_not_written_is_not_attempted(capsys):
+    assert nb04.check_read(lambda path: None) is nb04.read  # type: ignore[arg-type, return-value]
+    assert "not attempted" in capsys.readouterr().out
+
+
+STAGES = """
+def pipeline(shards, rank, size, batch, seed):
+    files = tf.data.Dataset.from_tensor_slices(shards).shard(size, rank)
+    records = files.interleave(tf.data.TFRecordDataset)
+    images = records.shuffle(100, seed).map(prepare)
+    return images.batch(batch, drop_remainder=True).prefetch(1)
+"""
+
+
+def numbered(**more):
+    """Return the names that a learner's pipeline uses."""
+    import tensorflow as tf
+
+    def prepare(record):
+        kinds = {IMAGE: tf.io.FixedLenFeature([], tf.string),
+                 LABEL: tf.io.FixedLenFeature([], tf.int64)}  # fmt: skip
+        example = tf.io.parse_single_example(record, kinds)
+        return tf.io.decode_jpeg(example[IMAGE], channels=3), example[LABEL] - 1
+
+    return {"tf": tf, "prepare": prepare}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
+    names = numbered()
+    yours = compiled(STAGES, "pipeline", **names)
+    assert nb04.find_pipeline_mistake(yours, tmp_path) is None
+    assert nb04.check_pipeline(yours, names["prepare"]) is yours
+    ours = nb04.check_pipeline(lambda *given: None, names["prepare"])
+    assert "not attempted" in capsys.readouterr().out
+    assert nb04.find_pipeline_mistake(ours, tmp_path) is None
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (".shard(size, rank)", "", "opens files of other ranks"),
+        ("records.shuffle", "records.shard(size, rank).shuffle", "different images|opens files"),
+        (".shuffle(100, seed)", "", "same order"),
+        ("seed)", "seed, reshuffle_each_iteration=False)", "same order"),
+        (", drop_remainder=True).prefetch(1)", ").repeat()", "does not end"),
+        ("batch(batch, ", "batch(2 * batch, ", "instead of 8"),
+        (".batch(batch, drop_remainder=True)", "", "batch the images"),
+        ("map(prepare)", "map(lambda record: prepare(record)[0])", "a pair"),
+        ("records.shuffle", "records.take(16).shuffle", "Rank 0 reads"),
+        ("size, rank", "size, 0", "opens files|both ranks"),
+    ],
+)  # fmt: skip
+def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path: Path):
+    assert old in STAGES
+    yours = compiled(STAGES.replace(old, new), "pipeline", **numbered())
+    wrong = nb04.find_pipeline_mistake(yours, tmp_path)
+    assert wrong and any(part in wrong for part in said.split("|")), wrong
