@@ -63,13 +63,15 @@ done
 
 # Horovod on one rank, whose gradients go through NCCL, and the other rungs of the course's script
 step horovod 60 "$(dirname "$PYTHON")/horovodrun" --check-build
+step shards 60 $PYTHON -m data_prep.tfrecord "$signs" "$OUT/shards" --train-shards 8
 for rung in 1_single 2_ddp 2_horovod 3_dali_ddp 3_dali_horovod 4_amp_ddp 4_amp_horovod \
   5_tuned_ddp 5_tuned_horovod $compiled; do
   start=$PYTHON
   case $rung in *_ddp) start="$PYTHON -m torch.distributed.run --standalone --nproc-per-node 1" ;; esac
-  step "ladder-$rung" 120 $start exercises/ladder/$rung.py --data "$signs" $rungs \
+  case $rung in [12]*) data=$signs ;; *) data=$OUT/shards ;; esac
+  step "ladder-$rung" 120 $start exercises/ladder/$rung.py --data "$data" $rungs \
     --report "$OUT/ladder-$rung.json"
-  step "trace-$rung" 120 $start exercises/ladder/$rung.py --data "$signs" $rungs --steps 5 \
+  step "trace-$rung" 120 $start exercises/ladder/$rung.py --data "$data" $rungs --steps 5 \
     --trace "$OUT/$rung.trace"
 done
 

@@ -118,7 +118,7 @@ class Clock:
             number = next(i for i, known in enumerate(self.loaders) if loader is known)
             made, chosen = iterate(loader), number == self.loader
             try:
-                length = len(loader)
+                length = len(loader) or sys.maxsize  # 0: a DALI iterator that never ends
             except TypeError:  # an IterableDataset
                 length = sys.maxsize
             if self.mode == "cached" and chosen:

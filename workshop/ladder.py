@@ -137,7 +137,8 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     words: list[object] = []
     for flag, value in flags.items():
         words += [f"--{flag.replace('_', '-')}", value]
-    words = ["--data", session.need().data_root, *words, "--report", report]
+    data = shards() if "readers.tfrecord" in _text(path) else session.need().data_root
+    words = ["--data", data, *words, "--report", report]
     launcher = "torchrun" if "DDP" in uses else "horovodrun"
     programs.run_script(path, *words, np=ranks, launcher=launcher)
     record = _load(_file())

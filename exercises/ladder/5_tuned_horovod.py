@@ -8,8 +8,8 @@ from pathlib import Path
 
 import horovod.torch as hvd
 import torch
-from nvidia.dali import fn, pipeline_def, types
-from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
+from nvidia.dali import fn, pipeline_def, tfrecord
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 from torch.nn import functional as F
 from torch.profiler import ProfilerAction, profile, record_function, schedule
 
@@ -17,7 +17,7 @@ from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--data", type=Path, default="data/roadsigns", help="holds train/CLASS/*.jpg")
+parser.add_argument("--data", type=Path, default="runs/shards-roadsigns", help="holds shards")
 parser.add_argument("--image-size", type=int, default=224, help="height and width in pixels")
 parser.add_argument("--batch-size", type=int, default=32, help="images per GPU and step")
 parser.add_argument("--steps", type=int, default=50, help="timed training steps")
@@ -30,26 +30,27 @@ parser.add_argument("--trace", type=Path, help="write a trace of three steps to 
 
 
 @pipeline_def
-def photos(folder, size, device):
-    """Read a shard of the JPEGs in FOLDER/CLASS; return normalised crops (NCHW) and labels."""
-    shard = {"shard_id": hvd.rank(), "num_shards": hvd.size()}
-    jpegs, labels = fn.readers.file(
-        name="reader", file_root=folder, random_shuffle=True, initial_fill=4096, **shard
-    )
+def photos(folder, size, device, rank, ranks):
+    """Read a rank's share of TFRecord shards; return normalised crops (NCHW) and labels."""
+    shards, index = (sorted(map(str, folder.glob(f"{name}train-*"))) for name in ("", "index/"))
+    image = tfrecord.FixedLenFeature([], tfrecord.string, "")
+    label = tfrecord.FixedLenFeature([1], tfrecord.int64, 0)
+    data = fn.readers.tfrecord(
+        path=shards, index_path=index, shard_id=rank, num_shards=ranks,
+        features={"image/encoded": image, "image/class/label": label}, random_shuffle=True,
+    )  # fmt: skip
     decoder = "mixed" if device.type == "cuda" else "cpu"  # mixed: a GPU decodes the pixels
-    area, aspect = [0.37, 0.75], [1.0, 1.0]  # of a 4:3 image
     images = fn.decoders.image_random_crop(
-        jpegs, device=decoder, output_type=types.RGB, random_area=area, random_aspect_ratio=aspect
+        data["image/encoded"], device=decoder, random_area=[0.37, 0.75], random_aspect_ratio=[1, 1]
     )
-    images = fn.resize(images, size=size)
-    return fn.crop_mirror_normalize(images, mean=[127.5] * 3, std=[127.5] * 3), labels
+    images = fn.crop_mirror_normalize(fn.resize(images, size=[size, size]), mean=127.5, std=127.5)
+    return images, data["image/class/label"] - 1  # shards count classes from 1
 
 
 def endless(loader):
     """Yield batches, epoch after epoch."""
-    while True:
-        for (batch,) in loader:
-            yield batch["data"], batch["label"].squeeze(1).long()
+    for (batch,) in DALIClassificationIterator(loader):  # without a size it never ends
+        yield batch["data"], batch["label"].squeeze(1)
 
 
 def profiler(file, warm_up):
@@ -71,17 +72,13 @@ def main():
         torch.backends.cudnn.benchmark = True  # try the convolution algorithms, keep the fastest
     else:  # the processes of a machine share its cores
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
-    folder, gpu = args.data / "train", hvd.local_rank() if device.type == "cuda" else None
-    pipeline = photos(
-        folder, [args.image_size] * 2, device,
-        batch_size=args.batch_size, num_threads=args.workers, device_id=gpu, seed=hvd.rank(),
-        prefetch_queue_depth=3,
+    loader = photos(
+        args.data, args.image_size, device, hvd.rank(), hvd.size(),
+        batch_size=args.batch_size, num_threads=args.workers, seed=hvd.rank(),
+        device_id=hvd.local_rank() if device.type == "cuda" else None,
     )  # fmt: skip
-    loader = DALIClassificationIterator(
-        pipeline, reader_name="reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
-    )
     batches = endless(loader)
-    classes = len([item for item in folder.iterdir() if item.is_dir()])
+    classes = len((args.data / "classes.txt").read_text().splitlines())
     model = ResNet(resnet.resnet(50, num_classes=classes)).to(device)
     lr = args.lr * hvd.size() * args.batch_size / 256  # 3. scaled with the global batch
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)

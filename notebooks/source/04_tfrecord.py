@@ -300,7 +300,7 @@ if TF:
     by_hand = tf.data.Options()
     by_hand.experimental_optimization.map_and_batch_fusion = False
     by_hand.experimental_optimization.inject_prefetch = False
-    records = tf.data.TFRecordDataset(shards).with_options(by_hand)
+    records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand)
     stages["tf.data"] = records.map(decode).batch(32)
     measure("tf.data")
 
@@ -309,7 +309,7 @@ if TF:
 
 # %%
 if TF:
-    files = tf.data.Dataset.from_tensor_slices(shards)
+    files = tf.data.Dataset.from_tensor_slices(shards).repeat()
     records = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=4)
     records = records.with_options(by_hand).shuffle(200, seed=seed)
     stages["+ interleave, shuffle"] = records.map(decode).batch(32)

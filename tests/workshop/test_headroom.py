@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from data_prep import tfrecord
+
 SCRIPT = """\
 import sys, time, torch
 
@@ -57,9 +59,10 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
     [pytest.param("3_dali_horovod.py", marks=pytest.mark.needs("horovod")), "5_tuned_ddp.py"],
 )
 def test_dalis_iterator_is_timed_too(
-    run_cli, repository: Path, roadsigns_small, script: str
+    run_cli, repository: Path, roadsigns_small, script: str, tmp_path: Path
 ) -> None:
-    flags = ("--data", roadsigns_small.folder, "--image-size", 32, "--batch-size", 4)
+    shards = tfrecord.convert(roadsigns_small.folder, tmp_path / "shards", quiet=True)
+    flags = ("--data", shards, "--image-size", 32, "--batch-size", 4)
     done = run_cli("workshop", "try", script, "--headroom", "--seconds", "1", "--",
                    *map(str, flags), cwd=repository / "exercises" / "ladder")  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from data_prep import tfrecord
 from rn50lib.hardware import Gpu
 from tests.conftest import ROOT, clean_environment
 from tests.support import LAPTOP, Photos
@@ -82,8 +83,11 @@ def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) 
     horovod = script.endswith("_horovod")
     launcher = HOROVOD if horovod else TORCHRUN if script.endswith("_ddp") else [sys.executable]
     report, weights, trace = (tmp_path / name for name in ("report.json", "weights.pt", "t.json"))
+    data = photos.root
+    if script[0] in "3456":
+        data = tfrecord.convert(photos.root, tmp_path / "shards", quiet=True)
     done = subprocess.run(
-        [*launcher, LADDER / f"{script}.py", "--data", photos.root, "--image-size", "32",
+        [*launcher, LADDER / f"{script}.py", "--data", data, "--image-size", "32",
          "--batch-size", "4", "--steps", "4", "--warm-up", "1", "--workers", "1",
          "--report", report, "--save", weights, "--trace", trace],
         env=clean_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, text=True,
