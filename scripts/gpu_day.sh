@@ -56,7 +56,7 @@ step doctor 60 $rn50 doctor --json
 step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py \
   -k "real_gpu or TestGpu"
 step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw
-for number in 02 05 06; do
+for number in 02 03 05 06; do
   step "notebook-$number" 300 $rn50 workshop run $number --profile $profile --time-limit 280 \
     --out "$OUT/notebook-$number"
 done
