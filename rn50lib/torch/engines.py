@@ -21,6 +21,7 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
     check("openvino", model, dtype, (torch.float32, torch.bfloat16))
     import openvino as ov
 
-    core = ov.Core()
+    core = openvino_core()
     settings = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
@@ -80,6 +81,19 @@ def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
         return torch.from_numpy(network(images_NCHW.shape[-1])(in_memory_order(images_NCHW))[0])
 
     return alone(compute)
+
+
+@cache
+def openvino_core() -> Any:
+    """Return OpenVINO's core, which lives as long as the process.
+
+    Its plug-in gives the thread that loads it a stack for signal handlers. If the last reference is
+    dropped in another thread, that stack is freed but stays in use: the next signal that Python
+    handles, such as the SIGCHLD of a `DataLoader`, kills the process.
+    """
+    import openvino as ov
+
+    return ov.Core()
 
 
 def compiled(model: nn.Module, dtype: torch.dtype) -> Compute:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -73,3 +78,25 @@ def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
     np.testing.assert_allclose(step.predict(images), expected(), atol=1e-5)
     step.load(arrays)
     np.testing.assert_allclose(step.predict(images), before, atol=1e-6)
+
+
+@pytest.mark.needs("engines")
+def test_an_engine_that_is_gone_leaves_signals_alone() -> None:
+    """OpenVINO's plug-in sets the stack of signal handlers, which must outlive each network."""
+    code = """
+import gc, signal, threading, torch
+from rn50lib import resnet
+from rn50lib.torch import engines, model
+signal.signal(signal.SIGUSR1, lambda number, frame: print("handled"))
+network = [engines.openvino(model.ResNet(resnet.tiny(4)).eval(), torch.float32)]
+network[0](torch.zeros(1, 3, 32, 32))
+def drop():
+    network.clear()
+    gc.collect()
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+dropped = threading.Thread(target=drop)
+dropped.start()
+dropped.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
