@@ -94,13 +94,13 @@ print(f"{len(photos):,} images; a batch: {tuple(images.shape)}, labels {labels[:
 import inspect
 
 from rn50lib import resnet
-from rn50lib.torch.model import Bottleneck, ResNet
+from rn50lib.torch.model import ResNet
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch.manual_seed(seed)
 model = ResNet(resnet.resnet(50)).to(device)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
-print(inspect.getsource(Bottleneck))
+print(inspect.getsource(type(model.layer1[0])))
 
 # %% [markdown]
 # ## Write the loop
@@ -359,18 +359,24 @@ if rates[last] < 1.05 * rates[last // 2]:
 #
 # At the start the gradients change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 three times.
 #
-# The next cell chains two PyTorch schedulers for this, first correctly, then with a common mistake.
+# The next cell has this as a function, and as two PyTorch schedulers in a chain, first correctly, then with a common mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
-from rn50lib import recipe
-
 per_epoch = 10  # steps; an epoch of ImageNet has 5,004 of them at a batch of 256
 
 
+def learning_rate(epoch, batch=256, warm_up=5, falls=(30, 60, 80)):
+    """Return the rate at any point of training, such as epoch 45.5."""
+    peak = 0.1 * batch / 256
+    if epoch < warm_up:
+        return peak * epoch / warm_up
+    return peak * 0.1 ** sum(epoch >= fall for fall in falls)
+
+
 def scheduled(falls):
-    """The learning rate of each step by PyTorch's schedulers, with decays at `falls` (epochs)."""
+    """Return the rate of each step by PyTorch's schedulers, with decays at `falls` (epochs)."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     warm_up = LinearLR(optimizer, 1e-6, total_iters=5 * per_epoch)
     decay = MultiStepLR(optimizer, [fall * per_epoch for fall in falls], gamma=0.1)
@@ -384,13 +390,12 @@ def scheduled(falls):
 
 
 at = [step / per_epoch for step in range(90 * per_epoch)]
-ours = [recipe.learning_rate(epoch, 256, recipe.REFERENCE) for epoch in at]
+ours = [learning_rate(epoch) for epoch in at]
 right, wrong = scheduled([30 - 5, 60 - 5, 80 - 5]), scheduled([30, 60, 80])
-print(inspect.getsource(recipe.learning_rate))
 print(f"largest difference from the function: {np.abs(np.subtract(right, ours)).max():.1e}")
 print(f"with (30, 60, 80): still {wrong[32 * per_epoch]:g} in epoch 32")
 fig, axes = plt.subplots(figsize=(10, 3), layout="constrained")
-axes.semilogy(at, ours, lw=5, alpha=0.4, label="recipe.learning_rate")
+axes.semilogy(at, ours, lw=5, alpha=0.4, label="the function")
 axes.semilogy(at, right, "--", color="black", label="PyTorch's schedulers")
 axes.semilogy(at, wrong, ":", label="the same, without shifting the decays")
 axes.set(title="The learning rate, batch 256", xlabel="epoch", ylabel="learning rate", ylim=1e-5)
@@ -398,7 +403,7 @@ axes.legend()
 workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the schedulers agree.")
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The library's function has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. PyTorch's schedulers have state, which you must save and restore.
+# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The function, like the library's, has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. PyTorch's schedulers have state, which you must save and restore.
 #
 # ## v1 and v1.5
 #

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ROOT, clean_environment
 from tests.support import Photos
 from workshop import trace
-from workshop.trace import KINDS, picture, read
+from workshop.trace import KINDS, draw, read
 
 HOST, STREAM, NCCL = (7, 7), (0, 7), (0, 20)  # process and thread, or GPU and stream
 
@@ -74,7 +74,7 @@ def test_work_of_the_last_step_counts_to_its_end(tmp_path: Path) -> None:
 
 
 def test_timeline_shows_threads_and_streams(tmp_path: Path) -> None:
-    bundle = picture(read(write(tmp_path / "t", [STEP])))
+    bundle = draw(read(write(tmp_path / "t", [STEP])))
     assert "<img" in bundle["text/html"] and 'alt="Timeline' in bundle["text/html"]
     assert bundle["text/plain"] == (
         "Timeline of a step of 100.0 ms; main thread: waiting 30.0 ms, optimizer 5 ms,"

@@ -46,9 +46,9 @@ def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
     return loss.detach()
 
 
-def check_photo(photos: type) -> Callable[..., Any]:
+def check_photo(photos: Any) -> Callable[..., Any]:
     """Check `__getitem__` of a data set on known images."""
-    own: Callable[..., Any] = photos.__getitem__  # type: ignore[attr-defined]
+    own = photos.__getitem__
     with tempfile.TemporaryDirectory() as folder:
         for name in ("left", "right", "stop"):
             file = Path(folder, name, "a.jpg")
