@@ -359,7 +359,7 @@ if rates[last] < 1.05 * rates[last // 2]:
 #
 # At the start the gradients change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 three times.
 #
-# The next cell has this as a function, and as two PyTorch schedulers in a chain, first correctly, then with a common mistake.
+# The next cell has this as a function, and as a chain of two PyTorch schedulers: first correct, then with a mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -403,7 +403,7 @@ axes.legend()
 workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the schedulers agree.")
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The function, like the library's, has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. PyTorch's schedulers have state, which you must save and restore.
+# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The function has no state: it returns the same rate on any worker and after any crash. PyTorch's schedulers have state to save and restore.
 #
 # ## v1 and v1.5
 #
