@@ -236,18 +236,18 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 #
 # The next cell measures one change at a time, in turns:
 #
-# - more `workers`;
+# - the number of `workers`;
 # - `pin`: batches in pinned memory, whose copy to a GPU need not be waited for (`non_blocking=True`);
 # - `channels_last`: each pixel's channels next to each other in memory.
 #
 # **Predict** which one helps most on your device, then add combinations to `tries`.
 
 # %%
-tries = {
-    "as in train.py": {},
-    "4 workers": {"workers": 4},
-    "channels_last": {"channels_last": True},
-} | ({"pinned": {"pin": True}} if device.type == "cuda" else {})
+tries = {"as in train.py": {}, "channels_last": {"channels_last": True}}
+if device.type == "cuda":
+    tries |= {"a worker per core": {"workers": os.cpu_count()}, "pinned": {"pin": True}}
+else:  # nothing to pin, and workers share the cores with the network
+    tries["no workers"] = {"workers": 0}
 full = Photos(session.data_root / "train", session.image_size)
 
 
@@ -273,7 +273,7 @@ for _ in range(session.feed_turns):
     for name, settings in tries.items():
         speeds[name].append(feed(**settings))
 for name, found in speeds.items():
-    print(f"{name:15} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
+    print(f"{name:17} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
 
 # %% [markdown]
 # A change counts only if it is larger than the spread of its turns. Put what helps into `runs/train.py`, and run the rung again.
