@@ -357,7 +357,7 @@ if rates[last] < 1.05 * rates[last // 2]:
 # %% [markdown]
 # The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
 #
-# At the start the gradients change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 three times.
+# At the start they change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it is divided by 10 three times.
 #
 # The next cell has this as a function, and as a chain of two PyTorch schedulers: first correct, then with a mistake.
 
