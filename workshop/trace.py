@@ -146,6 +146,7 @@ def read(file: Path) -> Steps:
             gpu.append(Lane(f"GPU {key[0]}, stream {key[1]}", innermost(work), ranges))
         elif spans := innermost([e for e in members if e.cat in ON_HOST], inherit=True):
             host.append(Lane("main thread" if key == main else thread(members), spans, ranges))
+    gpu.sort(key=lambda lane: sum(begin - end for begin, end, _ in lane.spans))  # the busiest first
     steps = [(mark.begin, mark.end) for mark in marks]
     found = Steps(steps, host, gpu)
     for lane in [*host, *gpu]:

@@ -79,8 +79,8 @@ def test_timeline_shows_threads_and_streams(tmp_path: Path) -> None:
     assert "<img" in bundle["text/html"] and 'alt="Timeline' in bundle["text/html"]
     assert bundle["text/plain"] == (
         "Timeline of a step of 100.0 ms; main thread: waiting 30.0 ms, optimizer 5 ms,"
-        " convolution 1 ms; GPU 0, stream 20: exchange 20.0 ms; GPU 0, stream 7: convolution"
-        " 25.0 ms, normalisation 10.0 ms, pointwise 10.0 ms."
+        " convolution 1 ms; GPU 0, stream 7: convolution 25.0 ms, normalisation 10.0 ms,"
+        " pointwise 10.0 ms; GPU 0, stream 20: exchange 20.0 ms."
     )
 
 
