@@ -37,7 +37,7 @@ RULES = (  # the first that matches the name of a kernel, an operator or a range
     ("exchange", r"nccl|gloo|horovod|c10d::|all_?reduce|^exchange$"),
     ("optimizer", r"^Optimizer\.|^update$|multi_tensor|fused_sgd|_foreach_"),
     ("waiting", r"DataLoader|^input$|Synchronize"),
-    ("normalisation", r"batch_?norm|bn_[fb]w|native_norm"),
+    ("normalisation", r"batch_?norm|bn_[fb]w|native_norm|^_\w+_kernel$"),  # also rn50lib's fused
     ("convolution", r"conv(?!ert)|cudnn|implicit|fprop|dgrad|wgrad|winograd|nchwtonhwc|nhwctonchw"),
     ("copy", r"memcpy|memset|copy_kernel|catarray|aten::(copy_|_to_copy|to|clone|contiguous)$"),
     ("pointwise", r"elementwise|triton_poi|aten::(relu|threshold_backward|clamp_min|add|sub|mul|div"
