@@ -1,4 +1,4 @@
-"""Where the time of a step went: a timeline and a table from a trace of torch.profiler.
+"""A timeline and a table of the time of a step, from a trace of torch.profiler.
 
 The file is the Chrome trace of `profile.export_chrome_trace`; ui.perfetto.dev opens it too.
 """
@@ -37,7 +37,7 @@ RULES = (  # the first that matches the name of a kernel, an operator or a range
     ("exchange", r"nccl|gloo|horovod|c10d::|all_?reduce|^exchange$"),
     ("optimizer", r"^Optimizer\.|^update$|multi_tensor|fused_sgd|_foreach_"),
     ("waiting", r"DataLoader|^input$|Synchronize"),
-    ("normalisation", r"batch_?norm|bn_[fb]w|native_norm"),
+    ("normalisation", r"batch_?norm|bn_[fb]w|native_norm|^_\w+_kernel$"),  # also rn50lib's fused
     ("convolution", r"conv(?!ert)|cudnn|implicit|fprop|dgrad|wgrad|winograd|nchwtonhwc|nhwctonchw"),
     ("copy", r"memcpy|memset|copy_kernel|catarray|aten::(copy_|_to_copy|to|clone|contiguous)$"),
     ("pointwise", r"elementwise|triton_poi|aten::(relu|threshold_backward|clamp_min|add|sub|mul|div"
@@ -45,6 +45,7 @@ RULES = (  # the first that matches the name of a kernel, an operator or a range
 )  # fmt: skip
 WHOLE = re.compile(r"DataLoader|^update$|^exchange$|Optimizer\.")  # with all that runs inside
 RANGES = ("input", "forward", "backward", "exchange", "update")
+BROKEN = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError)
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
 
@@ -94,7 +95,7 @@ def trace(file: str | PathLike) -> dict[str, float]:
     ms = dict.fromkeys(KINDS, 0.0)
     for first, last, kind in timeline:
         ms[kind] += (last - first) / steps
-    output.Slot().update(picture(found))
+    output.Slot().update(draw(found))
     whole = (end - begin) / steps
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
@@ -117,15 +118,7 @@ def read(file: Path) -> Steps:
         content = json.loads(data)
         events = content["traceEvents"] if isinstance(content, dict) else content
         events = [Event.of(event) for event in events if event["ph"] == "X" and "cat" in event]
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        zlib.error,
-    ) as wrong:
+    except BROKEN as wrong:
         reason = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
         raise UserError(
             f"{file} is not a Chrome trace ({reason or 'damaged'}): write one with --trace"
@@ -153,6 +146,7 @@ def read(file: Path) -> Steps:
             gpu.append(Lane(f"GPU {key[0]}, stream {key[1]}", innermost(work), ranges))
         elif spans := innermost([e for e in members if e.cat in ON_HOST], inherit=True):
             host.append(Lane("main thread" if key == main else thread(members), spans, ranges))
+    gpu.sort(key=lambda lane: sum(begin - end for begin, end, _ in lane.spans))  # the busiest first
     steps = [(mark.begin, mark.end) for mark in marks]
     found = Steps(steps, host, gpu)
     for lane in [*host, *gpu]:
@@ -162,7 +156,7 @@ def read(file: Path) -> Steps:
 
 @dataclass
 class Event:
-    """What happened on a thread or a stream, in milliseconds."""
+    """An event on a thread or a stream, in milliseconds."""
 
     name: str
     cat: str
@@ -276,7 +270,7 @@ def remarks(found: Steps, timeline: list[Span], ms: dict[str, float], steps: int
     return " ".join(lines)
 
 
-def picture(found: Steps) -> dict[str, Any]:
+def draw(found: Steps) -> dict[str, Any]:
     """Return the timeline of the step with the median duration as a display bundle."""
     import matplotlib.pyplot as plt
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · One GPU
 #
-# This notebook gives you a training script for ResNet-50 v1.5 that you understand line by line. You also learn where its time goes and what a production run adds.
+# After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line. You also know where its time goes and what a production run adds.
 #
 # **Time:** 55 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -14,6 +14,7 @@ seed: int = 0  # seed of all random numbers
 
 # %%
 import os
+import time
 
 import workshop
 
@@ -24,17 +25,24 @@ os.environ |= {
     "DATA": str(session.data_root), "TRAIN": str(session.runs / "train.py"), "SEED": str(seed),
     "SIZE": str(session.image_size), "BATCH": str(batch), "EPOCHS": str(epochs),
     "IMAGES": str(session.images),
-    "FLAGS": f"--image-size {session.image_size} --batch-size {session.rung_batch}"
-    f" --steps {session.steps}",
-    "TINY": f"--network tiny --image-shape 32 --no-val -b 8 -e {session.tiny_epochs}",
+    "FLAGS": f"--image-size {session.image_size} --batch-size {session.rung_batch}",
+    "STEPS": str(session.steps),
 }  # fmt: skip
 
 # %% [markdown]
 # ## One script
 #
-# From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input pipeline, 06 changes its number format, and 08 tunes it. After every change you ask the same question: **where is the time going now?**
+# From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input, 06 changes its number format, and 08 tunes it. The question stays the same: **where is the time going now?**
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? This one crops a random square from each image, so the network rarely sees exactly the same crop twice.
+# ## Write the data set
+#
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write the answer to the second one. It crops a random square, so the network rarely sees exactly the same crop twice:
+#
+# 1. Open `self.files[i]` with `Image.open`, and convert it to RGB.
+# 2. Draw a square: its side is 0.7 to 1.0 times the shorter side of the image, placed anywhere in the image (`random.uniform`).
+# 3. Scale it to `self.size` pixels: `image.resize(size, Image.Resampling.BILINEAR, box)` crops and scales in one go.
+# 4. Make a tensor with the channels first, and scale the bytes from [0, 255] to [-1, 1].
+# 5. Return it together with the label: the position of the folder's name in `self.classes`.
 
 # %%
 import random
@@ -47,6 +55,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 plt.style.use("tableau-colorblind10")
+random.seed(seed)
+file = next((session.data_root / "train").glob("*/*.jpg"))
+print(f"{file.parent.name}: {Image.open(file).size} pixels")
 
 
 class Photos(Dataset):
@@ -58,23 +69,30 @@ class Photos(Dataset):
         return len(self.files)
 
     def __getitem__(self, i):
-        image = Image.open(self.files[i]).convert("RGB")
-        side = random.uniform(0.7, 1.0) * min(image.size)
-        left, top = (random.uniform(0, length - side) for length in image.size)
-        box = (left, top, left + side, top + side)
-        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        return pixels / 127.5 - 1, self.classes.index(self.files[i].parent.name)
+        """Return a random square of image `i`, 3 x size x size from -1 to 1, and its label."""
+        return None  # your code
 
-
-photos = Photos(session.data_root / "train", session.loop_size)
-pixels, label = photos[0]
-print(f"{len(photos):,} images; the first shows {photos.classes[label]}, {tuple(pixels.shape)}")
 
 # %% [markdown]
-# The network is ResNet-50 v1.5. It comes from the course's library, because it would not fit on one screen. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input. So a block learns only a correction, and gradients have a short path back through the additions. Without these shortcuts, very deep networks train worse than shallower ones.
+# The next cell compares your items with Pillow's pixels of known images. Then a `DataLoader` makes batches of them in two worker processes.
 
 # %%
+from workshop.lessons import nb02_checks
+
+Photos.__getitem__ = nb02_checks.check_photo(Photos)
+photos = Photos(session.data_root / "train", session.loop_size)
+loader = DataLoader(photos, batch, shuffle=True, drop_last=True, num_workers=2)
+images, labels = next(iter(loader))
+print(f"{len(photos):,} images; a batch: {tuple(images.shape)}, labels {labels[:4].tolist()} …")
+
+# %% [markdown]
+# ## The network
+#
+# The network is ResNet-50 v1.5. Its code is in the course's library. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `projection` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions.
+
+# %%
+import inspect
+
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
@@ -82,34 +100,44 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch.manual_seed(seed)
 model = ResNet(resnet.resnet(50)).to(device)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
-workshop.show("rn50lib.torch.model:Bottleneck")
+print(inspect.getsource(type(model.layer1[0])))
 
 # %% [markdown]
-# Next comes the loop. Each step takes a batch, computes the loss, propagates it backwards through the network, and moves every weight a little against its gradient. The next cell trains the 18-layer version, which learns something within a minute on a CPU.
+# ## Write the loop
+#
+# Each step takes a batch, computes the loss, works backwards through the network to find the gradient of every weight, and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss without the activations that it refers to.
 
 
 # %%
+def training_step(model, optimizer, images, labels):
+    """Train on one batch; return the loss, without its graph."""
+    return None  # your code
+
+
+# %% [markdown]
+# The next cell compares three of your steps with a reference. Then it trains the 18-layer version for a short time.
+
+# %%
+training_step = nb02_checks.check_step(training_step)
+
+
 def train(model, loader, steps, lr=0.0125):
     """Train for `steps` steps, one epoch at most, at a constant rate; return the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
-    losses = []
-    for _, (images, labels) in zip(range(steps), loader, strict=False):
-        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return torch.stack(losses).tolist()
+    losses = [
+        training_step(model, optimizer, images.to(device), labels.to(device))
+        for _, (images, labels) in zip(range(steps), loader, strict=False)
+    ]
+    return [float(loss) for loss in losses]  # waits for the device only here
 
 
 small = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
 start = {name: value.clone() for name, value in small.state_dict().items()}
-loader = DataLoader(photos, batch, shuffle=True, drop_last=True, num_workers=2)
 losses = train(small, loader, session.loop_steps)
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# Equal probabilities for 12 classes give a loss of ln 12 = 2.48. How well does the trained network do on new images?
+# Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48. How well does the network do on new images?
 #
 # The next cell measures that twice, the second time without `model.eval()`. In training mode, batch norm uses the statistics of the current batch, and the validation files are sorted by class. **Predict:** what will that do to the accuracy?
 
@@ -129,7 +157,7 @@ print(f"with model.eval():    {top1(small.eval()):.1f}% correct")
 print(f"without model.eval(): {top1(small.train()):.1f}% correct")
 
 # %% [markdown]
-# In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Training code can contain such silent mistakes too. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. **Predict** what the loss curve will look like.
+# In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Training can go wrong just as silently. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. (They do not reach the last classes.) **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -144,90 +172,120 @@ axes.legend()
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
-# The network learns to answer with the current class, so the loss jumps when the next class begins, most clearly at first. A network that always gives the same answer is correct 1 time in 12, or 8.3%.
+# The network learns to answer with the current class, so the loss jumps when the next class begins. A network that always gives the same answer is correct 1 time in 12, or 8.3%: compare the top-1 above.
 #
 # ## The whole script
 #
-# `exercises/ladder/1_single.py` has the same parts in one file, plus flags and a clock. The next cell copies it to `runs/train.py`, which is yours from now on, and prints its loop:
+# `exercises/ladder/1_single.py` has the same parts in one file. The next cell copies it to `runs/train.py`, which is yours from now on: paste your two parts over those in it. Here is everything but the data set:
 
 # %%
 script = workshop.ladder.script("1_single")
 text = script.read_text()
-print(text[text.index("    def now():") :])
+print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endless") :], sep="")
 
 # %% [markdown]
+# From the top: the flags; `endless`, which starts a new epoch when one ends; `profiler`, for later in this notebook; and `main`. It builds all the parts, then runs your step in named ranges for the profiler, and reads a clock between them.
+#
 # A GPU works through a queue: Python adds work to it and moves on. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
 #
-# ### Where is the time going?
+# ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal, with `nvidia-smi dmon -s um` for a GPU and `htop` for a CPU. (The loss is for one small batch after a few steps: 2 to 20 is normal.)
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal: `nvidia-smi dmon -s um` for a GPU, `htop` for a CPU. (Ignore the loss of so few steps: 2 to 20 is normal.)
 
 # %%
-import psutil
-
-psutil.cpu_percent()  # start the measurement
 rung = workshop.ladder.climb(
     "1_single",
     image_size=session.image_size,
     batch_size=session.rung_batch,
     steps=session.steps,
 )
-busy = psutil.cpu_percent()
-step_ms = rung["input_ms"] + rung["compute_ms"]
-waiting = 100 * rung["input_ms"] / step_ms
+waiting = 100 * rung["input_ms"] / (rung["input_ms"] + rung["compute_ms"])
 print(f"{waiting:.0f}% of a step is waiting for input")
-print(f"CPU utilisation, start-up of the script included: {busy:.0f}%")
+if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
+    print("TF32 in convolutions:", torch.backends.cudnn.allow_tf32)
 
 # %% [markdown]
-# Two worker processes decode images *while* the model computes, so `input_ms` counts only what this overlap does not hide, and the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop has to decode its own images.
+# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. So there this rung is not what "FP32" means for a V100. Notebook 06 measures both.
+#
+# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that this overlap does not hide, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop decodes its own images.
 
 # %% language="bash" magic_args="-e"
-# python "$TRAIN" --data "$DATA" $FLAGS --workers 0
+# python "$TRAIN" --data "$DATA" $FLAGS --steps $STEPS --workers 0
 
 # %% [markdown]
-# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both share the cores, so hidden decoding slows the computation, and `--workers 0` may even be faster.
+# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both share the cores, so `--workers 0` may even be faster.
 #
-# **Your turn.** Open `runs/train.py` in the file browser. Make the JPEG decoder produce a smaller image. It can decode at 1/2, 1/4 or 1/8 size, never below the `draft` size, so this helps only if the shorter side is at least four times `--image-size`. The road signs are about 500 × 375 pixels: with 224-pixel images, the size used on a GPU, nothing changes.
+# ### What the profiler says
 #
-# ```python
-# image = Image.open(self.files[i])
-# image.draft("RGB", (2 * self.size, 2 * self.size))
-# image = image.convert("RGB")
-# ```
+# A **profiler** records every operation. With `--trace`, the script runs `torch.profiler` for three steps and writes a file, which [ui.perfetto.dev](https://ui.perfetto.dev) opens too.
 #
-# Predict `input_ms` with 0 workers and images/s with 2 workers, then run the two cells above again. Which of the two changes more, and why?
-#
-# ## How long will it take?
-#
-# Data sets grow in both the number and the size of their images. Training time is images × epochs ÷ images per second, and the work per image grows with its area.
+# **Predict:** which share of a step is convolution? Which three kinds of operation come next?
+
+# %% language="bash" magic_args="-e"
+# python "$TRAIN" --data "$DATA" $FLAGS --steps 5 --trace trace.json.gz
 
 # %%
-imagenet, training = 1_281_167, 90  # images (115.4 KB each on average), epochs
-speeds = {
-    "this script, scaled to 224 px (rough)": rung["images_per_s"] * (session.image_size / 224) ** 2,
-    "one V100, FP32": session.results["published.v100.1gpu.fp32.ips"].value,
-    "one V100, FP16": session.results["published.v100.1gpu.fp16.ips"].value,
-    "one H100, the tuned script of notebook 08": session.results["ladder.h100.5_tuned.ips"].value,
-}
-print(
-    f"{imagenet * training / 1e6:.0f} million images, {imagenet * 115.4e3 / 1e9:.0f} GB per epoch"
-)
-for name, ips in speeds.items():
-    hours = imagenet * training / ips / 3600
-    print(f"{name}: {ips:,.1f} images/s, {hours:,.0f} h")
-    print(f"    10 x as many images, twice as wide and high: {10 * 4 * hours / 24:,.0f} days")
+parts = workshop.trace("trace.json.gz")
+moving = parts["normalisation"] + parts["pointwise"] + parts["copy"]
+print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(parts.values()):.0f}%")
 
 # %% [markdown]
-# For the V100, the estimate is close: NVIDIA published 82.0 h and 22.9 h, validation included.
+# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which no kernel runs. Later notebooks read a trace like this one.
+#
+# ### Your turn: feed the device
+#
+# The next cell measures one change at a time, in turns:
+#
+# - the number of `workers`;
+# - `pin`: batches in pinned memory, whose copy to a GPU need not be waited for (`non_blocking=True`);
+# - `channels_last`: each pixel's channels next to each other in memory.
+#
+# **Predict** which one helps most on your device, then add combinations to `tries`.
+
+# %%
+tries = {"as in train.py": {}, "channels_last": {"channels_last": True}}
+if device.type == "cuda":
+    tries |= {"a worker per core": {"workers": os.cpu_count()}, "pinned": {"pin": True}}
+else:  # nothing to pin, and workers share the cores with the network
+    tries["no workers"] = {"workers": 0}
+full = Photos(session.data_root / "train", session.image_size)
+
+
+def feed(workers=2, pin=False, channels_last=False):
+    """Return images/s of training ResNet-50 on real images."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
+    loader = DataLoader(full, session.rung_batch, shuffle=True, drop_last=True,
+                        num_workers=workers, pin_memory=pin)  # fmt: skip
+    for step, (images, labels) in zip(range(session.feed_steps + 1), loader, strict=False):
+        images = images.to(device, memory_format=layout, non_blocking=pin)
+        loss = training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
+        if step == 0:  # warm-up
+            float(loss)  # waits for the device
+            begin = time.perf_counter()
+    float(loss)
+    return step * session.rung_batch / (time.perf_counter() - begin)
+
+
+speeds = {name: [] for name in tries}
+for _ in range(session.feed_turns):
+    for name, settings in tries.items():
+        speeds[name].append(feed(**settings))
+for name, found in speeds.items():
+    print(f"{name:17} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
+
+# %% [markdown]
+# A change counts only if it is larger than the spread of its turns. Put what helps into `runs/train.py`, and run the rung again.
 #
 # ## Memory limits the batch
 #
-# Why not use a larger batch, to keep the GPU busier? The backward pass needs the outputs of the layers, the **activations**, which must stay in memory until it runs. A PyTorch hook lets you count their bytes.
+# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until it runs. A PyTorch hook counts their bytes. On a GPU, the cell compares the prediction with the measured peak.
 
 
 # %%
 def kept_bytes(count):
-    """Bytes that autograd keeps for the backward pass of `count` ImageNet-sized images."""
+    """Return the bytes that autograd keeps for a backward pass of `count` images of 224 pixels."""
     kept = {}
 
     def pack(tensor):
@@ -247,65 +305,78 @@ print(f"per image {per_image / 1e6:.0f} MB, plus a fixed {fixed / 1e6:.0f} MB")
 for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 208)):
     limit = (16e9 - fixed) / size
     print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
+if device.type == "cuda":
+    network = ResNet(resnet.resnet(50)).to(device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    images, labels = torch.randn(16, 3, 224, 224), torch.zeros(16, dtype=torch.long)
+    before = torch.cuda.memory_allocated() - 4 * 25_557_032  # without the new weights
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        training_step(network, optimizer, images.to(device), labels.to(device))
+    peak = torch.cuda.max_memory_allocated() - before
+    print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# The published batches of 96 and 208 are well below these limits, which leave out workspace and temporary copies. With half as many bytes per number, twice as many images fit, which is one reason for notebook 06. **Predict** the speed-up per image from batch 2 to 32.
+# The published batches of 96 and 208 are well below these limits, which leave out workspace and temporary copies. With half as many bytes per number, twice as many images fit.
+#
+# But does a larger batch pay? The next cell doubles it until the speed rises by less than 5%. **Predict:** how many times as fast per image is the largest batch as one of 2?
+
 
 # %%
-import time
-
-model.train()
-
-
 def rate(count):
-    """Images per second of forward and backward passes with `count` images."""
+    """Return images per second of forward and backward passes with `count` images."""
     images = torch.randn(count, 3, session.image_size, session.image_size, device=device)
+    labels = torch.zeros(count, dtype=torch.long, device=device)
     for repeat in range(session.repeats + 1):
         if repeat == 1:  # the first pass is warm-up
             begin = time.perf_counter()
-        F.cross_entropy(
-            model(images), torch.zeros(count, dtype=torch.long, device=device)
-        ).backward()
+        F.cross_entropy(model(images), labels).backward()
         float(model.fc.bias.grad[0])  # wait for the device
     return session.repeats * count / (time.perf_counter() - begin)
 
 
-counts = [2, 4, 8, 16, 32]
-rates = [rate(count) for count in counts]
-found = ", ".join(f"{count}: {r:.1f}" for count, r in zip(counts, rates, strict=True))
-print("images/s by batch:", found)
-gain = rates[-1] / rates[0]
-print(f"A batch of 32 is {gain:.1f} times as fast per image as a batch of 2:")
-print("more images share the fixed costs of a step, such as reading the weights.")
-print(f"The fastest batch here is {counts[int(np.argmax(rates))]}.")
+rates = {2: rate(2)}
+while (count := 2 * max(rates)) <= session.most_images:
+    rates[count] = rate(count)
+    if rates[count] < 1.05 * rates[count // 2]:
+        break
+print("images/s by batch:", ", ".join(f"{count}: {found:.1f}" for count, found in rates.items()))
+last = max(rates)
+print(f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2.")
+if rates[last] < 1.05 * rates[last // 2]:
+    print(f"From {last // 2} to {last} images the speed rises by less than 5%.")
 
 # %% [markdown]
-# Once the device is fully busy, a larger batch gains nothing.
-#
 # ## The recipe
 #
-# Two people who train "ResNet-50" and get different accuracies have often used different recipes. Here is the whole published one: each value with its flag and its meaning.
+# The accuracy of "ResNet-50" depends on the recipe. Here is the whole published one: each value with its flag and its meaning.
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, each step moves the weights twice as far, so the epoch ends in much the same place. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
 #
-# The argument assumes that the weights change little from step to step. At the start they change a lot, so the rate rises linearly from zero over the first five epochs: the **warm-up**. Later it is divided by 10 three times.
+# At the start they change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it is divided by 10 three times.
 #
-# The next cell chains two PyTorch schedulers for this, first correctly, then with an easy-to-make mistake.
+# The next cell has this as a function, and as a chain of two PyTorch schedulers: first correct, then with a mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
-from rn50lib import recipe
-
 per_epoch = 10  # steps; an epoch of ImageNet has 5,004 of them at a batch of 256
 
 
+def learning_rate(epoch, batch=256, warm_up=5, falls=(30, 60, 80)):
+    """Return the rate at any point of training, such as epoch 45.5."""
+    peak = 0.1 * batch / 256
+    if epoch < warm_up:
+        return peak * epoch / warm_up
+    return peak * 0.1 ** sum(epoch >= fall for fall in falls)
+
+
 def scheduled(falls):
-    """The learning rate of each step by PyTorch's schedulers, with decays at `falls` (epochs)."""
+    """Return the rate of each step by PyTorch's schedulers, with decays at `falls` (epochs)."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     warm_up = LinearLR(optimizer, 1e-6, total_iters=5 * per_epoch)
     decay = MultiStepLR(optimizer, [fall * per_epoch for fall in falls], gamma=0.1)
@@ -319,31 +390,26 @@ def scheduled(falls):
 
 
 at = [step / per_epoch for step in range(90 * per_epoch)]
-ours = [recipe.learning_rate(epoch, 256, recipe.REFERENCE) for epoch in at]
+ours = [learning_rate(epoch) for epoch in at]
 right, wrong = scheduled([30 - 5, 60 - 5, 80 - 5]), scheduled([30, 60, 80])
 print(f"largest difference from the function: {np.abs(np.subtract(right, ours)).max():.1e}")
 print(f"with (30, 60, 80): still {wrong[32 * per_epoch]:g} in epoch 32")
-
-# %%
 fig, axes = plt.subplots(figsize=(10, 3), layout="constrained")
-axes.semilogy(at, ours, lw=5, alpha=0.4, label="recipe.learning_rate")
+axes.semilogy(at, ours, lw=5, alpha=0.4, label="the function")
 axes.semilogy(at, right, "--", color="black", label="PyTorch's schedulers")
 axes.semilogy(at, wrong, ":", label="the same, without shifting the decays")
 axes.set(title="The learning rate, batch 256", xlabel="epoch", ylabel="learning rate", ylim=1e-5)
 axes.legend()
 workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the schedulers agree.")
-workshop.show(recipe.learning_rate)
 
 # %% [markdown]
-# (On a log axis, the linear warm-up looks curved.) In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The library's function has no state: for epoch 45.5 it returns the same rate on any worker and after any crash. Schedulers must be saved and restored.
+# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The function has no state: it returns the same rate on any worker and after any crash. PyTorch's schedulers have state to save and restore.
 #
 # ## v1 and v1.5
 #
-# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides of both networks and the library's code that sets them; find the line. Then gradients show the difference: a pixel whose gradient is zero is never used.
+# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides. Then gradients show the difference: a pixel whose gradient is zero is never used.
 
 # %%
-import inspect
-
 from torch import nn
 
 for version in ("v1", "v1.5"):
@@ -351,8 +417,6 @@ for version in ("v1", "v1.5"):
     print(
         f"{version:4}: 1×1 {block.conv1.stride}, 3×3 {block.conv2.stride}, 1×1 {block.conv3.stride}"
     )
-print(f"\n{inspect.getsource(resnet.Network.blocks)}")
-
 ones = torch.ones(1, 1, 8, 8, requires_grad=True)
 for name, conv in {
     "v1, 1×1 with stride 2": nn.Conv2d(1, 1, 1, stride=2),
@@ -364,7 +428,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds no parameters, but it adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says v1.5 is about 0.5% better in top-1 and about 5% slower. Checking the accuracy takes several runs of 90 epochs on ImageNet, but you can check the time. The machine's speed varies, so the networks take turns.
+# Moving the stride adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says that v1.5 is about 0.5 percentage points better in top-1 and about 5% slower. You can check the time here; the networks take turns, because the machine's speed varies.
 
 # %%
 versions = ("v1", "v1.5")
@@ -381,26 +445,24 @@ for turn in range(pairs + 1):
 ratios = np.divide(seconds["v1.5"], seconds["v1"])
 work = [resnet.resnet(50, version=version).macs(224) for version in versions]
 print(f"v1.5 does {100 * (work[1] / work[0] - 1):.1f}% more work")
-print(
-    f"and takes {np.median(ratios):.2f} times as long, from {min(ratios):.2f} to {max(ratios):.2f}"
-)
-if min(ratios) < 1 < max(ratios):
-    print("The range includes 1: this machine's speed varies too much to show 5%.")
+low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+print(f"and takes {middle:.2f} times as long (median); half of the turns: {low:.2f} to {high:.2f}")
+if low < 1 < high:
+    print("The quartiles include 1: this machine's speed varies too much to show 5%.")
 
 # %% [markdown]
 # ## What your script lacks
 #
-# Your script trains, but a run that takes days on many GPUs needs more:
+# A run that takes days on many GPUs needs more:
 #
 # | your script | the library | because |
 # |---|---|---|
 # | one learning rate | warm-up and decay, a function of progress | large batches need warm-up; decay improves accuracy |
-# | the loss of the last step only | sums that stay on the device, read every 20 steps by default | you want to see the loss during the run, and each read makes Python wait for the GPU |
-# | a printed line | a report with every setting and its reason | others need to compare their runs |
+# | the loss of the last step only | sums that stay on the device, read every 20 steps by default | each read makes Python wait for the GPU |
+# | a printed line | a report with every setting and its reason | others need to compare |
 # | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
-# | no validation | each validation image exactly once | accuracy is the goal |
 #
-# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`, with its own `lr`. A 16-bit `dtype` (notebook 06) makes the run faster than your script. On a CPU, the schedule is shortened. Progress appears at most every 10 seconds.
+# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`. Its speed is not comparable with your script's: it may use a 16-bit `dtype` (notebook 06) and a different batch, and it reads record files.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -408,7 +470,7 @@ if min(ratios) < 1 < max(ratios):
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report uses the same keys as NVIDIA's program, in the same order. Each metric has one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `train.time` is the mean time per iteration, excluding the first of each epoch, which waits for the first batch. `total_ips` is *Total IPS* in images/s: global batch ÷ `train.time`, input and computation together. `env` records every setting and its reason: `lr` is the rate for a batch of 256, which the log scales to this run's peak.
+# The run's report uses the keys of NVIDIA's program, with one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `total_ips` is images/s, input and computation together. `env` records every setting and its reason; there, `lr` is the rate for a batch of 256.
 
 # %%
 import json
@@ -435,20 +497,11 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
-# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? `rn50 run --preset roadsigns` runs it in full.
-
-# %%
-yours = {"roadsigns.untrained.top1": None}
-for precision in ("float32", "bfloat16"):
-    yours |= dict.fromkeys(f"roadsigns.resnet50.{precision}.{key}" for key in ("top1", "minutes"))
-for kind in ("fp32.top1", "fp32.hours", "fp16.top1", "fp16.hours"):
-    yours[f"published.v100.1gpu.{kind}"] = None
-session.expect(yours)
-
-# %% [markdown]
-# ## Kill it and resume
+# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? The results at the end of this notebook have the answer.
 #
-# Machines fail, and jobs hit their time limit. A run that takes days must survive this and still give the same result. What has to be saved? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too.
+# ## Stop and resume
+#
+# Machines fail, and jobs hit their time limit. What has to be saved? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too.
 
 # %%
 import copy
@@ -463,9 +516,7 @@ def train_on(batches, weights, momentum=None):
     if momentum:
         optimizer.load_state_dict(copy.deepcopy(momentum))  # it is updated in place
     for images, labels in batches:
-        optimizer.zero_grad()
-        F.cross_entropy(network(images.to(device)), labels.to(device)).backward()
-        optimizer.step()
+        training_step(network, optimizer, images.to(device), labels.to(device))
     return copy.deepcopy(network.state_dict()), optimizer.state_dict()
 
 
@@ -477,49 +528,22 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
     print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
-# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library writes all of this after every epoch, and on SIGTERM, to a new file, then renames it: a crash never leaves half a checkpoint.
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM; `rn50 run --resume` continues. On a CPU it ends with the *same bits* as an uninterrupted run, which the project's tests check by killing runs.
 #
-# The library promises that, on a CPU, a run that was killed and resumed ends with the *same bits* as an uninterrupted one. The next cells run both with the `tiny` network. The second is ended by SIGKILL, which no program can catch. Look in the log for the epoch from which the killed run resumes.
-
-# %%
-import subprocess
-
-for file in [*Path().glob("calm-*"), *Path().glob("killed-*")]:
-    file.unlink()
-command = ["rn50", "run", "--data-root", os.environ["DATA"], *os.environ["TINY"].split()]
-command += ["--seed", str(seed)]
-log = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-subprocess.run([*command, "--model-prefix", "calm"], check=True, **log)
-process = subprocess.Popen([*command, "--model-prefix", "killed"], **log)
-while not list(Path().glob("killed-0001*")) and process.poll() is None:
-    time.sleep(0.02)
-if process.poll() is not None:
-    raise RuntimeError(process.stdout.read())
-for worker in psutil.Process(process.pid).children():  # `rn50 run` starts it and waits
-    worker.kill()  # SIGKILL
-print(f"exit status {process.wait()}; files: {sorted(p.name for p in Path().glob('killed-*'))}")
-
-# %% language="bash" magic_args="-e"
-# rn50 run --data-root "$DATA" $TINY --seed $SEED --model-prefix killed --resume 2>&1
-
-# %%
-from rn50lib import checkpoint
-
-calm, killed = (
-    checkpoint.load(prefix, session.tiny_epochs).arrays for prefix in ("calm", "killed")
-)
-same = sum(np.array_equal(calm[name], killed[name]) for name in calm)
-print(f"{same} of {len(calm)} arrays are equal, bit for bit")
-
-# %% [markdown]
-# This holds for the same number of threads, because the terms of each sum are then added in the same order. On a GPU some operations add in whatever order their threads finish, so rounding makes the runs drift apart. The promise also requires that the order of the images and every random crop depend only on seed, epoch and image. Your script's random crops do not meet this requirement.
+# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs drift apart. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, at a price. Every random crop must also depend only on seed, epoch and image; your script's do not.
 #
 # ## The ladder
 #
-# This figure, the ladder, reappears in every notebook that changes the script. Each version of the script is a **rung**; yours is the first. The bars are speeds, and their colours show the shares of a step. Published V100 and recorded H100 speeds are on the right.
+# This figure reappears in every notebook that changes the script. Each version of the script is a **rung**; this one is the first. A bar's length is the speed; its colours show where the step's time goes.
 
 # %% tags=["results"]
 workshop.ladder.figure()
+yours = {"roadsigns.untrained.top1": None}
+for precision in ("float32", "bfloat16"):
+    yours |= dict.fromkeys(f"roadsigns.resnet50.{precision}.{key}" for key in ("top1", "minutes"))
+for kind in ("fp32.top1", "fp32.hours", "fp16.top1", "fp16.hours"):
+    yours[f"published.v100.1gpu.{kind}"] = None
+session.expect(yours)
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 session.note("data_share", waiting, "%", "share of a step waiting for input")
 session.note("v15_over_v1", float(np.median(ratios)), "times", "time of a v1.5 step over a v1 step")
@@ -528,13 +552,11 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # %% [markdown]
 # ## Key takeaways
 #
-# - A training script takes about a hundred lines. Much of a training library exists to make long runs reliable.
+# - A training script takes about a hundred lines. Most of what a library adds makes long runs reliable.
 # - Silent mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
-# - If input and computation overlap, only the slower one counts. Measure first.
+# - If input and computation overlap, only the slower one counts. A clock finds the slow part, a trace finds the operation.
 # - Activations fill the memory, and they grow with the batch and the image area.
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
-# - If everything is restored, a killed and resumed CPU run gives the same result as an uninterrupted one.
-#
-# **Try it:** set `batch = 128` in the first code cell, and predict the learning rate and the speed of the library's run.
+# - A run that resumes needs the optimizer's state, too.
 #
 # If computation is the bottleneck, use more devices, as in notebook 03.

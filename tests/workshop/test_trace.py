@@ -14,8 +14,9 @@ import pytest
 from tests.conftest import ROOT, clean_environment
 from tests.support import Photos
 from workshop import trace
-from workshop.trace import KINDS, picture, read
+from workshop.trace import KINDS, draw, read
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HOST, STREAM, NCCL = (7, 7), (0, 7), (0, 20)  # process and thread, or GPU and stream
 
 # one step of 100 ms on a GPU: where it runs, its kind of event, name, begin and end in ms
@@ -74,12 +75,12 @@ def test_work_of_the_last_step_counts_to_its_end(tmp_path: Path) -> None:
 
 
 def test_timeline_shows_threads_and_streams(tmp_path: Path) -> None:
-    bundle = picture(read(write(tmp_path / "t", [STEP])))
+    bundle = draw(read(write(tmp_path / "t", [STEP])))
     assert "<img" in bundle["text/html"] and 'alt="Timeline' in bundle["text/html"]
     assert bundle["text/plain"] == (
         "Timeline of a step of 100.0 ms; main thread: waiting 30.0 ms, optimizer 5 ms,"
-        " convolution 1 ms; GPU 0, stream 20: exchange 20.0 ms; GPU 0, stream 7: convolution"
-        " 25.0 ms, normalisation 10.0 ms, pointwise 10.0 ms."
+        " convolution 1 ms; GPU 0, stream 7: convolution 25.0 ms, normalisation 10.0 ms,"
+        " pointwise 10.0 ms; GPU 0, stream 20: exchange 20.0 ms."
     )
 
 
@@ -131,17 +132,21 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_a_script_s_trace(photos: Photos, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "launcher"),
+    [("1_single", []), pytest.param("2_ddp", TORCHRUN, marks=pytest.mark.acceptance)],
+)
+def test_a_script_s_trace(script: str, launcher: list[str], photos: Photos, tmp_path: Path) -> None:
     file = tmp_path / "trace.json.gz"
     done = subprocess.run(
-        [sys.executable, ROOT / "exercises/ladder/1_single.py", "--data", photos.root,
+        [sys.executable, *launcher, ROOT / f"exercises/ladder/{script}.py", "--data", photos.root,
          "--image-size", "32", "--batch-size", "2", "--steps", "5", "--warm-up", "0", "--workers",
          "1", "--trace", file],
         env=clean_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, text=True, capture_output=True,
         timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    check_trace(file)
+    check_trace(file, exchange=bool(launcher))
 
 
 def check_trace(file: Path, exchange: bool = False) -> None:

@@ -1,0 +1,160 @@
+"""The immediate checks of notebook 02: right answers pass, each wrong one gets its diagnosis."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional as F  # noqa: E402
+
+from workshop.lessons import nb02_checks as nb02  # noqa: E402
+
+pytestmark = pytest.mark.needs("torch")
+
+
+def photos(getitem: Callable[..., Any]) -> type:
+    class Photos(torch.utils.data.Dataset):
+        def __init__(self, folder: Path, size: int) -> None:
+            self.files, self.size = sorted(folder.glob("*/*.jpg")), size
+            self.classes = sorted({file.parent.name for file in self.files})
+
+        __getitem__ = getitem
+
+    return Photos
+
+
+def item(
+    pixels: Callable[..., Any] = lambda array: torch.from_numpy(array).permute(2, 0, 1) / 127.5 - 1,
+    label: Callable[..., Any] = lambda self, i: self.classes.index(self.files[i].parent.name),
+    low: float = 0.7,
+    square: bool = True,
+    move: bool = True,
+) -> Callable[..., Any]:
+    """Return a `__getitem__` in a different style: crop, then resize."""
+
+    def getitem(self: Any, i: int) -> Any:
+        image = Image.open(self.files[i]).convert("RGB")
+        width, height = image.size
+        side = random.uniform(low, max(low, 1.0)) * min(width, height)
+        left, top = random.random() * (width - side), random.random() * (height - side)
+        if not move:
+            left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side) if square else (0, 0, width, height)
+        image = image.resize((self.size,) * 2, Image.Resampling.BILINEAR, box)
+        return pixels(np.array(image)), label(self, i)
+
+    return getitem
+
+
+def tensor(array: Any) -> Any:
+    return torch.from_numpy(array)
+
+
+def test_right_photos_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, own in enumerate((nb02.photo, item(), item()) * 3):
+        random.seed(seed)
+        assert nb02.check_photo(photos(own)) is own
+        assert capsys.readouterr().out.startswith("✓")
+
+
+def item_of_one_size(self: Any, i: int) -> Any:
+    image = Image.open(self.files[i]).convert("RGB")
+    left, top = (random.uniform(0, length - 120) for length in image.size)
+    image = image.resize(
+        (self.size,) * 2, Image.Resampling.BILINEAR, (left, top, left + 120, top + 120)
+    )
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 127.5 - 1
+    return pixels, self.classes.index(self.files[i].parent.name)
+
+
+WRONG_PHOTOS = {
+    "All crops have the same size": item_of_one_size,
+    "channels first": item(lambda a: tensor(a) / 127.5 - 1),
+    "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
+    "changed places": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
+    "not floating point": item(lambda a: tensor(a).permute(2, 0, 1)),
+    "from 0 to 255": item(lambda a: tensor(a).permute(2, 0, 1).float()),
+    "from 0 to 1,": item(lambda a: tensor(a).permute(2, 0, 1) / 255),
+    "from 0 to 2": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5),
+    "became 0.373": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5 - 1.2 + 0.004),
+    "a loss needs a number": item(label=lambda self, i: self.files[i].parent.name),
+    "have the labels [1, 1, 1]": item(label=lambda self, i: 1),
+    "two values": lambda self, i: torch.zeros(3, self.size, self.size),
+    "not squares": item(square=False),
+    "Every crop of an image is the same": item(low=1.0, move=False),
+    "does not move in both": item(low=0.7, move=False),
+    "ends with KeyError": lambda self, i: {}["x"],
+    "not written yet": lambda self, i: None,
+}
+
+
+@pytest.mark.parametrize("problem", WRONG_PHOTOS)
+def test_wrong_photos_are_diagnosed(problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = WRONG_PHOTOS[problem]
+    random.seed(1)
+    assert nb02.check_photo(photos(own)) is nb02.photo
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert problem in first and first[0] == ("○" if "not written" in problem else "✗")
+    # an answer is shown only to those who have not begun
+    assert any("Image.open" in line for line in rest) == ("not written" in problem)
+
+
+def in_another_order(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
+    optimizer.zero_grad(set_to_none=False)
+    loss = F.nll_loss(F.log_softmax(model(images), 1), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("own", [nb02.step, in_another_order])
+def test_right_steps_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb02.check_step(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+def nothing_returned(model: Any, optimizer: Any, images: Any, labels: Any) -> None:
+    nb02.step(model, optimizer, images, labels)
+
+
+def with_graph(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    loss = F.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def smoothed(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    loss = F.cross_entropy(model(images), labels, label_smoothing=0.1)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+WRONG_STEPS = [
+    *[(mistake, diagnosis) for mistake, diagnosis, _ in nb02.STEP_MISTAKES],
+    (nothing_returned, "returns nothing"),
+    (with_graph, "still holds its graph"),
+    (smoothed, "Three losses are"),
+    (lambda *_: None, "not written yet"),
+    (lambda model: None, "ends with TypeError"),
+]
+
+
+@pytest.mark.parametrize(("own", "problem"), WRONG_STEPS)
+def test_wrong_steps_are_diagnosed(
+    own: Any, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nb02.check_step(own) is nb02.step
+    out = capsys.readouterr().out
+    assert problem in out.splitlines()[0]
+    assert ("loss.detach()" in out) == (problem in ("not written yet", "still holds its graph"))

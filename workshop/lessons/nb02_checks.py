@@ -1,0 +1,282 @@
+"""Immediate checks of notebook 02: the learner's `Photos.__getitem__` and training step.
+
+Each returns the learner's function if it is right, else the finished one, and says which.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import tempfile
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+from workshop.checks.compare import Wrong, refuse, wrong
+
+WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
+CROPS = 12
+STEP_LR = 0.1
+
+
+def photo(self: Any, i: int) -> tuple[torch.Tensor, int]:
+    """Return a random square of image `i`, 3 x size x size from -1 to 1, and its label."""
+    image = Image.open(self.files[i]).convert("RGB")
+    side = random.uniform(0.7, 1.0) * min(image.size)
+    left, top = (random.uniform(0, length - side) for length in image.size)
+    box = (left, top, left + side, top + side)
+    image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    return pixels / 127.5 - 1, self.classes.index(self.files[i].parent.name)
+
+
+def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+    """Train on one batch; return the loss, without its graph."""
+    loss = F.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def check_photo(photos: Any) -> Callable[..., Any]:
+    """Check `__getitem__` of a data set on known images."""
+    own = photos.__getitem__
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("left", "right", "stop"):
+            file = Path(folder, name, "a.jpg")
+            file.parent.mkdir()
+            known_image().save(file, quality=100, subsampling=0)
+        made = photos(Path(folder), SIZE)
+        return _outcome("`__getitem__`", own, photo, lambda: judge_photo(made))
+
+
+def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a training step on a small network, against steps of the finished one."""
+    return _outcome("`training_step`", own, step, lambda: judge_step(own))
+
+
+def _outcome(
+    name: str, own: Callable[..., Any], finished: Callable[..., Any], judge: Callable[[], str]
+) -> Callable[..., Any]:
+    try:
+        said = judge()
+    except Wrong as problem:
+        print(f"✗ {problem.diagnosis} {problem.remedy}")
+    except NotImplementedError:
+        print(f"○ {name} is not written yet. This version is used until then:")
+        print(f"\n{inspect.getsource(finished)}")
+        return finished
+    except Exception as error:
+        print(f"✗ {name} ends with {type(error).__name__}: {error}")
+    else:
+        print(f"✓ {said}")
+        return own
+    print("Until it is right, a finished version is used.")
+    return finished
+
+
+def known_image() -> Image.Image:
+    """Return an image whose red is the column, whose green is the row, and whose blue is BLUE."""
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH]
+    return Image.fromarray(np.stack([columns, rows, 0 * rows + BLUE], axis=2).astype(np.uint8))
+
+
+# --- one image ------------------------------------------------------------------------------------
+
+
+def judge_photo(made: Any) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
+    items = [made[i] for i in [1, 2, *[0] * CROPS]]
+    if items[0] is None:
+        raise NotImplementedError
+    refuse((not isinstance(items[0], tuple) or len(items[0]) != 2,
+            "An item must be two values.", "Return the pixels and the label."))  # fmt: skip
+    pixels = [torch.as_tensor(item[0]) for item in items]
+    check_pixels(pixels[0])
+    label = items[0][1]
+    refuse((isinstance(label, str), f"The label is {label!r}: a loss needs a number.",
+            "Return the name's position in self.classes."))  # fmt: skip
+    refuse(
+        ([int(item[1]) for item in items[:3]] != [1, 2, 0],
+         f"Images of the classes 1, 2 and 0 have the labels {[int(i[1]) for i in items[:3]]}.",
+         "The label is the position of the folder's name, self.files[i].parent.name, in"
+         " self.classes."),
+    )  # fmt: skip
+    boxes = np.array([box_of(one.float().numpy()) for one in pixels[2:]])
+    check_boxes(boxes)
+    image = known_image()
+    for one, (left, top, width, height) in zip(pixels[2:], boxes, strict=True):
+        box = (max(0, left), max(0, top), min(WIDTH, left + width), min(HEIGHT, top + height))
+        wanted = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box))
+        off = np.abs((one.numpy().transpose(1, 2, 0) + 1) * 127.5 - wanted).max()
+        refuse((off > 6, f"A pixel differs from Pillow's by {off:.0f} of 255.",
+                "Resize the box with Image.Resampling.BILINEAR."))  # fmt: skip
+    return f"{len(items)} crops of known images: pixels as Pillow's, squares, labels right."
+
+
+def check_pixels(pixels: torch.Tensor) -> None:
+    """Raise Wrong for a wrong shape, order of axes or range of values."""
+    shape = tuple(pixels.shape)
+    refuse(
+        (shape == (SIZE, SIZE, 3), f"The shape is {shape}: PyTorch expects channels first.",
+         "Move the last axis to the front: permute(2, 0, 1)."),
+        (shape != (3, SIZE, SIZE), f"The shape is {shape}; it must be (3, {SIZE}, {SIZE}).",
+         "Resize to (self.size, self.size), and put the channels first."),
+        (not pixels.is_floating_point(), f"The values are {pixels.dtype}, not floating point.",
+         "Divide them by 127.5 and subtract 1."),
+    )  # fmt: skip
+    blue, spread = float(pixels[2].mean()), float(pixels[2].std())
+    for value, range_ in ((BLUE, "0 to 255"), (BLUE / 255, "0 to 1"), (BLUE / 127.5, "0 to 2")):
+        refuse((abs(blue - value) < 0.02 * value and spread < 0.1 * value,
+                f"The values go from {range_}, not from -1 to 1.",
+                "Divide the bytes, 0 to 255, by 127.5 and subtract 1."))  # fmt: skip
+    refuse((spread > 0.1, "The axes are mixed up: a channel holds parts of all three.",
+            "reshape and view do not move axes; permute(2, 0, 1) does."))  # fmt: skip
+    refuse((abs(blue - (BLUE / 127.5 - 1)) > 0.02,
+            f"A byte of {BLUE} became {blue:.3g}; it should be {BLUE / 127.5 - 1:.3f}.",
+            "Divide by 127.5 and subtract 1."))  # fmt: skip
+    down, right = (float(pixels[0].diff(dim=axis).mean()) for axis in (0, 1))
+    refuse((abs(down) > abs(right), "Rows and columns have changed places.",
+            "Use permute(2, 0, 1), which keeps rows before columns."))  # fmt: skip
+
+
+def box_of(pixels: np.ndarray) -> tuple[float, float, float, float]:
+    """Return left, top, width and height of a crop of the known image, from its two ramps."""
+    red, green = (pixels[:2] + 1) * 127.5
+    inner = np.arange(4, SIZE - 4)  # not the edges, where a resize repeats pixels
+    across, left = np.polyfit(inner + 0.5, red.mean(axis=0)[inner] + 0.5, 1)
+    down, top = np.polyfit(inner + 0.5, green.mean(axis=1)[inner] + 0.5, 1)
+    return left, top, across * SIZE, down * SIZE
+
+
+def check_boxes(boxes: np.ndarray) -> None:
+    """Raise Wrong unless crops are random squares with 0.7 to 1 times the shorter side."""
+    sides, short = boxes[:, 2:], min(WIDTH, HEIGHT)
+    refuse(
+        (np.any(np.abs(sides[:, 0] / sides[:, 1] - 1) > 0.1),
+         "The crops are not squares, so the images are distorted.",
+         "Use the same side for width and height: (left, top, left + side, top + side)."),
+        (np.ptp(boxes, axis=0).max() < 2, "Every crop of an image is the same.",
+         "Draw the side, left and top with random.uniform."),
+        (sides.max() > 1.04 * short or sides.min() < 0.66 * short,
+         f"The sides are {sides.min() / short:.2f} to {sides.max() / short:.2f} of the shorter"
+         " side.", "Draw a factor from 0.7 to 1.0."),
+        (np.ptp(sides[:, 0]) < 0.05 * short, "All crops have the same size.",
+         "Draw the side too: 0.7 to 1.0 of the shorter side."),
+        (np.ptp(boxes[:, :2] + sides / 2, axis=0).min() < 1,
+         "The centre of the crops does not move in both directions.",
+         "Draw left and top, each from 0 to the length minus the side."),
+    )  # fmt: skip
+
+
+# --- one step -------------------------------------------------------------------------------------
+
+
+def _loss(model: Any, images: Any, labels: Any) -> torch.Tensor:
+    return F.cross_entropy(model(images), labels)
+
+
+def no_zero_grad(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+    loss = _loss(model, images, labels)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def no_step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+    return _loss(model, images, labels)
+
+
+def stale(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+    loss = _loss(model, images, labels)
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.backward()
+    return loss
+
+
+def summed(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+    loss = F.cross_entropy(model(images), labels, reduction="sum")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def softmax_twice(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+    loss = F.cross_entropy(model(images).softmax(1), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+STEP_MISTAKES: tuple[tuple[Callable[..., Any], str, str], ...] = (
+    (no_zero_grad, "Every step adds its gradients to those of the steps before.",
+     "Call optimizer.zero_grad() before loss.backward()."),
+    (no_step, "The loss is right, but the weights never change.",
+     "Call loss.backward() and then optimizer.step(), with no zero_grad() between the two."),
+    (stale, "Every update uses the gradients of the batch before.",
+     "Call optimizer.step() after loss.backward()."),
+    (summed, "The loss is a sum over the batch: the update would grow with the batch.",
+     "Use the mean, F.cross_entropy's default."),
+    (softmax_twice, "The softmax is applied twice.",
+     "F.cross_entropy expects the network's outputs as they are."),
+)  # fmt: skip
+
+
+def three_steps(function: Callable[..., Any]) -> tuple[list[Any], torch.Tensor, bool]:
+    """Return what three steps of a small network return, its weights, and if they have moved."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(6, 4)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+    before = deepcopy(model.weight.detach())
+    optimizer = torch.optim.SGD(model.parameters(), lr=STEP_LR, momentum=0.9)
+    images = torch.randn(3, 5, 6, generator=generator)
+    labels = torch.randint(4, (3, 5), generator=generator)
+    losses = [function(model, optimizer, *batch) for batch in zip(images, labels, strict=True)]
+    weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    return losses, weights, not torch.equal(before, model.weight)
+
+
+def as_tensor(losses: list[Any]) -> torch.Tensor:
+    return torch.tensor([float(torch.as_tensor(loss).detach()) for loss in losses])
+
+
+def judge_step(own: Callable[..., Any]) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is done."""
+    returned, weights, moved = three_steps(own)
+    if returned[0] is None and not moved:
+        raise NotImplementedError
+    refuse((returned[0] is None, "Your function returns nothing.", "Return the loss."))
+    losses = as_tensor(returned)
+
+    def same(function: Callable[..., Any]) -> bool:
+        wanted, ends, _ = three_steps(function)
+        close = torch.allclose(losses, as_tensor(wanted), rtol=1e-4)
+        return close and torch.allclose(weights, ends, rtol=1e-4, atol=1e-6)
+
+    if not same(step):
+        for mistake, diagnosis, remedy in STEP_MISTAKES:
+            if same(mistake):
+                wrong(diagnosis, remedy)
+        got, wanted = (
+            ", ".join(f"{loss:.4f}" for loss in values.tolist())
+            for values in (losses, as_tensor(three_steps(step)[0]))
+        )
+        wrong(f"Three losses are {got}; the reference has {wanted}.",
+              "Compute the loss, zero the gradients, go backward, step.")  # fmt: skip
+    refuse((isinstance(returned[0], torch.Tensor) and returned[0].requires_grad,
+            "The loss still holds its graph, and with it the activations.",
+            "Return loss.detach()."))  # fmt: skip
+    return "Three steps of a small network: the losses and the weights of a reference."
