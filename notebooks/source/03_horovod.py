@@ -251,7 +251,7 @@ kinds = workshop.trace("ddp.json")
 print(f"exposed exchange: {kinds['exchange']:.0f} of {sum(kinds.values()):.0f} ms per step")
 
 # %% [markdown]
-# The bars at the start of the forward pass broadcast batch norm's statistics. The exchange begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `exchange` in the clock and the trace, including any wait for slower workers; DDP's `backward()` contains it.)
+# Short bars at the start broadcast batch norm's statistics. The exchange begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `exchange` in the clock and the trace, including any wait for slower workers; DDP's `backward()` contains it.)
 #
 # ## What a message costs
 #
@@ -337,7 +337,6 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {
 # %%
 # %%writefile overlap.py
 import json
-import statistics
 import sys
 import time
 
@@ -372,18 +371,18 @@ def exchange(group, bucket):
 model.register_comm_hook(None, exchange)
 found = []
 for count in (batch, 2 * batch):
-    images, seconds = torch.randn(count, 3, side, side), {False: [], True: []}
+    images, passes = torch.randn(count, 3, side, side), {False: [], True: []}
     for _ in range(1 + turns):  # DDP forms its buckets after the first step
-        for exchanging in seconds:
+        for exchanging in passes:
             loss = model(images).square().mean()
             dist.barrier()
             ready.clear()
             begin = time.perf_counter()
             loss.backward()
-            seconds[exchanging].append(time.perf_counter() - begin)
-            if not exchanging:
-                buckets = [(when - begin, *rest) for when, *rest in ready]
-    alone, together = (statistics.median(times[1:]) for times in seconds.values())
+            seconds = time.perf_counter() - begin
+            passes[exchanging].append((seconds, [(at - begin, *rest) for at, *rest in ready]))
+    # of each kind, the pass with the median time
+    (alone, buckets), (together, _) = (sorted(kind[1:])[turns // 2] for kind in passes.values())
     found.append({"batch": count, "alone": alone, "together": together, "buckets": buckets})
 if dist.get_rank() == 0:
     print(json.dumps(found))
@@ -396,7 +395,7 @@ dist.destroy_process_group()
 
 # %%
 latency, bandwidth = fits["Gloo"]
-exposed, hidden = [], []
+exposed, hidden, more = [], [], []
 for run in json.loads(Path("overlap.json").read_text()):
     arrived = total = 0.0
     for number, (full, size, layer) in enumerate(run["buckets"], 1):
@@ -408,13 +407,14 @@ for run in json.loads(Path("overlap.json").read_text()):
     predicted = max(0, arrived - run["alone"])
     exposed.append(run["together"] - run["alone"])
     hidden.append(1 - exposed[-1] / total)
+    more.append(exposed[-1] > 2 * predicted)
     print(f"batch {run['batch']}: backward alone {1e3 * run['alone']:.0f} ms, all buckets", end=" ")
     print(f"{1e3 * total:.0f} ms; exposed: {1e3 * predicted:.0f} ms predicted,", end=" ")
     print(f"{1e3 * exposed[-1]:.0f} ms measured")
-if session.profile != "ci":
-    if exposed[-1] > 2 * predicted:
+if session.turns > 1:  # a single turn shows nothing
+    if all(more):
         print("More than predicted: the prediction assumes that the exchange needs no core.")
-    if hidden[1] > hidden[0] > 0:
+    if hidden[1] > max(hidden[0], 0):
         print("The larger batch hid more of the exchange, behind a longer backward pass.")
     else:
         print("The larger batch did not hide more of the exchange here.")
