@@ -60,7 +60,7 @@ def crop(image):
     left = random.uniform(0, image.width - width)
     top = random.uniform(0, image.height - height)
     box = (left, top, left + width, top + height)
-    return np.asarray(image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR, box))
+    return np.array(image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR, box))
 
 
 def python_loop():

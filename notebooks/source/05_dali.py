@@ -146,25 +146,27 @@ settings["+ persistent_workers"] = settings[f"num_workers={cores}"] | {"persiste
 settings["+ prefetch_factor=4"] = settings["+ persistent_workers"] | {"prefetch_factor": 4}
 if device.type == "cuda":
     settings["+ pin_memory"] = settings["+ prefetch_factor=4"] | {"pin_memory": True}
-tuned = {}
+loaders, tuned, starts = {}, {name: [] for name in settings}, {name: [] for name in settings}
+ahead = {name: x["num_workers"] * x.get("prefetch_factor", 2) for name, x in settings.items()}
 for name, setting in settings.items():
-    ahead = setting["num_workers"] * setting.get("prefetch_factor", 2)
-    sampler = torch.utils.data.RandomSampler(
-        signs, replacement=True, num_samples=batch * (session.batches + ahead + 1)
-    )
-    loader = torch.utils.data.DataLoader(signs, batch, sampler=sampler, **setting)
-    for _ in loader:  # the first epoch
-        pass
-    begin = time.perf_counter()
-    epoch = iter(loader)
-    next(epoch)
-    start = time.perf_counter() - begin
-    tuned[name] = images_per_second(epoch, step, session.batches, ahead)
-    print(
-        f"{name:22} {tuned[name]:8,.0f} images/s, {1000 * start:5.0f} ms until an epoch's batch 1"
-    )
-    del epoch, loader
-headroom = target / max(tuned.values())
+    count = batch * (session.batches + ahead[name] + 1)
+    sampler = torch.utils.data.RandomSampler(signs, replacement=True, num_samples=count)
+    loaders[name] = torch.utils.data.DataLoader(signs, batch, sampler=sampler, **setting)
+for turn in range(rounds + 1):
+    for name, loader in loaders.items():
+        begin = time.perf_counter()
+        epoch = iter(loader)
+        next(epoch)
+        start = time.perf_counter() - begin
+        rate = images_per_second(epoch, step, session.batches, ahead[name])
+        if turn > 0:  # the first one starts the persistent workers
+            tuned[name].append(rate)
+            starts[name].append(1000 * start)
+del epoch, loader, loaders  # ends the workers
+for name, values in tuned.items():
+    print(f"{name:22} {np.median(values):6,.0f} images/s ({min(values):,.0f} to", end=" ")
+    print(f"{max(values):,.0f}), {np.median(starts[name]):5,.0f} ms until an epoch's first batch")
+headroom = target / max(np.median(values) for values in tuned.values())
 print(f"Headroom of the best: {headroom:.2f} times")
 
 # %% [markdown]

@@ -34,7 +34,9 @@ def read(path: str) -> Iterator[bytes]:
             data = file.read(length)
             (data_crc,) = struct.unpack("<I", file.read(4))
             if (length_crc, data_crc) != (masked_crc(head[:8]), masked_crc(data)):
-                raise ValueError(f"{path}: a checksum of the record before byte {file.tell():,}")
+                raise ValueError(
+                    f"{path}: wrong checksum in the record that ends at {file.tell():,}"
+                )
             yield data
 
 
