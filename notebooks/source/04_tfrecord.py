@@ -414,7 +414,7 @@ if TF:
             seen[rank, list(program(rank).as_numpy_iterator())] = 1
         twice, never = np.sum(seen.sum(axis=0) > 1), np.sum(seen.sum(axis=0) == 0)
         found.append(f"{name}: {twice} of {total} images more than once, {never} never")
-        ax.imshow(seen, aspect="auto", cmap="Blues", interpolation="nearest")
+        ax.imshow(seen, vmin=0, vmax=1, aspect="auto", cmap="Blues", interpolation="nearest")
         ax.set_title(found[-1], fontsize=9)
     fig.supxlabel("image (dark: read in an epoch)")
     fig.supylabel("rank")

@@ -58,7 +58,8 @@ shutil.copy(script, "train.py")
 
 # %% language="bash" magic_args="-e"
 # rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- --data "$DATA" $FLAGS 2>&1
-# torchrun --standalone train.py --data "$DATA" $FLAGS --steps 4 --trace trace.json 2>&1
+# torchrun --standalone train.py --data "$DATA" $FLAGS --steps 4 --trace trace.json 2> errors.txt ||
+#   (cat errors.txt; exit 1)
 
 # %% [markdown]
 # The second command recorded a trace of four steps. Look for the gap before a batch: `waiting` is the time in which nothing computes because the next images are not there.
