@@ -34,9 +34,9 @@ ensure_data(session.data_root, session.profile)
 #
 # | | |
 # |---|---|
-# | `"in turn"` | images per second if the loader waits while the device works, and vice versa |
+# | `"in turn"` | images per second if loader and device take turns and wait for each other |
 # | `"overlapped"` | images per second if both work at the same time, with a queue between them |
-# | `"cores"` | how many cores are needed so that the device never waits in the overlapped run |
+# | `"cores"` | the number of cores at which the device never waits in the overlapped run |
 # | `"half the decoding"` | images per second, overlapped, with four cores, if decoding takes 1.6 ms |
 #
 # It is easier to work with times than with rates: a loader that delivers `r` images per second takes `1 / r` seconds per image.
@@ -56,7 +56,7 @@ rates = {
 workshop.check("ex05.bottleneck", rates)
 
 # %% [markdown]
-# Now measure. `rn50 diagnose` times your machine's loader alone, a simulated device of that speed alone, and both together. Which of the two formulas is the third number closer to? The overlap is rarely perfect, because the loader's cores have other work too during a run.
+# Now measure. `rn50 diagnose` times your machine's loader alone, the device alone (your GPU, or a simulated one of that speed), and both together. Is the third number closer to *in turn* or to *overlapped*? The overlap is rarely perfect, because the loader's cores have other work too during a run.
 
 # %%
 import os
@@ -64,10 +64,11 @@ import os
 os.chdir(session.folder)
 os.environ |= {"DATA": str(session.data_root), "PROFILE": session.profile}
 os.environ["EACH"] = str(session.seconds)  # seconds of each measurement
+os.environ["STEP"] = "" if session.machine.gpus else "--set step=1442.6"  # simulate a V100
 
 # %% language="bash" magic_args="-e"
 # rn50 diagnose --data-root "$DATA" --data-format files --recipe reference -b 32 --loader native \
-#   --set step=1442.6 -n 1 --profile $PROFILE --seconds $EACH --json diagnosis.json 2>&1
+#   $STEP -n 1 --profile $PROFILE --seconds $EACH --json diagnosis.json 2>&1
 
 # %%
 import json

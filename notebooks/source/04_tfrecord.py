@@ -3,7 +3,7 @@
 #
 # After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards byte by byte, and build an input pipeline stage by stage, in PyTorch and in tf.data, for one rank or for many.
 #
-# **Time:** 65 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 3 minutes to run
+# **Time:** 65 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -60,7 +60,7 @@ def crop(image):
     left = random.uniform(0, image.width - width)
     top = random.uniform(0, image.height - height)
     box = (left, top, left + width, top + height)
-    return np.asarray(image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR, box))
+    return np.array(image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR, box))
 
 
 def python_loop():
@@ -414,7 +414,7 @@ if TF:
             seen[rank, list(program(rank).as_numpy_iterator())] = 1
         twice, never = np.sum(seen.sum(axis=0) > 1), np.sum(seen.sum(axis=0) == 0)
         found.append(f"{name}: {twice} of {total} images more than once, {never} never")
-        ax.imshow(seen, aspect="auto", cmap="Blues", interpolation="nearest")
+        ax.imshow(seen, vmin=0, vmax=1, aspect="auto", cmap="Blues", interpolation="nearest")
         ax.set_title(found[-1], fontsize=9)
     fig.supxlabel("image (dark: read in an epoch)")
     fig.supylabel("rank")

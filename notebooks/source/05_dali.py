@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 05 · DALI
 #
-# After this notebook you can prove that a training run waits for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
+# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
 #
-# **Time:** 60 minutes · **Needs:** DALI, Horovod, and the script from notebook 03, which you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-v100: float = 1442.6  # images/s of the simulated accelerator: one V100 in FP16
+v100: float = 1442.6  # images/s of the accelerator that is simulated without a GPU
 rounds: int | None = None  # rounds of each timed comparison
 seed: int = 0  # DALI's random seed
 
@@ -15,6 +15,7 @@ seed: int = 0  # DALI's random seed
 import itertools
 import os
 import random
+import shutil
 import time
 
 import matplotlib.pyplot as plt
@@ -26,21 +27,56 @@ from torch.nn.functional import cross_entropy
 import workshop
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
+from workshop.lessons import nb05
 
 session = workshop.start("05", profile)
 rounds, root, cores = rounds or session.rounds, session.data_root / "train", session.machine.cores
 ranks = min(8, len(session.machine.gpus)) or session.ranks  # of the ladder's runs
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
-os.environ["DATA"] = str(session.data_root)
 DALI = workshop.has("nvidia.dali")
+folder = workshop.ladder.shards()  # yours, from notebook 04
+shards = sorted(map(str, folder.glob("train-*")))
+index = sorted(map(str, (folder / "index").glob("train-*")))
+os.chdir(session.folder)
+os.environ |= {
+    "DATA": str(session.data_root),
+    "FLAGS": f"--image-size {session.image_size} --batch-size {session.batch_size}",
+    "SECONDS_EACH": str(session.seconds),
+}
 workshop.ladder.figure()
 
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes it stays slow: the input was never the problem. So first prove that it is. The test takes one line: **cache one batch** and run the same loop with it again and again. This is a perfect loader: none can be faster. Its speed divided by the real loop's is your **headroom**.
+# People install DALI because training is slow, and sometimes training stays slow because input was never the bottleneck. Measure that first. The test needs no profiler: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
-# Here is an ordinary loader: `DataLoader` with Pillow in its worker processes.
+# `rn50 workshop try --headroom` runs your own `train.py` like this, unchanged, for a few seconds each: as it is, with a perfect loader, and with a perfect step. **Predict** your script's headroom.
+
+# %%
+script = workshop.ladder.script("2")
+shutil.copy(script, "train.py")
+
+# %% language="bash" magic_args="-e"
+# rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- --data "$DATA" $FLAGS 2>&1
+# torchrun --standalone train.py --data "$DATA" $FLAGS --steps 4 --trace trace.json 2> errors.txt ||
+#   (cat errors.txt; exit 1)
+
+# %% [markdown]
+# The second command recorded a trace of four steps. Look for the gap before a batch: `waiting` is the time in which nothing computes because the next images are not there.
+
+# %%
+parts_ms = workshop.trace("trace.json")
+waits = 100 * parts_ms.get("waiting", 0) / sum(parts_ms.values())
+print(f"Waiting for images: {waits:.0f}% of the step")
+
+# %% [markdown]
+# If the headroom is close to 1, leave the loader alone. On a CPU, arithmetic dominates, so any headroom you see is mostly noise or contention for cores. The faster your device, the more likely it waits for its input.
+#
+# The light-blue H100 bars in the first figure show such a case. *One device* and *DALI* compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6: input took more than a third of its time.
+#
+# ## The cheap fixes first
+#
+# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow in its worker processes.
 
 
 # %%
@@ -63,22 +99,18 @@ class Signs(torch.utils.data.Dataset):
 
 batch, size = session.batch, session.pixels
 signs = Signs(size)
-forever = torch.utils.data.RandomSampler(signs, replacement=True, num_samples=10**9)
-loader = torch.utils.data.DataLoader(signs, batch, sampler=forever, num_workers=cores)
-pillow = iter(loader)
 
 # %% [markdown]
-# Two devices consume the batches: this machine running ResNet-50 forward and backward, and a simulated V100, which sleeps for as long as a V100 would compute.
-#
-# **Predict:** how much faster is each of them with a perfect loader?
+# The loader feeds a device. With a GPU, it is yours, running ResNet-50 in mixed precision at its measured speed. Without one, a simulated V100 sleeps for as long as a real one would compute.
 
 # %%
-model = ResNet(resnet.resnet(50, num_classes=12)).to(device)
+model = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=torch.channels_last)
 
 
 def train_here(images, labels):
-    images = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
-    loss = cross_entropy(model(images), labels.to(device))
+    images = images.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 127.5 - 1
+    with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
+        loss = cross_entropy(model(images), labels.to(device, non_blocking=True))
     loss.backward()
     loss.item()  # waits for the device
 
@@ -96,57 +128,84 @@ def images_per_second(batches, step, count, warm_up):
     return count * batch / (time.perf_counter() - begin)
 
 
-headroom = {}
-queue = 2 * cores + 4  # prefetched batches; a slow device need not drain them
-for step, count, warm_up in (
-    (train_here, session.own_steps, queue if device.type == "cuda" else 1),
-    (wait_like_a_v100, session.batches, queue),
-):
-    ratios = []
-    for _ in range(rounds):  # the two take turns
-        real = images_per_second(pillow, step, count, warm_up)
-        perfect = images_per_second(itertools.repeat(next(pillow)), step, count, 1)
-        ratios.append(perfect / real)
-    headroom[step] = float(np.median(ratios))
-    print(f"{step.__name__}, last turn: {real:,.1f} images/s with the loader,", end=" ")
-    print(f"{perfect:,.1f} with a cached batch")
-    print(f"  headroom {headroom[step]:.2f} times ({min(ratios):.2f} to {max(ratios):.2f})")
+step = train_here if device.type == "cuda" else wait_like_a_v100
+one = next(iter(torch.utils.data.DataLoader(signs, batch)))
+target = images_per_second(itertools.repeat(one), step, session.batches, 3)
+print(f"The device trains on {target:,.0f} images/s with a cached batch ({step.__name__})")
 
 # %% [markdown]
-# If the headroom is near 1 (give or take noise), leave the loader alone. On a CPU, arithmetic dominates: headroom there is mostly noise, or workers competing for cores. The same loader can be the bottleneck when it feeds a fast accelerator: the faster your device, the more likely it waits for its input.
+# - `num_workers`: processes that decode *while* the device computes. 0 means none.
+# - `persistent_workers=True`: keep the processes at the end of an epoch, instead of starting new ones.
+# - `prefetch_factor`: batches that each worker prepares ahead. More of them smooth out slow images, but do not add speed.
+# - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory while it computes.
 #
-# The H100's light blue bars in the first figure are an example. *One device* and *DALI* compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6: more than a third of its time went into input, that is, waiting for 12 Pillow processes and copying float32 pixels to the GPU.
-#
-# What takes the loader so long? A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is computation, so a faster disk would not help.
+# **Predict:** which one helps most here?
+
+# %%
+settings = {"num_workers=0": {"num_workers": 0}, f"num_workers={cores}": {"num_workers": cores}}
+settings["+ persistent_workers"] = settings[f"num_workers={cores}"] | {"persistent_workers": True}
+settings["+ prefetch_factor=4"] = settings["+ persistent_workers"] | {"prefetch_factor": 4}
+if device.type == "cuda":
+    settings["+ pin_memory"] = settings["+ prefetch_factor=4"] | {"pin_memory": True}
+loaders, tuned, starts = {}, {name: [] for name in settings}, {name: [] for name in settings}
+ahead = {name: x["num_workers"] * x.get("prefetch_factor", 2) for name, x in settings.items()}
+for name, setting in settings.items():
+    count = batch * (session.batches + ahead[name] + 1)
+    sampler = torch.utils.data.RandomSampler(signs, replacement=True, num_samples=count)
+    loaders[name] = torch.utils.data.DataLoader(signs, batch, sampler=sampler, **setting)
+for turn in range(rounds + 1):
+    for name, loader in loaders.items():
+        begin = time.perf_counter()
+        epoch = iter(loader)
+        next(epoch)
+        start = time.perf_counter() - begin
+        rate = images_per_second(epoch, step, session.batches, ahead[name])
+        if turn > 0:  # the first one starts the persistent workers
+            tuned[name].append(rate)
+            starts[name].append(1000 * start)
+del epoch, loader, loaders  # ends the workers
+for name, values in tuned.items():
+    print(f"{name:22} {np.median(values):6,.0f} images/s ({min(values):,.0f} to", end=" ")
+    print(f"{max(values):,.0f}), {np.median(starts[name]):5,.0f} ms until an epoch's first batch")
+headroom = target / max(np.median(values) for values in tuned.values())
+print(f"Headroom of the best: {headroom:.2f} times")
+
+# %% [markdown]
+# What remains is work. A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is computation, so a faster disk would not help.
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. This project uses version 1.34 on CPUs and 2.4 on GPUs.
+# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (On a CPU, this project uses version 1.34, the last one that is on PyPI; on a GPU 2.4.)
 #
-# Build a pipeline in four pieces. The first only reads. Calling the function describes the graph, `build` creates its operators, and `run` returns the next batch.
+# Build the pipeline in four stages. The first stage only reads your shards, with their index. Calling the function describes the graph, `build` creates its operators, and `run` returns the next batch.
 
 # %%
 if DALI:
     import nvidia.dali
-    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali import fn, pipeline_def, tfrecord, types
 
     where = {"num_threads": cores, "device_id": 0 if device.type == "cuda" else None, "seed": seed}
     print("DALI", nvidia.dali.__version__)
+    features = {
+        "image/encoded": tfrecord.FixedLenFeature([], tfrecord.string, ""),
+        "image/class/label": tfrecord.FixedLenFeature([1], tfrecord.int64, 0),
+    }
+    source = {"path": shards, "index_path": index, "features": features, "random_shuffle": True}
 
     @pipeline_def(batch_size=8, **where)
     def reading():
-        jpegs, labels = fn.readers.file(file_root=str(root), random_shuffle=True)
-        return jpegs, labels
+        record = fn.readers.tfrecord(**source)
+        return record["image/encoded"], record["image/class/label"]
 
     pipe = reading()
     pipe.build()
     jpegs, labels = pipe.run()
     for i in range(3):
         data = np.array(jpegs[i])
-        print(f"{len(data):,} bytes, first {data[:4]}, class {np.array(labels[i])}")
+        print(f"{len(data):,} bytes, first {data[:4]}, label {np.array(labels[i])}")
 
 # %% [markdown]
-# Every JPEG begins with the bytes 255 and 216. The second piece decodes. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU. **Predict** the shapes: will eight images fit into one array?
+# Every JPEG begins with the bytes 255 and 216, and your labels start at 1. The second stage decodes. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU. **Predict** the shapes: will eight images fit into one array?
 
 # %%
 if DALI:
@@ -154,37 +213,36 @@ if DALI:
 
     @pipeline_def(batch_size=8, **where)
     def decoding():
-        jpegs, labels = fn.readers.file(file_root=str(root), random_shuffle=True)
-        return fn.decoders.image(jpegs, device=decoder, output_type=types.RGB), labels
+        return fn.decoders.image(fn.readers.tfrecord(**source)["image/encoded"], device=decoder)
 
     pipe = decoding()
     pipe.build()
     print(pipe.run()[0].shape())
 
 # %% [markdown]
-# Images differ in size, so a DALI batch is a *list* of arrays. The third piece makes them the same size by resizing a random crop. The fourth mirrors half of them at random and normalises: `(pixel − mean) / std`, with one plane per colour.
+# Images differ in size, so a DALI batch is a *list* of arrays. The third stage makes them the same size by resizing a random crop. The fourth mirrors half of them at random and normalises: `(pixel − mean) / std`, with one plane per colour.
 #
-# Pass the crop's area yourself. The published recipe says 5 to 100%, but NVIDIA's program never passed that to DALI, so its runs used the default, which starts at 8%.
+# Always set the crop area explicitly. The published recipe says 5 to 100%, but NVIDIA's program never passed that range to DALI, so its runs used DALI's default of 8 to 100%.
 
 # %%
 if DALI:
 
     @pipeline_def(batch_size=8, **where)
     def training(normalise):
-        jpegs, labels = fn.readers.file(file_root=str(root), random_shuffle=True)
-        images = fn.decoders.image(jpegs, device=decoder, output_type=types.RGB)
+        jpegs = fn.readers.tfrecord(**source)["image/encoded"]
+        images = fn.decoders.image(jpegs, device=decoder)
         images = fn.random_resized_crop(images, size=(size, size), random_area=[0.05, 1.0])
         if normalise:
             images = fn.crop_mirror_normalize(
                 images, mirror=fn.random.coin_flip(), dtype=types.FLOAT, output_layout="CHW",
                 mean=[127.5] * 3, std=[127.5] * 3,
             )  # fmt: skip
-        return images, labels
+        return images
 
     for normalise in (True, False):
         pipe = training(normalise)
         pipe.build()
-        images, _ = pipe.run()
+        (images,) = pipe.run()
         pixels = (images.as_cpu() if device.type == "cuda" else images).as_array()
         print(pixels.shape, pixels.dtype, f"from {pixels.min():.2f} to {pixels.max():.2f}")
     fig, axes = plt.subplots(1, 8, figsize=(9, 1.3), layout="constrained")
@@ -198,7 +256,7 @@ if DALI:
 #
 # ### Python runs once
 #
-# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So you can repeat notebook 04's mistake here. The next cell draws a number for each of four images, with Python and in the graph. **Predict** what two batches print:
+# The function looks as if it processed images, but it only describes a graph, and Python runs it **once**. So notebook 04's mistake is possible here, too. The next cell draws a number for each of four images, with Python and in the graph. **Predict** what two batches print:
 
 # %%
 if DALI:
@@ -225,7 +283,7 @@ if DALI:
 
     @pipeline_def(batch_size=16, num_threads=1, device_id=None, seed=seed)
     def until(last):
-        jpegs, _ = fn.readers.file(file_root=str(root), random_shuffle=True)
+        jpegs = fn.readers.tfrecord(**source)["image/encoded"]
         if last == "read":
             return jpegs
         if last == "decode the crop, resize":
@@ -262,75 +320,64 @@ if DALI:
 # %% [markdown]
 # A crop keeps about half the pixels but saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
-# ### What changed since 1.34
+# ### Where to decode
 #
-# Older DALI tutorials state rules that no longer hold:
-#
-# - *No CPU operator after a GPU operator.* True in 1.34. Since 1.44, `node.cpu()` brings data back with `exec_dynamic=True`, the default since 1.51.
-# - *A pipeline is always a graph.* Since 1.52, an experimental **dynamic mode** calls operators like functions, batch by batch. It suits debugging and Python control flow.
-# - *nvJPEG and libjpeg-turbo decode.* Since 2.2, the default decoder is nvImageCodec, which uses these two and others.
-#
-# Check your version:
+# A GPU can decode too. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a part of the images. DALI's documentation says that `decoders.image` can use the engine, and the fused operator only since 2.2.
 
 # %%
 if DALI:
-    from nvidia.dali.data_node import DataNode
 
-    print(f"DALI {nvidia.dali.__version__}: node.cpu() exists: {hasattr(DataNode, 'cpu')}")
-    try:
-        import nvidia.dali.experimental.dynamic as ndd
-    except ImportError:
-        print("Dynamic mode is not in this version.")
-    else:
-        reader = ndd.readers.File(file_root=str(root), random_shuffle=True)
-        for jpegs, _ in reader.next_epoch(batch_size=4):
-            images = ndd.decoders.image(jpegs, device="cpu")
-            print("Dynamic mode:", images.shape, ndd.resize(images, size=(size, size)).shape)
-            break
+    @pipeline_def(batch_size=batch, **where)
+    def decode_on(place, load):
+        jpegs = fn.readers.tfrecord(**source)["image/encoded"]
+        more = {} if place == "cpu" else {"hw_decoder_load": load}
+        images = fn.decoders.image(jpegs, device=place, **more)
+        return fn.random_resized_crop(images, size=(size, size), random_area=[0.08, 1.0])
+
+    places = {"CPU": ("cpu", 0)}
+    if device.type == "cuda":
+        places |= {"mixed": ("mixed", 0.0), "mixed, 65% on the engine": ("mixed", 0.65)}
+    pipes = {name: decode_on(*place) for name, place in places.items()}
+    for pipe in pipes.values():
+        pipe.build()
+    decoding_ips = {name: [] for name in places}
+    for _ in range(rounds):
+        for name, pipe in pipes.items():
+            batches = ((pipe.run(), None) for _ in itertools.count())
+            decoding_ips[name].append(
+                images_per_second(batches, lambda *_: None, session.batches, 4)
+            )
+    for name, values in decoding_ips.items():
+        print(f"{name:26} {np.median(values):8,.0f} images/s ({min(values):,.0f} to", end=" ")
+        print(f"{max(values):,.0f}); your device needs {target:,.0f}")
+    if device.type == "cpu":
+        print("Without a GPU, only the CPU decodes.")
 
 # %% [markdown]
 # ## A fair comparison
 #
-# Three loaders now read the same files, take random crops of 8 to 100% of the area (TensorFlow and DALI vary the crop's aspect ratio too, and TensorFlow's crops are smaller on average), and resize with antialiasing: Pillow in processes (above), TensorFlow's `tf.data`, and DALI.
+# Compare the `DataLoader` with DALI. Both take random crops of 8 to 100% of the area, and resize with antialiasing. The crops are not identical: DALI also varies the aspect ratio. Pillow opens files, DALI reads your shards; both are in memory by now. Notebook 04 has the numbers for tf.data.
+#
+# Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Loaders also prefetch, so each turn drains the queue before the clock starts.
+#
+# **Predict** DALI's speed relative to Pillow.
 
 # %%
-loaders = {"DataLoader + Pillow": pillow}
-try:
-    with workshop.quiet_stderr():  # TensorFlow logs notes while it is imported
-        import tensorflow as tf
-except ImportError:
-    print("TensorFlow is not installed here: tf.data is left out.")
-else:
-    tf.config.set_visible_devices([], "GPU")  # it would reserve the GPU's memory
-
-    def prepare(path):
-        jpeg = tf.io.read_file(path)
-        begin, extent, _ = tf.image.sample_distorted_bounding_box(
-            tf.io.extract_jpeg_shape(jpeg), tf.zeros([1, 0, 4]), area_range=(0.08, 1.0),
-            min_object_covered=0.0, use_image_if_no_bounding_boxes=True,
-        )  # fmt: skip
-        image = tf.io.decode_and_crop_jpeg(jpeg, tf.concat([begin[:2], extent[:2]], 0), channels=3)
-        return tf.cast(tf.image.resize(image, (size, size), antialias=True), tf.uint8)
-
-    files = tf.data.Dataset.from_tensor_slices([str(file) for file in loader.dataset.files])
-    files = files.shuffle(len(loader.dataset)).repeat()
-    loaders["tf.data"] = iter(files.map(prepare, num_parallel_calls=cores).batch(batch).prefetch(2))
+forever = torch.utils.data.RandomSampler(signs, replacement=True, num_samples=10**9)
+loader = torch.utils.data.DataLoader(signs, batch, sampler=forever, num_workers=cores)
+loaders = {"DataLoader + Pillow": iter(loader)}
 if DALI:
 
     @pipeline_def(batch_size=batch, **where)
     def fused():
-        jpegs, labels = fn.readers.file(file_root=str(root), random_shuffle=True)
+        record = fn.readers.tfrecord(**source)
+        jpegs, labels = record["image/encoded"], record["image/class/label"]
         images = fn.decoders.image_random_crop(jpegs, device=decoder, random_area=[0.08, 1.0])
         return fn.resize(images, size=(size, size)), labels
 
     pipe = fused()
     pipe.build()
     loaders["DALI"] = iter(pipe.run, None)  # calls run() endlessly
-
-# %% [markdown]
-# Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Loaders also work ahead, so each turn first empties the queue.
-#
-# **Predict** the order, and DALI's speed relative to Pillow.
 
 # %%
 rates = {name: [] for name in loaders}
@@ -347,39 +394,25 @@ for row, (name, values) in enumerate(rates.items()):
     ratio = np.divide(values, rates["DataLoader + Pillow"])
     print(f"{name:20} {np.median(values):8,.0f} images/s,", end=" ")
     print(f"{np.median(ratio):.2f} times Pillow ({ratio.min():.2f} to {ratio.max():.2f})")
-axes.axvline(v100, color="#d55e00", ls="--", label=f"a V100 in FP16 needs {v100:,.0f}")
+axes.axvline(target, color="#d55e00", ls="--", label=f"the device needs {target:,.0f}")
 axes.set_yticks(range(len(rates)), list(rates))
 axes.set(
-    title=f"Loaders on {cores} cores ({decoder} in DALI), {size} pixels, one dot per round",
-    xlabel="images/s",
+    title=f"Loader throughput on {cores} cores, {size} px (DALI decoder: {decoder})",
+    xlabel="images/s. Dots: rounds; bars: medians",
 )
 fig.legend(loc="outside lower right")
 medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.items())
-workshop.figure(fig, alt=f"Images per second by loader: {medians}. The dashed line is a V100.")
+workshop.figure(fig, alt=f"Images per second by loader: {medians}. The device needs {target:.0f}.")
 over_pillow = None
 if DALI:
     over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"])))
 
 # %% [markdown]
-# On a CPU, all three unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed even one V100. To remove the bottleneck, decode on other hardware: `mixed` decodes on the GPU, and an A100 or H100 also has a JPEG engine. According to DALI's documentation, the fused operator has used that engine since 2.2; in older versions, use `decoders.image` followed by `random_resized_crop`.
-#
-# Published runs on eight V100s with TensorFlow show the effect of the input pipeline:
-
-# %%
-published = {
-    key: session.results[f"published.v100.8gpu.input.{key}.ips"].value
-    for key in ("tfdata", "dali", "synthetic")
-}
-for name, ips in published.items():
-    print(f"{name:10} {ips:9,.2f} images/s, {100 * ips / published['synthetic']:.1f}% of synthetic")
-print("source:", session.results["published.v100.8gpu.input.dali.ips"].provenance)
-
-# %% [markdown]
-# *Synthetic* is the perfect loader from the first cells, so 100% divided by the last column is the headroom again. (In the published MXNet runs on a DGX-1, DALI used three threads per GPU. That program's 40 reader threads, `--data-nthreads`, serve only MXNet's own loader.)
+# On a CPU, both unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, decode on other hardware. (Without DALI, [SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
 #
 # ## The same image?
 #
-# A network that is trained with one loader and used with another may lose accuracy without any error message. The next cell resizes the centre of some validation images with Pillow and with DALI. **Predict:** how large is the mean difference, out of 255?
+# A network trained with one loader and evaluated with another can lose accuracy silently. The next cell resizes the centre of some validation images with Pillow and with DALI, and makes two mistakes with DALI: without antialiasing, and squashed to a square. **Predict:** how large are the three mean differences, out of 255?
 
 # %%
 files = [
@@ -424,7 +457,7 @@ for ax, (name, images) in zip(axes[0], resized.items(), strict=True):
 workshop.figure(fig, alt=f"One image resized in several ways. From Pillow, of 255: {finding}")
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, which means averaging over all source pixels that become one new pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In one recorded run, a tiny network lost 4 points of accuracy when validated without antialiasing (last row of the table at the end).
+# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the final table).
 #
 # ## Who reads what
 #
@@ -435,7 +468,7 @@ if DALI:
 
     @pipeline_def(batch_size=6, num_threads=1, device_id=None, seed=seed)
     def numbers(rank):
-        names = [str(file) for file in loader.dataset.files[:48]]
+        names = [str(file) for file in signs.files[:48]]
         shard = {"shard_id": rank, "num_shards": 2, "random_shuffle": False}
         return fn.readers.file(files=names, labels=list(range(48)), **shard)[1]
 
@@ -448,40 +481,49 @@ if DALI:
 # %% [markdown]
 # Shards rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. By default nothing is shuffled, and an incomplete last batch is filled with images from the next epoch.
 #
-# Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where shard 1 begins.
-
-# %% language="bash" magic_args="-e"
-# echo "key and offset of each record:"
-# head -n 3 "$DATA/records/train.idx"
-
-# %%
-if DALI:
-
-    @pipeline_def(batch_size=4, num_threads=1, device_id=None)
-    def records(index):
-        path = str(session.data_root / "records" / "train.rec")
-        jpegs, labels = fn.readers.mxnet(path=[path], index_path=[index])
-        return jpegs, labels
-
-    for index in ("train.idx", "missing.idx"):
-        try:
-            pipe = records(str(session.data_root / "records" / index))
-            pipe.build()
-            print(f"{index}: labels", np.array(pipe.run()[1].as_array()).ravel())
-        except RuntimeError as error:
-            line = next(line for line in str(error).splitlines() if "missing" in line)
-            print(f"{index}:", line.split("failed: ")[-1])
-
-# %% [markdown]
-# Copy each index together with its records. If one is missing, `python -m data_prep.im2rec --index PREFIX` or `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
+# Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where rank 1 begins. If one is missing, the pipeline does not start; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
 #
 # ## Your turn: one more rung
 #
-# Add DALI to your `runs/train.py`. Replace the dataset, the sampler and the loader with a pipeline and `DALIClassificationIterator` (with `LastBatchPolicy`, from `nvidia.dali.plugin.pytorch`). Each batch is a list with a dictionary (`data`, `label`) per pipeline; `label` is int32 of shape (batch, 1): apply `.squeeze(1).long()`.
+# Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. You have seen every operator. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Until you do, the notebook uses ours.
+
+
+# %%
+def photos(folder, size, device, rank, ranks):
+    """Return two nodes: crops, float32 (3, size, size) from -1 to 1, and labels from 0.
+
+    `folder` has the shards train-* and index/train-*; rank `rank` of `ranks` reads its part.
+    """
+    # 1. fn.readers.tfrecord: as above, plus shard_id, num_shards and random_shuffle
+    # 2. fn.decoders.image_random_crop: device="mixed" if device.type is "cuda"
+    # 3. fn.resize, then fn.crop_mirror_normalize: (pixel - 127.5) / 127.5
+    return None  # your code
+
+
+def endless(loader):
+    """Yield (images, labels), epoch after epoch; labels have the shape (batch,)."""
+    # DALIClassificationIterator(loader), from nvidia.dali.plugin.pytorch, gives lists with one
+    # dictionary per pipeline, {"data": images, "label": labels}; labels are of shape (batch, 1).
+    return None  # your code: yield
+
+
+# %%
+if DALI:
+    photos = nb05.check_photos(photos)
+    endless = nb05.check_endless(endless)
+    gpu = 0 if device.type == "cuda" else None
+    pipe = pipeline_def(photos)(
+        folder, size, device, 0, 1, batch_size=batch, num_threads=cores, device_id=gpu, seed=0
+    )
+    images, labels = next(endless(pipe))
+    print(tuple(images.shape), images.dtype, images.device, labels[:8].tolist())
+
+# %% [markdown]
+# Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. A few details decide whether it works:
 #
-# - Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1.0, 1.0]`, no mirror. Then both rungs do nearly the same work.
-# - Give the reader this rank's shard (`shard_id`, `num_shards`) and `name="reader"`, and the iterator `reader_name="reader"`. Pass `auto_reset=True` to start again after an epoch, and `last_batch_policy=LastBatchPolicy.DROP`.
-# - On a CPU, the pipeline needs `device_id=None`. On a GPU, it needs `device_id=hvd.local_rank()` (with DDP, `int(os.environ["LOCAL_RANK"])`), and the decoder `device="mixed"`. Shuffle in the reader (`random_shuffle=True`; its buffer, `initial_fill`, holds 1,024 files by default), use the rank as the pipeline's `seed`, so that the ranks draw different crops, and remove `set_epoch`. End with `crop_mirror_normalize` as above, but without `mirror`, since the model expects float CHW; count the folders in `train` for `num_classes`.
+# - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
+# - `device_id` is `None` on a CPU; on a GPU, it is the local rank.
+# - Without a size, the iterator never ends: an epoch follows the other, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
 #
 # Try it before you open the solution:
 
@@ -489,19 +531,19 @@ if DALI:
 workshop.ladder.changes("3_dali")
 
 # %% [markdown]
-# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run could not tell: it does not train on one rank for comparison, and saves nothing. No row shows a missing `random_shuffle`: print some labels, which would then all be the same.
+# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell, because it has no single-rank run to compare with and saves nothing.
 
 # %%
 if DALI:
     small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
     tried = workshop.try_script(
-        workshop.ladder.script("3_dali"), "--data", session.data_root, *small,
+        workshop.ladder.script("3_dali"), "--data", folder, *small,
         ranks=2, steps=3, single=False, env={"CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     print(tried)
 
 # %% [markdown]
-# Your script's headroom is its step time over the time without input (see rung 2's bar in the first figure). **Predict** DALI's speed-up: replace the number, then run the cell. (The two rungs take turns, so the output also repeats your prediction from notebook 03.) Open a terminal first to watch the utilisation with `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell. The headroom of rung 2 is its step time divided by the step time without the input part. While it runs, watch `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 workshop.ladder.predict("3_dali", 1.0)  # your number
@@ -524,11 +566,11 @@ if after.any():
 
 # %% tags=["results"]
 workshop.ladder.figure()
-session.note("headroom", headroom[train_here], "times", "speed-up with a cached batch, here")
-session.note("headroom_v100", headroom[wait_like_a_v100], "times", "the same when feeding a V100")
+session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
+session.note("waiting", waits, "%", "of your script's step is spent waiting for images")
 if DALI:
     session.note("dali_over_pillow", over_pillow, "times", "DALI's speed over DataLoader + Pillow")
-    session.note("decode_share", share, "%", "share of the graph's time spent decoding")
+    session.note("decode_share", share, "%", "of the pipeline's time is decoding")
     session.expect(
         {
             "dali.over_pillow": over_pillow if device.type == "cpu" else None,
@@ -541,14 +583,15 @@ if DALI:
     )
 
 # %% [markdown]
-# The figure splits each step into input, computation and communication. The headroom tells you how much you could gain by shortening the input part. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. It can even be slower, because decoding competes with the computation for the cores.
+# The figure splits each step into input, computation and communication. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. It can even be slower, because decoding competes with the computation for the cores.
 #
 # ## Key takeaways
 #
-# - Cache one batch before you change a loader. You cannot gain more than the headroom: a larger speed-up did not come from the input.
+# - Measure the headroom before you change a loader. It is the most you can gain; a larger speed-up has another cause.
+# - Configure the loader before you replace it: workers, persistent workers, pinned memory.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
-# - Decoding takes most of a loader's time; decoding only the crop saves less than the skipped pixels suggest.
+# - Decoding only the crop saves less than the skipped pixels suggest.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #
-# Now the input keeps up, or you know what holds it back. What remains is the arithmetic. The next notebook asks how few bits it needs.
+# Now the input keeps up, or you know why it does not. What remains is computation. The next notebook asks how few bits it needs.

@@ -12,8 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.tfrecordwriter import frame_record, serialize_example
-from rn50lib.data.tfrecord import IMAGE, LABEL, masked_crc
+from data_prep.tfrecordwriter import (
+    format_index,
+    frame_record,
+    serialize_example,
+    write_records,
+)
+from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
 
 Read = Callable[[str], Iterator[bytes]]
 Pipeline = Callable[..., Any]
@@ -29,7 +34,9 @@ def read(path: str) -> Iterator[bytes]:
             data = file.read(length)
             (data_crc,) = struct.unpack("<I", file.read(4))
             if (length_crc, data_crc) != (masked_crc(head[:8]), masked_crc(data)):
-                raise ValueError(f"{path}: a checksum of the record before byte {file.tell():,}")
+                raise ValueError(
+                    f"{path}: wrong checksum in the record that ends at {file.tell():,}"
+                )
             yield data
 
 
@@ -56,7 +63,7 @@ def pipeline(
 def check_read(yours: Read) -> Read:
     """Print what is wrong with a learner's `read`; return it if right, else the finished one."""
     with tempfile.TemporaryDirectory() as folder:
-        return _report("read", yours, read, find_read_mistake(yours, Path(folder)))
+        return report("read", yours, read, find_read_mistake(yours, Path(folder)))
 
 
 def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
@@ -69,10 +76,11 @@ def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
         return pipeline(shards, rank, size, batch, seed, prepare)
 
     with tempfile.TemporaryDirectory() as folder:
-        return _report("pipeline", yours, finished, find_pipeline_mistake(yours, Path(folder)))
+        return report("pipeline", yours, finished, find_pipeline_mistake(yours, Path(folder)))
 
 
-def _report(name: str, yours: Any, ours: Any, wrong: str | None) -> Any:
+def report(name: str, yours: Any, ours: Any, wrong: str | None) -> Any:
+    """Print the outcome of a check; return the learner's version if it is right, else ours."""
     if wrong is None:
         print(f"✓ `{name}` is right; the notebook goes on with yours.")
         return yours
@@ -167,7 +175,7 @@ RANKS, SHARDS, EACH, BATCH = 2, 4, 12, 8  # of the check's data set
 
 def find_pipeline_mistake(yours: Pipeline, folder: Path) -> str | None:
     """Return what is wrong with a pipeline, None if nothing, "" if not attempted."""
-    shards = _numbered_shards(folder)
+    shards = write_numbered_shards(folder)
     passes: dict[int, list[list[int]]] = {}
     for rank in range(RANKS):
         hidden = [Path(shard) for shard in shards[1 - rank :: RANKS]]
@@ -245,17 +253,19 @@ def _labels(dataset: Any) -> list[int]:
     return found
 
 
-def _numbered_shards(folder: Path) -> list[str]:
-    """Write shards of small images whose labels, from 1, number them; return their paths."""
+def write_numbered_shards(folder: Path) -> list[str]:
+    """Write shards of small images, with indexes; labels, from 1, number them. Return the paths."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.new("RGB", (32, 24), (200, 30, 30)).save(buffer, "JPEG")
+    Image.linear_gradient("L").resize((32, 24)).convert("RGB").save(buffer, "JPEG")
     shards = []
+    (folder / "index").mkdir(exist_ok=True)
     for number in range(SHARDS):
         labels = range(number * EACH + 1, (number + 1) * EACH + 1)
         data = [serialize_example({IMAGE: buffer.getvalue(), LABEL: label}) for label in labels]
         shard = folder / f"train-{number:05}-of-{SHARDS:05}"
-        shard.write_bytes(b"".join(map(frame_record, data)))
+        with open(shard, "wb") as file:
+            index_path(shard).write_bytes(format_index(write_records(file, data)))
         shards.append(str(shard))
     return shards
