@@ -434,7 +434,7 @@ elif all(check(name, mine(1, 2), right(1, 2)) for name, (mine, right) in answers
         print("✗ Right for one image in 16 bits only: use `images` and `size`.")
 
 # %% [markdown]
-# Now measure both limits of this device: the rate of a large matrix product in each precision, and the bandwidth of a copy. GPUs since Ampere have one more precision, **TF32**: numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `fp32_precision` switches both.
+# Now measure both limits of this device: the rate of a large matrix product in each precision, and the bandwidth of a copy. GPUs since Ampere have one more precision, **TF32**: numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` switches each.
 
 # %%
 from torch.utils import benchmark
@@ -451,9 +451,8 @@ if device.type == "cuda":
 
 
 def set_tf32(name):
-    precision = "tf32" if name == "tf32" else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = precision
-    torch.backends.cudnn.conv.fp32_precision = precision
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
 peaks, side = {}, session.side
