@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, and predict from arithmetic and memory traffic how much faster a network becomes.
+# After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, predict from your own count of operations and bytes which layers become faster, and check that in a trace.
 #
-# **Time:** 50 minutes · **Needs:** DALI, Horovod, and the script from notebook 05, which you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 50 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-pairs: int | None = None  # timed pairs of float32 and 16 bits
+turns: int | None = None  # in which the precisions are timed
 seed: int = 0  # seed of all random numbers
 
 # %%
@@ -26,29 +26,24 @@ from rn50lib.data.source import open_source
 from rn50lib.torch.model import ResNet
 
 session = workshop.start("06", profile)
-pairs = pairs or session.pairs
+turns = turns or session.turns
 ranks = min(8, len(session.machine.gpus)) or session.ranks  # of the ladder's runs
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 reduced = torch.float16 if device.type == "cuda" else torch.bfloat16  # compared with float32
-workshop.ladder.figure()
+emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer images below
 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Once the input keeps up, computation dominates: arithmetic and memory traffic. A `float32` has 32 bits. A 16-bit array needs half the memory and half the traffic, and hardware built for 16 bits computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic and memory traffic. A 16-bit array needs half the memory and half the traffic of `float32`, and hardware for 16 bits computes several times as fast.
 #
-# The right panel's first two bars show the published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16 (*Total IPS*, data and computation together). The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what is at risk?
+# There is a published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# Volta introduced Tensor Cores for `float16`, and Ampere added `bfloat16`. On x86 CPUs, instructions for `bfloat16` are more common than for `float16`, so a CPU uses `bfloat16` below. Without such instructions, PyTorch emulates it in `float32`, which is slower. Check your machine's flags:
-
-# %% language="bash" magic_args="-e"
-# grep -o -w -E 'avx512_bf16|amx_bf16|amx_fp16|bf16' /proc/cpuinfo | sort | uniq -c || true
-# nvidia-smi --query-gpu=name,compute_cap --format=csv 2>/dev/null || echo "no NVIDIA GPU"
-
-# %% [markdown]
+# On x86 CPUs, instructions for `bfloat16` are more common than for `float16`, so a CPU uses `bfloat16` below. The table above says whether yours has them; without, PyTorch emulates it in `float32`, which is slower.
+#
 # ## What a number can hold
 #
-# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits give range, and mantissa bits give resolution. Here is 0.1 in three formats:
+# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits set the range, mantissa bits the precision. Here is 0.1 in three formats. **Predict** before you run: what happens to 70,000, 0.00000001 and 1.001 in each?
 
 # %%
 formats = {
@@ -65,12 +60,6 @@ for dtype, (integer, exponent) in formats.items():
     print(f"{value.item():.9f}, largest {info.max:.3g}, spacing at 1: {info.eps:.2g},", end=" ")
     print(f"smallest {info.smallest_normal * info.eps:.2g}")
 
-# %% [markdown]
-# `float16` and `bfloat16` have the same size and opposite strengths. `bfloat16` is a `float32` rounded to its first 16 bits: nearly the same range, but only two or three decimal digits. `float16` resolves eight times as finely, but its range is only 0.00000006 to 65,504.
-#
-# **Predict** before you run: what happens to 70,000, 0.00000001 and 1.001 in each format?
-
-# %%
 for value in (70_000.0, 1e-8, 1.001):
     stored = [
         f"{str(dtype)[6:]} {torch.tensor(value, dtype=dtype).item():.6g}" for dtype in formats
@@ -78,6 +67,8 @@ for value in (70_000.0, 1e-8, 1.001):
     print(f"{value:g} becomes", ", ".join(stored))
 
 # %% [markdown]
+# `bfloat16` is a `float32` rounded to its first 16 bits: nearly the same range, but only two or three decimal digits. `float16` is eight times as precise, but covers only 6e-8 to 65,504.
+#
 # ## Gradients that vanish
 #
 # Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little to a mean over all images. To look at real ones, briefly train a small network on road signs in `float32`.
@@ -108,7 +99,7 @@ for x, y in batches:
 print(f"{len(batches)} steps, loss {loss.item():.2f}")
 
 # %% [markdown]
-# A hook on every convolution now collects the gradients that flow back through the network. **Predict:** what share of the nonzero ones will become zero in `float16`?
+# A hook on every convolution now collects the gradients that flow back through the network. **Predict:** what fraction of the nonzero gradients will underflow to zero in `float16`?
 
 # %%
 flowing = []
@@ -150,7 +141,7 @@ workshop.figure(
 print(finding)
 
 # %% [markdown]
-# These are the gradients of the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. Weight gradients add up contributions from all pixels and images, so they are larger and overflow at a smaller scale. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
+# These are the gradients of the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. Weight gradients add up contributions from all pixels and images, so they are larger, and overflow at a smaller loss scale. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
 # ## Write the loss scale yourself
 #
@@ -159,15 +150,15 @@ print(finding)
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
 #
-# **Your turn:** write `next_scale`; the folded cell below checks it against a finished version. `ex06.scaler` adds limits.
+# **Your turn:** write `next_scale`; the folded cell below compares it with a reference. Exercise `ex06.scaler` adds a lower and an upper limit.
 
 
 # %%
 def next_scale(scale, good, finite, wait=2000):
     """Return the loss scale of the next step, and the number of good steps in a row.
 
-    `good` is that number before this step, and `finite` is True if this step is good. The count
-    restarts at 0 whenever the scale changes. The training loop below skips the update.
+    `good` counts the consecutive good steps before this one; `finite` is True if all gradients of
+    this step are finite. The count restarts at 0 whenever the scale changes.
     """
     return None  # your code
 
@@ -192,20 +183,29 @@ if not wrong and next_scale is not finished:
     print(f"Right in all {len(cases)} cases that were tried.")
 
 # %% [markdown]
-# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the test for infinity.
+# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (All gradients are rounded to `float16`; the arithmetic stays `float32`, which CPUs do not have to emulate.)
 
 
 # %%
+def rounded(layer, inputs, output):
+    """Round the gradient that flows back through a layer to float16."""
+    output.register_hook(lambda gradient: gradient.half().float())
+
+
 def train_scaled(scale, adapt=True, test=True):
-    """Train in float16; return the losses, the scales and the number of skipped steps."""
+    """Train with float16 gradients; return losses, scales and the number of skipped steps."""
     model, optimizer = fresh()
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+            layer.register_forward_hook(rounded)
     losses, scales, good, skipped = [], [], 0, 0
     for x, y in batches:
-        with torch.autocast(device.type, torch.float16):
-            loss = cross_entropy(model(x), y)
+        loss = cross_entropy(model(x), y)
         optimizer.zero_grad()
         (loss * scale).backward()
-        gradients = [weight.grad.div_(scale) for weight in model.parameters()]
+        gradients = [
+            weight.grad.copy_(weight.grad.half()).div_(scale) for weight in model.parameters()
+        ]
         finite = all(gradient.isfinite().all() for gradient in gradients)
         if finite or not test:
             optimizer.step()
@@ -231,29 +231,30 @@ for (name, (losses, scales, skipped)), (color, style) in zip(runs.items(), looks
     left.plot(losses, style, color=color, label=name)
     right.step(range(len(scales)), np.log2(scales), style, color=color, where="post")
     print(f"{name:24} mean loss of the last 5 steps {np.mean(losses[-5:]):.2f}, {skipped} skipped")
-left.set(title="Training in float16", xlabel="step", ylabel="cross-entropy loss")
+left.set(title="Training with float16 gradients", xlabel="step", ylabel="cross-entropy loss")
 right.set(title="Loss scale", xlabel="step", ylabel="power of two")
 left.legend(fontsize="small")
-workshop.figure(
-    fig, alt="Loss and loss scale of four runs in float16; the numbers are printed above"
-)
+workshop.figure(fig, alt="Loss and loss scale of four runs; the numbers are printed above")
 
 # %% [markdown]
-# Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With the usual wait of 2,000 steps, that costs almost nothing.
+# Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With a wait of 2,000 steps, that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that varies from batch to batch and does not fall. The fourth run, without the test, writes infinities or NaN into the weights. Its loss is NaN from then on, so its line is missing from the left plot. At least you notice that.
+# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that does not fall. The fourth run, without the test, writes infinities or NaN into the weights. Its loss is NaN from then on, so its line is missing on the left. That failure is at least visible.
 #
-# The run without a scale may look better than yours, which spent its first steps finding the scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the error without a scale, and with one of 2^12.
+# The run without a scale may look better than yours, because yours spent its first steps searching for a scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the error without a scale, and with one of 2^12.
 
 # %%
 x, y = batches[0]
 
 
 def weight_gradients(scale, half):
-    with torch.autocast(device.type, torch.float16, enabled=half):
-        loss = cross_entropy(model(x), y)
+    hooks = [layer.register_forward_hook(rounded) for layer in convolutions if half]
+    loss = cross_entropy(model(x), y)
     parts = torch.autograd.grad(scale * loss, list(model.parameters()))
-    return torch.cat([part.flatten() for part in parts]) / scale
+    for hook in hooks:
+        hook.remove()
+    found = torch.cat([part.flatten() for part in parts])
+    return (found.half().float() if half else found) / scale
 
 
 exact = weight_gradients(1, half=False)
@@ -261,16 +262,14 @@ for shrink in (0, 12, 16):
     for power in (0, 12):
         found = weight_gradients(2.0 ** (power - shrink), half=True)
         error = ((found - exact).norm() / exact.norm()).item()
-        print(
-            f"gradients / 2^{shrink}, scale 2^{power}: {error:.0%} error in the weights' gradients"
-        )
+        print(f"gradients divided by 2^{shrink}, loss scale 2^{power}: relative error {error:.2%}")
 
 # %% [markdown]
-# Without a scale, the error grows as the gradients shrink, until most of the gradient is lost. With a scale of 2^12 it stays at the few per cent that rounding in `float16` causes anyway.
+# Without a scale, the error grows as the gradients shrink, until most of the gradient is lost. With a scale of 2^12, it stays far smaller.
 #
 # ## Master weights
 #
-# There is a second way to lose information. An update adds a small number to a large one, and has no effect if it is less than half the spacing of representable numbers. Add a ten-thousandth to 1, a thousand times:
+# There is a second way to lose information. An update adds a small number to a large one. If the update is smaller than half the gap between neighbouring representable numbers, it is lost. The next cell adds 0.0001 to 1 a thousand times, in each format. Then it takes the weights and the momentum of the network that you trained in `float32`, and applies one update at its learning rate of 0.01 and at lower ones. **Predict:** what fraction of the weights does not change at all?
 
 # %%
 for dtype in formats:
@@ -279,10 +278,7 @@ for dtype in formats:
         weight += 0.0001
     print(f"{str(dtype):15} {weight.item():.6g}; it should be 1.1")
 
-# %% [markdown]
-# Are real updates that small? Take the weights and the momentum of the network that you trained in `float32`, and apply one update at its learning rate of 0.01 and at lower rates, as later in a schedule. What share of the weights does not change at all?
 
-# %%
 for rate in (1e-2, 1e-3, 1e-4):
     for dtype in formats:
         kept, total = 0, 0
@@ -317,43 +313,16 @@ def train(dtype, scaler):
     return np.mean(losses[-5:])
 
 
-for dtype in formats:
-    begin = time.perf_counter()
+for dtype in (torch.float32, reduced):
     loss = train(dtype, torch.amp.GradScaler(device.type, enabled=dtype == torch.float16))
-    print(f"{str(dtype):15} loss {loss:.2f}, {time.perf_counter() - begin:.1f} s")
+    print(f"{str(dtype):15} mean loss of the last 5 steps {loss:.2f}")
 
 # %% [markdown]
-# The losses differ, but another seed would change them too. The times mean little for such a small network, and most CPUs emulate `float16`.
+# The losses differ, but a different seed would change them too.
 #
-# A common claim is that `GradScaler` makes Python wait for the GPU in every step, because it calls `.item()` to find out whether to skip. Count the calls, with an ordinary optimizer and with a fused one, which updates all weights in a few kernels:
-
-# %%
-from torch.utils._python_dispatch import TorchDispatchMode
-
-
-class CountItems(TorchDispatchMode):
-    calls = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.calls += "_local_scalar_dense" in str(function)  # what .item() calls
-        return function(*args, **(kwargs or {}))
-
-
-for fused in (False, True):
-    layer, scaler = torch.nn.Linear(4, 4).to(device), torch.amp.GradScaler(device.type)
-    sgd = torch.optim.SGD(layer.parameters(), lr=0.1, fused=fused)
-    scaler.scale(layer(torch.ones(1, 4, device=device)).sum()).backward()
-    with CountItems() as count:
-        scaler.step(sgd)
-        scaler.update()
-    print(f"fused={fused!s:5}: {count.calls} call(s) of .item() in a step")
-
-# %% [markdown]
-# A fused optimizer skips the update on the device, so the claim is true only for non-fused optimizers.
+# ## Memory
 #
-# ## Why 208 images in FP16 and 96 in FP32?
-#
-# These are NVIDIA's batch sizes on a 16 GB V100. Notebook 02 estimated the limit from `float32` activations, the layer outputs that the backward pass needs. Now measure what 16 bits change:
+# Notebook 02 estimated the largest batch from `float32` activations, the layer outputs that the backward pass needs. Now measure what 16 bits change:
 
 
 # %%
@@ -380,13 +349,92 @@ for dtype in (torch.float32, torch.bfloat16):
     megabytes = per_image[dtype] * (224 / 64) ** 2 / 1e6
     print(f"{str(dtype):15} {megabytes:.0f} MB for each image of 224 x 224 pixels")
 memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
+for batch, dtype in ((96, torch.float32), (208, torch.bfloat16)):
+    print(f"{batch} images: {batch * per_image[dtype] * (224 / 64) ** 2 / 1e9:.1f} GB, {dtype}")
 
 # %% [markdown]
-# If an image needs half the memory, 96 images in FP32 and 208 in FP16 need about the same. Twice the batch is the first gain from 16 bits. Weights, gradients and momentum do *not* shrink, because they stay in `float32`.
+# NVIDIA trained with 96 images in FP32 and 208 in FP16 on a V100 with 16 GB: by this count, about the same memory. Twice the batch is the first gain. Weights, gradients and momentum do *not* shrink, because they stay in `float32`.
 #
-# ## Tensor Cores and the roofline
+# ## Which layers become faster?
 #
-# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. Intel's AMX does the same on a CPU. A layer is limited by arithmetic *or* by memory traffic, depending on its **FLOP per byte**, the floating-point operations per byte moved. A convolution can use each number hundreds of times, but a ReLU uses it once. Measure both limits of this machine:
+# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. So count both. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*, and the larger of the two limits it.
+#
+# **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; padding counts as pixels.
+#
+# - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
+# - The batch norm after it. It reads its input for mean and variance, reads it again, and writes the normalised output. Its few operations per number do not matter; count 5. Leave out its 4 × 64 parameters.
+
+
+# %%
+def convolution(images, size):
+    """Return (operations, bytes) of the convolution; a number has `size` bytes."""
+    return None  # your code
+
+
+def batch_norm(images, size):
+    """Return (operations, bytes) of the batch norm; a number has `size` bytes."""
+    return None  # your code
+
+
+# %% tags=["folded"]
+def right_convolution(images, size):
+    outputs, weights = images * 64 * 56 * 56, 64 * 64 * 3 * 3
+    return 2 * outputs * 64 * 3 * 3, size * (outputs + outputs + weights)
+
+
+def right_batch_norm(images, size):
+    numbers = images * 64 * 56 * 56
+    return 5 * numbers, 3 * size * numbers
+
+
+numbers = 64 * 56 * 56
+mistakes = {  # of one image, by what your number divided by the right one is
+    "convolution, operations": {0.5: "a multiplication and an addition are 2 operations",
+        1 / 9: "each output needs 3 × 3 pixels", 1 / 64: "each output needs all 64 input channels"},
+    "convolution, bytes": {numbers / (2 * numbers + 36864): "reading and writing both count",
+        2 * numbers / (2 * numbers + 36864): "the weights are read, too",
+        0.5: "multiply by the size of a number"},
+    "batch norm, operations": {},
+    "batch norm, bytes": {2 / 3: "the input is read twice, the output written once",
+        1 / 3: "three passes: two reads and one write"},
+}  # fmt: skip
+
+
+def check(name, yours, right):
+    """Print what is wrong with a pair of numbers; return True if both are right."""
+    if not isinstance(yours, tuple | list) or len(yours) != 2:
+        print(f"✗ {name}: return two numbers, operations and bytes.")
+        return False
+    good = True
+    for kind, mine, true in zip(("operations", "bytes"), yours, right, strict=True):
+        if kind == "operations" and name == "batch norm" and 0 < mine <= 4 * true:
+            continue  # 1 to 20 operations per number change nothing
+        if mine != true:
+            known = mistakes[f"{name}, {kind}"].items()
+            why = [text for factor, text in known if abs(mine / true - factor) < 1e-3]
+            print(f"✗ {name}: {mine:,} {kind}, {mine / true:.3g} × the right number.", *why)
+            good = False
+    return good
+
+
+answers = {
+    "convolution": (convolution, right_convolution),
+    "batch norm": (batch_norm, right_batch_norm),
+}
+if any(mine(1, 2) is None for mine, _ in answers.values()):
+    print("At least one function returns None, so finished versions are used.")
+    convolution, batch_norm = right_convolution, right_batch_norm
+elif all(check(name, mine(1, 2), right(1, 2)) for name, (mine, right) in answers.items()):
+    general = tuple(convolution(3, 4)) == right_convolution(3, 4)
+    if general and batch_norm(3, 4)[1] == right_batch_norm(3, 4)[1]:
+        print("✓ Right. The convolution does", end=" ")
+        print(f"{np.divide(*convolution(96, 2)):.0f} operations per byte in 16 bits,", end=" ")
+        print(f"the batch norm {np.divide(*batch_norm(96, 2)):.1f}.")
+    else:
+        print("✗ Right for one image in 16 bits only: use `images` and `size`.")
+
+# %% [markdown]
+# Now measure both limits of this device: the rate of a large matrix product in each precision, and the bandwidth of a copy. GPUs since Ampere have one more precision, **TF32**: numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` switches each.
 
 # %%
 from torch.utils import benchmark
@@ -397,76 +445,187 @@ def seconds(statement, **names):
     return timer.blocked_autorange(min_run_time=0.3).median
 
 
+precisions = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+if device.type == "cuda":
+    precisions |= {"tf32": torch.float32, "float16": torch.float16}
+
+
+def set_tf32(name):
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
+
+
 peaks, side = {}, session.side
-for dtype in (torch.float32, reduced):
+for name, dtype in precisions.items():
+    set_tf32(name)
     a = torch.randn(side, side, device=device).to(dtype)
-    peaks[str(dtype)[6:]] = 2 * side**3 / seconds("a @ a", a=a)
+    peaks[name] = 2 * side**3 / seconds("a @ a", a=a)
+if emulated:  # these products could be computed in float32
+    peaks["bfloat16"] = max(peaks.values())
 array, copy = torch.zeros(2, 2**24, device=device)
 bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
 for name, peak in peaks.items():
-    print(f"{name:8}  {peak / 1e9:,.1f} GFLOP/s")
-print(f"memory    {bandwidth / 1e9:.1f} GB/s")
+    print(
+        f"{name:8}  {peak / 1e9:10,.1f} GFLOP/s, {peak / bandwidth:5.0f} FLOP per byte to reach it"
+    )
+print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
-# The next figure, a **roofline**, shows both limits for this machine and, from NVIDIA's data sheet, for a V100. Each mark is one type of layer in ResNet-50 during training. On the slope a layer is limited by memory, and on the flat part by arithmetic. **Predict:** which marks can Tensor Cores raise?
+# A layer with fewer operations per byte than the last column cannot reach the peak. **Predict** from your count: which of the two layers can gain more than a factor of 2 from 16 bits on this device? The next cell predicts both from your functions, and all layers of a training step, forward and backward, by counting them the same way.
 
 # %%
 from workshop.lessons import nb06
 
-v100 = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
-sheet = {"float32": 1e12 * v100["fp32"], "float16": 1e12 * v100["fp16"]}
-roofs = {"This machine": (peaks, bandwidth), "V100, data sheet": (sheet, 1e9 * v100["bandwidth"])}
-fig, panels = plt.subplots(1, 2, figsize=(10, 3.8))
-for axes, (name, (limits, bytes_per_s)) in zip(panels, roofs.items(), strict=True):
-    for (dtype, peak), colour in zip(limits.items(), ("#0072b2", "#d55e00"), strict=True):
-        x = np.logspace(-1.2, 3, 200)
-        axes.loglog(x, np.minimum(peak, bytes_per_s * x) / 1e9, color=colour, label=dtype)
-        marks = {"convolution": "o", "batch norm": "s", "ReLU": "D", "addition": "v"}
-        for kind, mark in marks.items():
-            work = nb06.count(resnet.resnet(50), 224, 96, dtype)[kind]
-            height = min(peak, bytes_per_s * work.intensity) / 1e9
-            label = kind if dtype == "float32" else None
-            axes.plot(work.intensity, height, mark, color=colour, label=label)
-    axes.set(title=name, xlabel="FLOP per byte", ylabel="GFLOP/s at most")
-    axes.legend(fontsize="small")  # the 16-bit format differs between the panels
-workshop.figure(
-    fig,
-    alt="Rooflines of this machine and a V100: on the V100 only convolutions reach the flat part",
+batch, pixels = (
+    (2, session.trace_pixels) if emulated else (session.trace_batch, session.trace_pixels)
 )
+half = str(reduced)[6:]
+for layer in (convolution, batch_norm):
+    for name, size in (("float32", 4), (half, 2)):
+        operations, count = layer(batch, size)
+        arithmetic, memory = 1e6 * operations / peaks[name], 1e6 * count / bandwidth
+        limit = "arithmetic" if arithmetic > memory else "memory"
+        print(f"{layer.__name__.removeprefix('right_'):12} {name:9}", end=" ")
+        print(f"{max(arithmetic, memory):8,.0f} µs at least, limited by {limit}")
+
+predicted = {}  # ms per step by kind and precision
+for name in ("float32", half):
+    for kind, work in nb06.count(resnet.resnet(50), pixels, batch, name).items():
+        least = max(work.flops / peaks[name], work.bytes / bandwidth)
+        predicted[kind, name] = 1000 * least
 
 # %% [markdown]
-# Only the convolutions' marks reach the V100's flat roof. (An H100 needs more FLOP per byte to get there, so in 16 bits even the convolutions may stay on the slope.) The other marks are on the slope, where 16 bits help only by halving the bytes. The step's speed-up lies between 2 and 8. **Predict** it, then add up the minimum times of all types of layers, unfused, on a V100:
-
-# %%
-least = {}
-for dtype, peak in sheet.items():
-    work = nb06.count(resnet.resnet(50), 224, 96, dtype).values()
-    least[dtype] = sum(max(w.flops / peak, w.bytes / (1e9 * v100["bandwidth"])) for w in work) / 96
-published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16")]
-for (dtype, time_per_image), ips in zip(least.items(), published, strict=True):
-    print(f"{dtype}: at most {1 / time_per_image:,.0f} images/s unfused, published {ips:,.1f}")
-factor = least["float32"] / least["float16"]
-work = nb06.count(resnet.resnet(50), 224, 96, "float32").values()
-traffic = 1e9 * v100["bandwidth"]
-faster = sum(max(w.flops / sheet["float16"], w.bytes / traffic) for w in work) / 96
-print(
-    f"With float16's arithmetic and float32's traffic: {least['float32'] / faster:.1f} times;",
-    end=" ",
-)
-print(f"with half the traffic, too: {factor:.1f} times.")
-print(f"Published: {published[1] / published[0]:.2f} times.")
-
-# %% [markdown]
-# By this estimate, eightfold arithmetic speed and half the traffic make the step four times as fast. The published factor is 3.6. The two runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (channels last) and fused layers. So 3.6 is the gain from the whole package.
+# ## Trace both precisions
 #
-# On newer GPUs there is another format, **TF32**: its values are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. Does PyTorch use it by default? The next cell checks:
+# Now trace two training steps of ResNet-50 in each precision. In the tables, *pointwise* includes ReLUs and additions. **Predict** which bars shrink most.
 
 # %%
-print("matrix products:", torch.get_float32_matmul_precision())  # highest: real float32
-print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
+from torch.profiler import profile, record_function, schedule
+
+model = ResNet(resnet.resnet(50)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+x = torch.randn(batch, 3, pixels, pixels, device=device)
+y = torch.zeros(batch, dtype=torch.long, device=device)
+
+
+def traced(name):
+    """Trace two training steps; return the milliseconds per step by kind."""
+    set_tf32(name)
+    file = session.folder / f"{name}.json"
+    when, dtype = schedule(wait=0, warmup=1, active=2), precisions[name]
+    write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
+    with profile(schedule=when, on_trace_ready=write) as trace:
+        for _ in range(3):
+            with record_function("forward"):
+                with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                    loss = cross_entropy(model(x), y)
+            with record_function("backward"):
+                optimizer.zero_grad()
+                loss.backward()
+            with record_function("update"):
+                optimizer.step()
+                loss.item()  # waits for the device
+            trace.step()
+    return workshop.trace(file)
+
+
+measured = {name: traced(name) for name in ("float32", half)}
+
+# %%
+kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
+         "pointwise": ["ReLU", "addition"]}  # fmt: skip
+rows = []
+for kind, layers in kinds.items():
+    least = [sum(predicted[layer, name] for layer in layers) for name in ("float32", half)]
+    took = [measured[name][kind] for name in ("float32", half)]
+    rows.append(
+        [kind, least[0], took[0], least[1], took[1], took[0] / took[1] if took[1] else None]
+    )
+columns = ["ms per step", "float32: at least", "measured", f"{half}: at least", "measured", "gain"]
+workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px")
+rows = [[layer, *(session.results[f"h100.{layer}.{what}"].value for what in ("least", "ms"))]
+        for layer in ("convolution", "batch norm", "ReLU", "addition")]  # fmt: skip
+workshop.table(rows, ["ms per step", "at least", "measured"], "H100, float16, batch 256, 224 px")
+print(session.results["h100.batch norm.ms"].provenance)
 
 # %% [markdown]
-# On such GPUs, PyTorch uses TF32 by default for convolutions, but not for matrix products. There, a "float32" ResNet is mostly TF32: its convolutions may exceed the float32 roof above, and a speed-up over it looks smaller than over real FP32.
+# On the H100, batch norm, ReLU and addition are within 13% of the prediction; the convolutions take 1.2 to 1.5 times as long, because they do not reach the rate of a large matrix product. Two thirds of that step of 51.8 ms move bytes and compute almost nothing: there, 16 bits gain at most a factor of 2. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
+#
+# Does the count explain the published factor of 3.6? Add up the minimum time of every layer type on a V100, without fusion:
+
+# %%
+v100 = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
+sheet = {"float32": 1e12 * v100["fp32"], "float16": 1e12 * v100["fp16"]}  # its data sheet
+traffic = 1e9 * v100["bandwidth"]
+
+
+def images_per_s(peak, dtype):
+    work = nb06.count(resnet.resnet(50), 224, 96, dtype).values()
+    return 96 / sum(max(w.flops / peak, w.bytes / traffic) for w in work)
+
+
+slow, fast = (images_per_s(peak, dtype) for dtype, peak in sheet.items())
+published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16")]
+print(
+    f"At most {slow:,.0f} and {fast:,.0f} images/s; published: {published[0]:,} and {published[1]:,}."
+)
+print(f"Faster arithmetic alone: {images_per_s(sheet['float16'], 'float32') / slow:.1f}×.", end=" ")
+print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
+print(f"Published: {published[1] / published[0]:.1f}×.")
+
+# %% [markdown]
+# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (**channels last**) and fused layers.
+#
+# ## All precisions in turns
+#
+# The next cell times whole training steps in every precision with both layouts, in turns; on a GPU, also with `torch.compile`, which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's arithmetic over what the measured peak would allow in the same time. **Predict** the fastest row.
+
+# %%
+last = ResNet(resnet.resnet(50)).to(device, memory_format=torch.channels_last)
+rows = {(name, layout): net for name in precisions
+        for layout, net in (("NCHW", model), ("channels last", last))}  # fmt: skip
+if session.compiled:
+    rows[half, "channels last, compiled"] = torch.compile(last)
+
+
+def step_seconds(row):
+    (name, layout), network = row, rows[row]
+    set_tf32(name)
+    inputs = x if layout == "NCHW" else x.to(memory_format=torch.channels_last)
+    begin, dtype = time.perf_counter(), precisions[name]
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        loss = cross_entropy(network(inputs), y)
+    loss.backward()
+    next(network.parameters()).grad.sum().item()  # waits for the device
+    return time.perf_counter() - begin
+
+
+times = {row: [] for row in rows}
+for turn in range(turns + 1):  # the first one warms up
+    for row in rows:
+        took = step_seconds(row)
+        times[row] += [took] if turn else []
+flops, lines = resnet.resnet(50).train_flops(pixels), []
+base = np.median(times["float32", "NCHW"])
+for (name, layout), found in times.items():
+    ips = batch / np.median(found)
+    spread = f"{batch / max(found):,.4g} to {batch / min(found):,.4g}"
+    mfu = f"{ips * flops / peaks[name]:.0%}"
+    lines.append([f"{name}, {layout}", ips, spread, base / np.median(found), mfu])
+columns = ["", "images/s, median", "range", "times float32", "MFU"]
+workshop.table(lines, columns, f"Training, batch {batch}, {pixels} px, {turns} turns")
+ratios = np.divide(times["float32", "NCHW"], times[half, "NCHW"])
+speedup = float(np.median(ratios))
+low, high = min(ratios), max(ratios)
+print(f"{half} over float32, NCHW: median {speedup:.2f}, from {low:.2f} to {high:.2f}", end="")
+print(": too wide to conclude anything, repeat on an idle machine" if low < 1 < high else "")
+session.expect({
+    "h100.float16.ips": None, "h100.bfloat16.ips": None, "h100.compiled.ips": None,
+    "precision.speedup": None, "precision.vanish": vanish if device.type == "cpu" else None,
+})  # fmt: skip
+
+# %% [markdown]
+# On the recorded H100, `bfloat16` is slower than `float16`, because PyTorch uses slower batch-norm kernels there; `torch.compile` gains by fusing. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
 #
 # ## Your turn: one more rung
 #
@@ -476,53 +635,27 @@ print("convolutions:   ", torch.backends.cudnn.conv.fp32_precision)
 workshop.ladder.changes("4_amp")
 
 # %% [markdown]
-# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03 these lines were there only for the clock; here they are needed.
+# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03, these lines only served the clock; here they are required.
 #
-# **Predict** how much faster the script becomes on this machine. Does it emulate `bfloat16`, or does its float32 use TF32? Replace the number, then run the cell, which runs both rungs with the same sizes. While they run, check the utilisation with `htop`, or with `nvidia-smi dmon` on a GPU.
+# **Predict** how much faster the script becomes on this machine. The rung before trains in `float32`, so on a GPU its convolutions use TF32, and neither rung uses channels last. Replace the number, then run the cell, which runs both rungs with the same sizes (two images and two steps if `bfloat16` is emulated).
 
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number
+images, steps, warm_up = (2, 2, 1) if emulated else (session.batch_size, session.steps, 3)
 climbed = {}
 for rung in ("3_dali", "4_amp"):
     climbed[rung] = workshop.ladder.climb(
         rung, ranks=ranks, own=rung == "4_amp",  # your train.py is past rung 3
-        image_size=session.image_size, batch_size=session.batch_size,
-        steps=session.steps, workers=max(1, session.machine.cores // ranks),
+        image_size=session.image_size, batch_size=images, steps=steps, warm_up=warm_up,
+        workers=max(1, session.machine.cores // ranks),
     )  # fmt: skip
 
 # %% [markdown]
-# The machine's speed may change between two runs. For a ratio that you can defend, let the two precisions take turns on the same network and batch:
-
-# %%
-model = ResNet(resnet.resnet(50)).to(device)
-x = torch.randn(session.batch_size, 3, session.image_size, session.image_size, device=device)
-y = torch.zeros(len(x), dtype=torch.long, device=device)
-
-
-def step_seconds(dtype):
-    begin = time.perf_counter()
-    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-        loss = cross_entropy(model(x), y)
-    loss.backward()
-    model.conv1.weight.grad.sum().item()  # waits for the device
-    return time.perf_counter() - begin
-
-
-step_seconds(torch.float32), step_seconds(reduced)  # warm up
-ratios = [step_seconds(torch.float32) / step_seconds(reduced) for _ in range(pairs)]
-speedup = float(np.median(ratios))
-print(f"{reduced} over float32: median {speedup:.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
-native = speedup if "amx" in session.machine.bfloat16 and device.type == "cpu" else None
-session.expect(
-    {"precision.speedup": native, "precision.vanish": vanish if device.type == "cpu" else None}
-)
-
-# %% [markdown]
-# This ratio and the ladder's can disagree: the rungs ran one after the other, include input and communication, and on a CPU have fewer threads per process. Only this cell compares like with like. On a CPU, a ratio near 1 or below usually means other load, a tiny batch, or emulation. (The rungs' losses, after so few steps, mean nothing.) The recorded speed-up is for AMX and 224 px; without AMX, *yours* is empty. A CPU that emulates should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
+# This ratio can differ from the table above, where the rows took turns: the rungs ran one after the other, and they include input and communication.
 #
 # ## The same accuracy?
 #
-# Speed is useless if the result is worse. NVIDIA published one run of 90 epochs for each precision and number of GPUs. For the road-sign recipe, ten seeds per precision were recorded:
+# Speed is worth nothing if accuracy suffers. NVIDIA published one run for each precision and number of GPUs. For the road-sign recipe, ten seeds per precision were recorded:
 
 # %%
 for n in (1, 4, 8):
@@ -542,7 +675,7 @@ error = np.sqrt(sum(np.var(top1, ddof=1) / len(top1) for top1 in seeds.values())
 print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard errors.")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much from one number of GPUs to another. On the road signs, the means differ by less than two standard errors, so ten seeds do not settle whether `bfloat16` costs accuracy. Judge accuracy over several seeds, because a single pair of runs mostly shows noise.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies by as much between GPU counts. On the road signs, the means differ by less than two standard errors, so ten seeds do not settle whether `bfloat16` costs accuracy. Judge accuracy over several seeds.
 #
 # ## The ladder
 #
@@ -557,13 +690,13 @@ session.note("speedup", speedup, "times", "speed of a training step in 16 bits o
 # %% [markdown]
 # ## Key takeaways
 #
-# - Exponent bits give range, and mantissa bits give resolution. `float16` lacks range, and `bfloat16` lacks resolution.
+# - Exponent bits set the range, mantissa bits the precision. `float16` lacks range, and `bfloat16` lacks precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory, which allows the larger batch.
-# - Arithmetic becomes much faster, but memory traffic is only halved. The mix of layers decides the total.
-# - A faster step may have to wait for its input. After each rung, ask again where the time goes; `rn50 diagnose` measures it.
+# - Count operations and bytes: Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2.
+# - A faster step may have to wait for its input: `rn50 diagnose` measures it.
 #
-# **Try it:** replace `torch.float16` in `train_scaled` with `torch.bfloat16`, and predict how the four runs will differ.
+# **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #
-# So far the course has been about training. The next notebook uses a trained network: how long does one answer take, and how many can it give per second?
+# The next notebook uses a trained network: how long does one prediction take, and how many can it make per second?

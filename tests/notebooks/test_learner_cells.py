@@ -26,17 +26,23 @@ STUB = "return None  # your code"
 
 
 def execute(
-    number: str, start: str, answer: str, names: dict[str, Any], folder: Path, count: int = 2
+    number: str,
+    start: str,
+    answers: str | list[str],
+    names: dict[str, Any],
+    folder: Path,
 ) -> None:
-    """Run `count` code cells, the first with an answer for its stub: the one with `start`."""
+    """Run the cell with `start`, each of its stubs replaced by an answer, and the one after it."""
     (master,) = (ROOT / "notebooks" / "source").glob(f"{number}_*.py")
     code = [cell["source"] for cell in masters.read_master(master) if cell["cell_type"] == "code"]
     (first,) = (i for i, source in enumerate(code) if start in source)
-    assert STUB in code[first]
-    for i, source in enumerate(code[first : first + count]):
+    for answer in [answers] if isinstance(answers, str) else answers:
+        assert STUB in code[first]
+        code[first] = code[first].replace(STUB, answer or "return None", 1)
+    for i, source in enumerate(code[first : first + 2]):
         file = folder / f"cell{i}.py"  # for `inspect`
-        file.write_text(source.replace(STUB, answer or STUB))
-        exec(compile(file.read_text(), str(file), "exec"), names)
+        file.write_text(source)
+        exec(compile(source, str(file), "exec"), names)
 
 
 READ = "length, label = struct.unpack_from('<4xI4xf', r := self.read(i)); "
@@ -121,4 +127,44 @@ def test_writer_of_records_in_01(
 )
 def test_estimate_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
     execute("00", "def training_days", answer, {}, tmp_path)
+    assert said in capsys.readouterr().out
+
+
+CONVOLUTION = "n = images * 64 * 56 * 56; return 2 * n * 64 * 9, size * (2 * n + 36864)"
+NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
+
+
+@pytest.mark.parametrize(
+    ("convolution", "norm", "said"),
+    [
+        ("", "", "finished versions are used"),
+        (CONVOLUTION, "", "finished versions are used"),
+        (CONVOLUTION, NORM, "✓ Right"),
+        (CONVOLUTION, NORM.replace("5 * n,", "8 * n,"), "✓ Right"),
+        (CONVOLUTION.replace("return 2 *", "return"), NORM, "an addition are 2 operations"),
+        (CONVOLUTION.replace("* 64 * 9", "* 64"), NORM, "3 × 3 pixels"),
+        (CONVOLUTION.replace(" + 36864", ""), NORM, "the weights are read, too"),
+        (CONVOLUTION.replace("2 * n + ", "n + "), NORM, "✗ convolution"),
+        (CONVOLUTION, NORM.replace("3 * n", "2 * n"), "the input is read twice"),
+        (CONVOLUTION, NORM.replace("size *", "2 *"), "use `images` and `size`"),
+        (CONVOLUTION, "return 3 * size * images * 200704", "return two numbers"),
+        (CONVOLUTION.replace("images *", ""), NORM, "use `images` and `size`"),
+    ],
+)
+def test_count_in_06(convolution: str, norm: str, said: str, tmp_path: Path, capsys) -> None:
+    execute("06", "def convolution", [convolution, norm], {"np": np}, tmp_path)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "so the finished version is used"),
+        ("return (scale / 2, 0) if not finite else (scale * 2, 0) if good + 1 == wait else "
+         "(scale, good + 1)", "Right in all 4"),
+        ("return (scale / 2, good) if not finite else (scale, good + 1)", "gives (2048.0, 0)"),
+    ],
+)  # fmt: skip
+def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    execute("06", "def next_scale", answer, {}, tmp_path)
     assert said in capsys.readouterr().out

@@ -32,11 +32,6 @@ class Work:
     flops: float
     bytes: float
 
-    @property
-    def intensity(self) -> float:
-        """FLOP per byte."""
-        return self.flops / self.bytes
-
 
 def count(net: Network, image_size: int, batch: int, dtype: str) -> dict[str, Work]:
     """Return work and traffic of a training step by kind of layer, with no layers fused.
