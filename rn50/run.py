@@ -60,15 +60,15 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
             " use `rn50 train`, or start `rn50 run` once"
         )
     if dry_run:
-        resolved, remarks = description.prepared(given)
+        remarks: list[str] = []
+        resolved = prepare(given, remarks=remarks)
         print("\n".join([*description.command_lines(resolved), *remarks]))
-        if is_local(given.get("hosts")) and not any(map(description.is_elsewhere, remarks)):
+        if is_local(given.get("hosts")) and not remarks:
             check_outputs(given, run_dir)
             description.check_inputs(given, resolved.config)
         return 0
     check_outputs(given, run_dir)
-    if given.get("comm") != "ddp" and given.get("launcher") != "torchrun":  # its lines are printed
-        launch.check_hosts(given.get("hosts"))
+    launch.check_hosts(given.get("hosts"))
     resolved = prepare(given)
     config = resolved.config
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")
