@@ -21,7 +21,7 @@ from rn50lib.files import check_output, make_folder
 from rn50lib.hardware import machine
 from rn50lib.report import is_report, is_trace
 from rn50lib.resnet import Network
-from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS, TrainStep
+from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS, PacedStep, TrainStep
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -109,8 +109,6 @@ def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
     Raises UserError if its framework cannot be imported, or uses no GPU of a machine that has one.
     """
     if config.step is not None:
-        from rn50lib.paced_step import PacedStep
-
         return PacedStep(config.step, comm)
     make: Callable[[TrainConfig, Network, Comm], TrainStep]
     try:

@@ -418,8 +418,8 @@ def _open_shards(root: Path, split: str) -> ShardSource:
     folder = find_form(root, "tfrecord") or root / "tfrecord"
     place = folder if folder.is_dir() else root
     if not has_split(place, "tfrecord", split):
-        if found := describe_similar(place, split, "tfrecord"):
-            raise UserError(f"{place}: it holds no shards of {split}; {found}", ("write_shards",))
+        if similar := describe_similar(place, split, "tfrecord"):
+            raise UserError(f"{place}: it holds no shards of {split}; {similar}", ("write_shards",))
     shards = find_shards(folder, split)
     # of new shards, the file is written with them
     found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))
