@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rn50lib.data.tfrecord import SHARDS, SPLIT_PREFIX
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_names
 
 SPLITS = ("train", "val")
 
@@ -264,9 +264,3 @@ def describe_contents(root: Path) -> str:
     files = [name for name, reason in listing.left_out if reason != HIDDEN]
     names = [*(f"{name}/" for name in listing.folders), *sorted([*listing.images, *files])]
     return first_names(names) if names else "nothing"
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

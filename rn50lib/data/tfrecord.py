@@ -158,7 +158,7 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     offsets, labels = [], []
     for shard in shards:
         reader = TFRecordReader(shard)
-        data = memoryview(reader.file.data())
+        data = memoryview(reader.file.data(len(reader.spans)))
         for i, (start, stop) in enumerate(reader.spans.tolist()):
             name = f"{shard}: record {i} at offset {start - _HEAD.size:,}"
             label = example_value(data[start:stop], name, LABEL)
