@@ -82,7 +82,10 @@ def prepare(
             check_checkpoint(given, there)
             counted = len(there)
             if classes is not None and classes < counted:
-                raise UserError(too_few(classes, counted, root, given))
+                raise UserError(
+                    f"{root} has {counted} classes, and the network {classes}: leave --num-classes"
+                    " out, or use the data set of the checkpoint"
+                )
             if classes is None:
                 classes, reason = counted, "counted in the data set"
     if classes is None:  # of a plan, and the data set is not here yet
@@ -121,9 +124,9 @@ def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     """
     from rn50lib.data.source import count_images
 
-    needed, n = config.effective_batch_size, config.n
     if config.only_inference:
         return config
+    needed, n, least = config.effective_batch_size, config.n, smallest_batch(config)
     there = count_images(config.data_root, "train", config.data_format, needed)
     images = min(there, config.num_examples or there)
     if images >= needed:
@@ -131,36 +134,18 @@ def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     gives = f"--data-root {config.data_root} has {there} training images"
     if images < there:
         gives = f"--num-examples leaves {images} training images"
-    least = smallest_batch(config)
-    if images < least:
-        raise UserError(f"{gives}, and a step needs {least}: add images")
     if images < n * least:
-        raise UserError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
+        fewer = f": use -n {images // least}" if images >= least else ""
+        raise UserError(f"-n {n}: {gives}, and a step needs {n * least}{fewer}")
+    use, passed = f"-b {images // n}", "batch_size"
     if config.macrobatch_size is not None:
-        unit = given.get("batch_size", 1)
+        unit, passed = given.get("batch_size", 1), "macrobatch_size"
         size = images // n // unit * unit
-        raise UserError(
-            f"--macrobatch-size {config.macrobatch_size}: an update takes {needed} images, and"
-            f" {gives}: use"
-            + (f" --macrobatch-size {size}" if size else f" -b {images // n} without it")
-        )
-    if "batch_size" in given:
-        raise UserError(
-            f"--batch-size {config.batch_size}: one step takes {needed} images, and {gives}: use"
-            f" -b {images // n}"
-        )
+        use = f"--macrobatch-size {size}" if size else f"{use} without it"
+    if passed in given:
+        problem = f"{flag_name(passed)} {given[passed]}: an update takes {needed} images"
+        raise UserError(f"{problem}, and {gives}: use {use}")
     return replace(config, batch_size=images // n)
-
-
-def too_few(classes: int, counted: int, root: Path, given: Given) -> str:
-    """Return the error for a network with fewer classes than the data set."""
-    if "num_classes" in given:
-        return f"--num-classes {classes}: {root} has {counted} classes; leave the flag out"
-    prefix = given["model_prefix"]
-    return (
-        f"--data-root {root} has {counted} classes, the checkpoint of --model-prefix {prefix}"
-        f" {classes}: use its data set, or start a new run with --init-from {prefix}"
-    )
 
 
 # --- the data set ---------------------------------------------------------------------------------
@@ -189,8 +174,10 @@ def is_roadsigns(data_root: Path) -> bool:
 
 def has_stamp(file: Path) -> bool:
     """Return True for a stamp of `data_prep.roadsigns`; those of other programs differ."""
+    from data_prep.roadsigns import Parameters
+
     try:
-        return set(read_json(file)) == {"train", "val", "seed", "version"}
+        return set(read_json(file)) == set(vars(Parameters()))
     except (OSError, ValueError, TypeError):
         return False
 
