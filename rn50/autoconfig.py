@@ -64,8 +64,6 @@ def prepare(
     reason = "given" if "num_classes" in given else "the checkpoint's"
     # Errors come before the drawing; the classes change nothing else.
     found = resolve({**given, **stored}, machine(), classes or 1000, group, remarks)
-    with noted(remarks):
-        installed.check_framework(found.config, machine())
     counted = None
     if found.config.loader == "synthetic":
         if classes is None:

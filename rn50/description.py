@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rn50 import launch
-from rn50.autoconfig import Given, data_home, prepare, stored_values
+from rn50.autoconfig import Given, data_home, prepare
 from rn50.common import as_yaml
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
@@ -95,11 +95,10 @@ def schedule_remark(config: TrainConfig) -> str | None:
 # --- --dry-run and --print config -----------------------------------------------------------------
 
 
-def check_inputs(given: Given, config: TrainConfig) -> None:
-    """Raise UserError if the checkpoint or the data set that a run here would read is missing."""
+def check_data(given: Given, config: TrainConfig) -> None:
+    """Raise UserError if the data set that a run here would read is missing or cannot be read."""
     from rn50lib.run_setup import open_sources
 
-    stored_values(given)
     root = Path(config.data_root).absolute()
     if config.loader != "synthetic" and root != data_home() / "roadsigns":  # else a run draws it
         open_sources(replace(config, data_root=given.get("data_root") or config.data_root))

@@ -65,7 +65,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         print("\n".join([*description.command_lines(resolved), *remarks]))
         if is_local(given.get("hosts")) and not remarks:
             check_outputs(given, run_dir)
-            description.check_inputs(given, resolved.config)
+            description.check_data(given, resolved.config)
         return 0
     check_outputs(given, run_dir)
     launch.check_hosts(given.get("hosts"))

@@ -23,7 +23,15 @@ import numpy as np
 from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError, first_line, first_names
-from rn50lib.files import check_file, check_folder, check_output, lock, read_json, write_file
+from rn50lib.files import (
+    check_file,
+    check_folder,
+    check_output,
+    lock,
+    make_folder,
+    read_json,
+    write_file,
+)
 from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
@@ -502,8 +510,7 @@ def lock_for(config: TrainConfig) -> contextlib.AbstractContextManager[Any]:
     """
     prefix = Path(config.model_prefix or "")
     check_prefix(prefix, config.load_epoch, config.resume)
-    if not prefix.parent.is_dir():
-        return contextlib.nullcontext()
+    make_folder(prefix.parent, f"--model-prefix {prefix}")
     return lock(prefix.with_name(f".{prefix.name}.lock"), f"--model-prefix {prefix}")
 
 

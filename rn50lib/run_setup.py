@@ -11,15 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib import checkpoint
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, scoped
 from rn50lib.data import open_pipeline
 from rn50lib.data.classes import Classes, check_agreement
 from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError, first_line
-from rn50lib.files import check_output, make_folder
 from rn50lib.hardware import machine
-from rn50lib.report import is_report, is_trace
 from rn50lib.resnet import Network
 from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS, PacedStep, TrainStep
 
@@ -80,17 +77,6 @@ def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | Non
     """Return the classes of the splits; None for synthetic images. Raises ClassError."""
     found = [source.classes for source in sources.values() if source is not None]
     return check_agreement(found, f"--data-root {config.data_root}") if found else None
-
-
-def check_outputs(config: TrainConfig) -> None:
-    """Create the output folders. Raise UserError if an output cannot be written."""
-    if config.report:
-        check_output(config.report, "--report", "a report", is_report)
-    if config.trace:
-        check_output(config.trace, "--trace", "a trace", is_trace)
-    if checkpoint.saves(config):
-        folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
-        make_folder(folder, f"--model-prefix {config.model_prefix}")
 
 
 def check_traced(config: TrainConfig, steps: int) -> None:

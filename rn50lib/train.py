@@ -93,8 +93,6 @@ def train(
         return run_setup.time_input(config, sources, comm)
     if run_dir:
         make_folder(run_dir, f"--run-dir {run_dir}")
-    if first_rank:
-        run_setup.check_outputs(config)
     net = config.to_network()
     env = run_setup.environment(resolved, sources, classes)
     report = Report(net.name, comm.size, ["rn50", "train", *flags_of(config)], env)

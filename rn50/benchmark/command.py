@@ -115,7 +115,7 @@ def show(cells: list[Cell], asked: Given) -> None:
         print("\n".join([f"{cell.title}:", *description.command_lines(resolved)]))
     print("\n".join(dict.fromkeys(missing)))
     if not missing:
-        description.check_inputs(asked, resolved.config)
+        description.check_data(asked, resolved.config)
 
 
 def resolve(cells: list[Cell], asked: Given) -> None:
