@@ -124,7 +124,6 @@ def pack_list(
     root: str,
     *,
     threads: int = 1,
-    pack_label: bool = False,
     transform: Callable[[bytes], bytes] | None = None,
     skip_bad: bool = False,
     quiet: bool = False,
@@ -146,10 +145,10 @@ def pack_list(
         raise UserError(f"{path_lst}: it lists no image that can be packed")
     path_rec = path_lst.with_suffix(".rec")
     if transform is None:
-        check_room(path_lst.parent, record_bytes(entries, sizes, pack_label), path_rec.name)
+        check_room(path_lst.parent, record_bytes(sizes), path_rec.name)
     writer = Writer(path_lst.with_suffix(""), framing=framing)
     with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
-        packer = Packer(writer, root, pack_label, transform, bad_images)
+        packer = Packer(writer, root, transform, bad_images)
         packer.pack(entries, sizes, threads, progress)
         _report_bad(bad_images, path_lst, skip_bad, "the record file was not put in place")
         seconds = progress.seconds
@@ -280,7 +279,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")
     add("--num-thread", type=whole(), default=1, metavar="N", help="threads (default 1)")
-    add("--pack-label", action="store_true", help="pack all labels of a list with several")
     add("--skip-bad", action="store_true", help="leave bad images out and name them")
     add(
         "--framing",
@@ -334,7 +332,6 @@ def main(argv: list[str] | None = None) -> None:
         prefix,
         root,
         threads=arguments.num_thread,
-        pack_label=arguments.pack_label,
         transform=transform,
         skip_bad=arguments.skip_bad,
         quiet=arguments.quiet,

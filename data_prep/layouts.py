@@ -10,7 +10,7 @@ from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
 from data_prep.unpacking import Item, safe_members
-from rn50lib.data.scan import LeftOut, describe_contents, find_lookalikes, list_folder, list_split
+from rn50lib.data.scan import LeftOut, describe_contents, describe_similar, list_folder, list_split
 from rn50lib.errors import UserError
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -59,9 +59,9 @@ def make_plan(source: Path, devkit: Path | None = None) -> Plan:
     train = _first_folder(root / "train-jpeg", root / "train")
     val = _first_folder(root / "val-jpeg", root / "val")
     if train and not val:
-        found = find_lookalikes(root, "val")["files"]
-        if found := [name for name in found if "test" not in name.lower()]:
-            raise UserError(f"{root}: found {found[0]}/, expected val/ or val-jpeg/; rename it")
+        found = describe_similar(root, "val", "files")
+        if found and "test" not in found:
+            raise UserError(f"{root}: {found}")
     if train or val:
         return _plan_folders(source, root, train, val, read_devkit(source, devkit))
     raise UserError(

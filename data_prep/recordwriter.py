@@ -111,11 +111,9 @@ def _reason_against(path: str, size: int) -> str | None:
         return describe_pointer(file.read())
 
 
-def record_bytes(entries: list[Entry], sizes: list[int], pack_label: bool) -> int:
+def record_bytes(sizes: list[int]) -> int:
     """Return at most how many bytes the images take in the record file."""
-    fixed = PART.size + HEADER.size + 4  # 4: padding, rounded up
-    labels = sum(len(entry.labels) for entry in entries) if pack_label else 0
-    return sum(sizes) + fixed * len(entries) + 4 * labels
+    return sum(sizes) + (PART.size + HEADER.size + 4) * len(sizes)  # 4: padding, rounded up
 
 
 @dataclass
@@ -127,7 +125,6 @@ class Packer:
 
     writer: Writer
     root: str
-    pack_label: bool
     transform: Callable[[bytes], bytes] | None
     bad: Bad
 
@@ -165,8 +162,7 @@ class Packer:
             except Exception as error:  # such as more pixels per side than a JPEG can have
                 self.bad.append((path, f"it cannot be written as a JPEG ({error})"))
                 return b"", 0
-        several = self.pack_label and len(entry.labels) > 1
-        payload = pack_header(entry.labels if several else entry.labels[0], entry.key, image)
+        payload = pack_header(entry.labels[0], entry.key, image)
         framing = getattr(self.writer.framing, "__name__", "the framing")  # may be a learner's
         try:
             record, checksum = self.writer.frame(payload)

@@ -31,15 +31,8 @@ from data_prep.verifying.folders import Part, read_split
 from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.verifying.recordfiles import read_record_file
 from rn50lib.data.classes import Classes
-from rn50lib.data.scan import (
-    SHARD_NAME,
-    SPLITS,
-    describe_contents,
-    describe_lookalikes,
-    describe_shards,
-    has_split,
-)
-from rn50lib.data.tfrecord import SHARDS
+from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents, describe_similar, has_split
+from rn50lib.data.tfrecord import SHARDS, shard_name
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
 
@@ -123,7 +116,7 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
         if not parts:
             instead = "give the folder or file that holds the data"
             if path.is_dir():
-                instead = describe_lookalikes(path, *SPLITS) or f"found {describe_contents(path)}"
+                instead = f"found {describe_contents(path)}"
             raise UserError(
                 f"{path}: neither class folders, nor record files (.rec), nor TFRecord shards "
                 f"(train-00000-of-00004); {instead}"
@@ -151,7 +144,7 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
         if not SHARD_NAME.search(path.name):
             return []
         if not any(fnmatch.fnmatch(path.name, pattern) for pattern in SHARDS.values()):
-            problems.add("names", path, describe_shards(path.parent, [path.name], split))
+            problems.add("names", path, f"expected a name such as {shard_name(split, 0, 1)}")
         return [shards.read_shards(path, split, problems)]
     parts = [read_split(path / s, s, problems) for s in SPLITS if (path / s).is_dir()]
     for folder in (path, path / "records"):
@@ -167,7 +160,7 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
     for form in FORMS:
         there = {part.split for part in parts if part.form == form}
         for missing in set(SPLITS) - there if there else ():
-            if text := describe_lookalikes(path, missing, form=form):
+            if text := describe_similar(path, missing, form):
                 problems.add("names", path, text)
     forms = [part.form for part in parts]
     taken = next((form for form in ("recordio", "files", "tfrecord") if form in forms), "")
@@ -182,8 +175,7 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
             for rec in sorted(path.glob("*.rec"))
         ]
         if parts:
-            text = describe_lookalikes(path, *SPLITS, form="recordio")
-            problems.add("names", path, text)
+            problems.add("names", path, "expected the names train.rec and val.rec")
     if not parts:
         part = read_split(path, "val" if path.name == "val" else "train", problems)
         parts = [part] if len(part) else []

@@ -6,9 +6,10 @@ in the rest for this machine, and checks the result once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,31 +48,23 @@ ENGINE_PAYS = 1e13
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 
 
-class DataError(UserError):
-    """An error of the data set, which no other machine would change."""
-
-
 def prepare(
-    given: Given,
-    make_data: bool = True,
-    here: Machine | None = None,
-    group: LaunchEnv | None = None,
+    given: Given, group: LaunchEnv | None = None, remarks: list[str] | None = None
 ) -> Resolved:
-    """Return the complete configuration of a run on this machine, or on the machine `here`.
+    """Return the complete configuration of a run on this machine.
 
-    Missing built-in data is drawn if `make_data`; `group` has started this process as a worker.
-    Raises UserError for values that are impossible or contradict each other, and DataError on this
-    machine if the training images cannot be counted or do not fill a batch.
+    `group` has started this process as a worker. Missing built-in data is drawn, unless this only
+    plans a run: then `remarks` gets what this machine lacks for it. Raises UserError for values
+    that are impossible or contradict each other, and if the images do not fill a batch.
     """
-    real, here = here is None, here or machine()
+    make_data = remarks is None
     stored = stored_values(given)
     root = Path(given.get("data_root") or stored.get("data_root") or default_data_root()[0])
     classes = given.get("num_classes", stored.get("num_classes"))
     reason = "given" if "num_classes" in given else "the checkpoint's"
     # Errors come before the drawing; the classes change nothing else.
-    found, counted = resolve({**given, **stored}, here, classes or 1000, group), None
-    if real:
-        installed.check_framework(found.config, here)
+    found = resolve({**given, **stored}, machine(), classes or 1000, group, remarks)
+    counted = None
     if found.config.loader == "synthetic":
         if classes is None:
             classes, reason = 1000, "as ImageNet has: synthetic images have no data set"
@@ -87,21 +80,21 @@ def prepare(
             check_checkpoint(given, there)
             counted = len(there)
             if classes is not None and classes < counted:
-                raise UserError(too_few(classes, counted, root, given))
+                raise UserError(
+                    f"{root} has {counted} classes, and the network {classes}: leave --num-classes"
+                    " out, or use the data set of the checkpoint"
+                )
             if classes is None:
                 classes, reason = counted, "counted in the data set"
-    if classes is None:  # a dry run, and the data set is not here yet
+    if classes is None:  # of a plan, and the data set is not here yet
         drawn = is_roadsigns(root)
         classes = 12 if drawn else 1000
         reason = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
     absolute = os.path.abspath(found.config.data_root)
     config = replace(found.config, num_classes=classes, data_root=absolute)
     contradictions.check_classes(config)
-    if real and counted is not None:
-        try:
-            config = fit_batch(config, {**given, **stored})
-        except UserError as error:
-            raise DataError(error.args[0], error.remedy) from error
+    if counted is not None and not remarks:  # else the data is elsewhere, too
+        config = fit_batch(config, {**given, **stored})
     reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
     if config.batch_size != found.config.batch_size:
         reasons["batch_size"] = "as many as the training images fill"
@@ -111,6 +104,17 @@ def prepare(
     return replace(found, config=config, reasons=reasons)
 
 
+@contextlib.contextmanager
+def noted(remarks: list[str] | None) -> Iterator[None]:
+    """Add an error about this machine to `remarks`, if there are any, instead of raising it."""
+    try:
+        yield
+    except UserError as error:
+        if remarks is None:
+            raise
+        remarks.append(f"not on this machine: {error}")
+
+
 def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     """Return the configuration with an automatic batch that the training images fill.
 
@@ -118,9 +122,9 @@ def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     """
     from rn50lib.data.source import count_images
 
-    needed, n = config.effective_batch_size, config.n
     if config.only_inference:
         return config
+    needed, n, least = config.effective_batch_size, config.n, smallest_batch(config)
     there = count_images(config.data_root, "train", config.data_format, needed)
     images = min(there, config.num_examples or there)
     if images >= needed:
@@ -128,36 +132,18 @@ def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
     gives = f"--data-root {config.data_root} has {there} training images"
     if images < there:
         gives = f"--num-examples leaves {images} training images"
-    least = smallest_batch(config)
-    if images < least:
-        raise UserError(f"{gives}, and a step needs {least}: add images")
     if images < n * least:
-        raise UserError(f"-n {n}: {gives}, too few for a batch each: use -n {images // least}")
+        fewer = f": use -n {images // least}" if images >= least else ""
+        raise UserError(f"-n {n}: {gives}, and a step needs {n * least}{fewer}")
+    use, passed = f"-b {images // n}", "batch_size"
     if config.macrobatch_size is not None:
-        unit = given.get("batch_size", 1)
+        unit, passed = given.get("batch_size", 1), "macrobatch_size"
         size = images // n // unit * unit
-        raise UserError(
-            f"--macrobatch-size {config.macrobatch_size}: an update takes {needed} images, and"
-            f" {gives}: use"
-            + (f" --macrobatch-size {size}" if size else f" -b {images // n} without it")
-        )
-    if "batch_size" in given:
-        raise UserError(
-            f"--batch-size {config.batch_size}: one step takes {needed} images, and {gives}: use"
-            f" -b {images // n}"
-        )
+        use = f"--macrobatch-size {size}" if size else f"{use} without it"
+    if passed in given:
+        problem = f"{flag_name(passed)} {given[passed]}: an update takes {needed} images"
+        raise UserError(f"{problem}, and {gives}: use {use}")
     return replace(config, batch_size=images // n)
-
-
-def too_few(classes: int, counted: int, root: Path, given: Given) -> str:
-    """Return the error for a network with fewer classes than the data set."""
-    if "num_classes" in given:
-        return f"--num-classes {classes}: {root} has {counted} classes; leave the flag out"
-    prefix = given["model_prefix"]
-    return (
-        f"--data-root {root} has {counted} classes, the checkpoint of --model-prefix {prefix}"
-        f" {classes}: use its data set, or start a new run with --init-from {prefix}"
-    )
 
 
 # --- the data set ---------------------------------------------------------------------------------
@@ -186,8 +172,10 @@ def is_roadsigns(data_root: Path) -> bool:
 
 def has_stamp(file: Path) -> bool:
     """Return True for a stamp of `data_prep.roadsigns`; those of other programs differ."""
+    from data_prep.roadsigns import Parameters
+
     try:
-        return set(read_json(file)) == {"train", "val", "seed", "version"}
+        return set(read_json(file)) == set(vars(Parameters()))
     except (OSError, ValueError, TypeError):
         return False
 
@@ -275,9 +263,16 @@ class Choices:
 
 
 def resolve(
-    given: Given, machine: Machine, num_classes: int, group: LaunchEnv | None = None
+    given: Given,
+    machine: Machine,
+    num_classes: int,
+    group: LaunchEnv | None = None,
+    remarks: list[str] | None = None,
 ) -> Resolved:
-    """Fill in every value that was not passed, then check all of them. Raises UserError."""
+    """Fill in every value that was not passed, then check all of them. Raises UserError.
+
+    What the machine lacks is added to `remarks` if there are any.
+    """
     choices = Choices(given)
     add, values, gpus = choices.add, choices.values, machine.gpus
     root, reason = default_data_root()
@@ -335,7 +330,8 @@ def resolve(
     if config.profile == "ci":
         config, caps = cap_for_ci(config, started=group is not None)
         contradictions.check_values(config)
-    contradictions.check_machine(config, given, machine, group)
+    with noted(remarks):
+        contradictions.check_machine(config, machine, group)
     return Resolved(config, choices.reasons, caps)
 
 

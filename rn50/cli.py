@@ -46,7 +46,7 @@ def function_of(verb: str) -> Callable[[list[str]], int]:
     """Return the function of a verb; only now is loaded what it needs."""
     if verb == "workshop":
         return workshop
-    if verb in ("run", "train"):
+    if verb in ("run", "train", "score"):
         return getattr(import_module("rn50.run"), verb)
     return import_module(f"rn50.{MODULES.get(verb, verb)}").main
 

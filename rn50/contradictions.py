@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rn50 import installed
 from rn50.launch import is_local
 from rn50lib import optim
-from rn50lib.config import FLAGS, TrainConfig, flag_name, flags_of, scoped, slots
+from rn50lib.config import FLAGS, TrainConfig, flag_name, scoped, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
@@ -84,6 +83,7 @@ def check_values(config: TrainConfig) -> None:
            f"{flag_name(name)}: --set step has no model to save or load: leave one of them out")
           for name in scoped("model")),
     )  # fmt: skip
+    check_group(config)
     check_sizes(config)
 
 
@@ -133,14 +133,12 @@ def check_classes(config: TrainConfig) -> None:
 # --- on this machine ------------------------------------------------------------------------------
 
 
-def check_machine(
-    config: TrainConfig, given: Mapping[str, Any], machine: Machine, group: LaunchEnv | None = None
-) -> None:
+def check_machine(config: TrainConfig, machine: Machine, group: LaunchEnv | None = None) -> None:
     """Raise UserError if a machine, or the `group` that started this process, does not fit."""
     why = unsupported_reason(config.dtype, machine, config.network)
     refuse((why, f"--dtype {config.dtype} {why}"))
     if group is None:
-        check_workers(config, given, machine)
+        check_workers(config, machine)
     else:
         check_started(config, group)
     refuse(
@@ -192,80 +190,62 @@ def check_started(config: TrainConfig, group: LaunchEnv) -> None:
     """Raise UserError if a worker's configuration contradicts the group that started it."""
     started = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
     many = group.size > 1
-    by_torch = many and group.launcher in ("torchrun", "srun")
     refuse(
         (config.max_restarts,
          f"--max-restarts is for `rn50 run`, and {group.launcher} has started this worker: leave it"
          " out, and start again with --resume"),
         (config.n != group.size,
          f"-n {config.n}: {started}, and this is one of them: leave -n out, or start {config.n}"),
-        (by_torch and config.backend != "torch",
+        (many and group.launcher in ("torchrun", "srun") and config.backend != "torch",
          f"--backend {config.backend}: {started}, which only PyTorch's DDP connects: use horovodrun"
          " or mpirun"),
         (many and config.comm == "horovod" and group.launcher == "torchrun",
          f"--comm horovod: {started}, for DDP: leave the flag out, or use horovodrun or mpirun"),
-        (many and config.comm == "local",
-         f"--comm local is one worker, and {group.size} were started"),
     )  # fmt: skip
 
 
-def check_workers(config: TrainConfig, given: Mapping[str, Any], machine: Machine) -> None:
+def check_group(config: TrainConfig) -> None:
     """Raise UserError if workers, hosts, launcher and comm do not go together."""
-    n, gpus, cores = config.n, len(machine.gpus), max(2, machine.cores)
-    if config.comm == "local":
-        refuse((n > 1, f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
-               *((getattr(config, name) is not None,
-                  f"{flag_name(name)} is for many workers: pass -n 2 or more, or leave it out")
-                 for name in scoped("group") if name != "comm")
-        )  # fmt: skip
-        return
+    n, comm, launcher = config.n, config.comm, config.launcher
     room = sum(slots(config.hosts).values()) if config.hosts else n
     refuse(
+        (comm == "local" and n > 1,
+         f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
+        *((comm == "local" and getattr(config, name) is not None,
+           f"{flag_name(name)} is for many workers: pass -n 2 or more, or leave it out")
+          for name in scoped("group") if name != "comm"),
         (n > room, f"-n {n}: --hosts {config.hosts} has {room} slots: use a smaller -n or name more"
                    " slots"),
-        (not config.hosts and gpus and n > gpus, f"-n {n}: this machine has {gpus} GPU(s): use -n"
-                                            f" {gpus}"),
+        (comm == "ddp" and config.backend != "torch",
+         f"--comm ddp is PyTorch's: with --backend {config.backend} use horovod"),
+        (comm == "ddp" and launcher not in (None, "torchrun"),
+         f"--launcher {launcher} starts Horovod's workers, not DDP's"),
+        (comm == "horovod" and launcher == "torchrun",
+         "--launcher torchrun starts DDP's workers: use --comm ddp with it"),
+        (launcher == "torchrun" and not is_local(config.hosts),
+         "--launcher torchrun starts workers on one host only: start `rn50 train` with torchrun on"
+         " each host (docs/commands.md), or use --comm horovod"),
+    )  # fmt: skip
+
+
+def check_workers(config: TrainConfig, machine: Machine) -> None:
+    """Raise UserError if this machine cannot start the workers."""
+    n, gpus, cores = config.n, len(machine.gpus), max(2, machine.cores)
+    mpi = config.launcher == "mpirun"
+    refuse(
+        (not config.hosts and gpus and n > gpus,
+         f"-n {n}: this machine has {gpus} GPU(s): use -n {gpus}"),
         (not config.hosts and not gpus and n > cores,
          f"-n {n}: this machine has {machine.cores} cores: use -n {cores} or less, or pass --hosts"
          f" localhost:{n} to share them anyway"),
-    )  # fmt: skip
-    if config.comm == "ddp":
-        refuse(
-            (not is_local(config.hosts), "--launcher torchrun starts workers on one host only: run"
-             f" {on_each_host(given) if config.hosts else ''}"),
-            (config.backend != "torch",
-             f"--comm ddp is PyTorch's: with --backend {config.backend} use horovod"),
-            (config.launcher not in (None, "torchrun"),
-             f"--launcher {config.launcher} starts Horovod's workers, not DDP's"),
-        )  # fmt: skip
-        return
-    refuse(
-        (config.launcher == "torchrun",
-         "--launcher torchrun starts DDP's workers: use --comm ddp with it"),
-        (not installed.horovod_serves(config.backend),
+        (config.comm == "horovod" and not installed.horovod_serves(config.backend),
          f"--comm horovod: Horovod is not built for {config.backend} here: run `make horovod`"
          " (`rn50 doctor` says what is missing)"
          + ", or use --comm ddp" * (config.backend == "torch")),
+        (mpi and shutil.which("mpirun") is None,
+         "--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian: apt-get"
+         " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher horovodrun"),
+        (mpi and not installed.horovod_has("mpi", config.backend),
+         "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open MPI"
+         " installed, or use --launcher horovodrun"),
     )  # fmt: skip
-    if config.launcher == "mpirun":
-        refuse(
-            (shutil.which("mpirun") is None,
-             "--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian: apt-get"
-             " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher"
-             " horovodrun"),
-            (not installed.horovod_has("mpi", config.backend),
-             "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open MPI"
-             " installed, or use --launcher horovodrun"),
-        )  # fmt: skip
-
-
-def on_each_host(given: Mapping[str, Any]) -> str:
-    """Return what to type on the hosts of a run by torchrun, ready to paste."""
-    hosts = slots(given["hosts"])
-    flags = flags_of({k: v for k, v in given.items() if k not in ("n", "hosts", "launcher")})
-    return "; ".join(
-        f"on {host} `torchrun --nnodes {len(hosts)} --nproc-per-node {number}"
-        f" --rdzv-backend c10d --rdzv-endpoint {next(iter(hosts))}:29500 --rdzv-id rn50"
-        f" --no-python {shlex.join(['rn50', 'train', *flags])}`"
-        for host, number in hosts.items()
-    )

@@ -1,22 +1,17 @@
-"""A run in words: its values with their reasons, its arithmetic, and its effect elsewhere."""
+"""A run in words: its values with their reasons, and its arithmetic."""
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from rn50 import contradictions, installed, launch
-from rn50.autoconfig import DataError, Given, data_home, prepare, stored_values
+from rn50 import launch
+from rn50.autoconfig import Given, data_home, prepare
 from rn50.common import as_yaml
-from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
-from rn50lib.errors import UserError
-from rn50lib.hardware import Gpu, Machine, machine
-
-ELSEWHERE = "not on this machine: "
+from rn50lib.hardware import machine
 
 
 def describe(resolved: Resolved) -> str:
@@ -97,19 +92,13 @@ def schedule_remark(config: TrainConfig) -> str | None:
     return f"the run ends after epoch {config.num_epochs}, {what}"
 
 
-# --- --dry-run and --print config, also for hardware that is not here -----------------------------
+# --- --dry-run and --print config -----------------------------------------------------------------
 
 
-def is_elsewhere(remark: str) -> bool:
-    """Return True for the remark that a run needs other hardware than this machine has."""
-    return remark.startswith(ELSEWHERE)
-
-
-def check_inputs(given: Given, config: TrainConfig) -> None:
-    """Raise UserError if the checkpoint or the data set that a run here would read is missing."""
+def check_data(given: Given, config: TrainConfig) -> None:
+    """Raise UserError if the data set that a run here would read is missing or cannot be read."""
     from rn50lib.run_setup import open_sources
 
-    stored_values(given)
     root = Path(config.data_root).absolute()
     if config.loader != "synthetic" and root != data_home() / "roadsigns":  # else a run draws it
         open_sources(replace(config, data_root=given.get("data_root") or config.data_root))
@@ -117,7 +106,8 @@ def check_inputs(given: Given, config: TrainConfig) -> None:
 
 def as_config_file(given: Given) -> list[str]:
     """Return a complete run as the lines of a file for --config; each value with its reason."""
-    resolved, remarks = prepared(given)
+    remarks: list[str] = []
+    resolved = prepare(given, remarks=remarks)
     lines = [f"# {' '.join(text.split())}" for text in (*remarks, *resolved.caps)]
     for name, value in resolved.config.to_dict().items():
         reason = " ".join(resolved.reasons.get(name, "").split())
@@ -127,7 +117,7 @@ def as_config_file(given: Given) -> list[str]:
 
 def as_recipe(given: Given) -> list[str]:
     """Return everything that decides the accuracy of a run, and where it comes from, as a table."""
-    config = prepared(given)[0].config
+    config = prepare(given, remarks=[]).config
     base, crop = recipes.RECIPES[config.recipe], config.augmentation
     more = ("dtype", "n", "num_layers", "optimizer", "val_resize")
     names = [name for name in FLAGS if name in vars(base) or name in more]
@@ -154,45 +144,3 @@ def command_lines(resolved: Resolved) -> list[str]:
     if config.only_inference:  # nothing is trained
         return [shlex.join(command), sums.partition(";")[0], *resolved.caps]
     return [shlex.join(command), sums, *recipe_remarks(config), *resolved.caps]
-
-
-def prepared(given: Given) -> tuple[Resolved, list[str]]:
-    """Return what a run would do, and remarks on what it lacks here."""
-    epoch, prefix = given.get("load_epoch"), given.get("model_prefix")
-    if epoch is None or not prefix or checkpoint.symbol_path(prefix).exists():
-        return anywhere(given)
-    resolved, remarks = anywhere({k: v for k, v in given.items() if k != "load_epoch"})
-    config = replace(resolved.config, load_epoch=epoch)
-    missing = f"no checkpoint {prefix} yet: the values that it determines are unknown"
-    return replace(resolved, config=config), [*remarks, missing]
-
-
-def anywhere(given: Given) -> tuple[Resolved, list[str]]:
-    """Resolve a run for this machine, else for one that fits it, and return why not for this."""
-    try:
-        return prepare(given, make_data=False), []
-    except DataError:
-        raise
-    except UserError as error:
-        for here in (machine(), equipped(given)):  # with a framework that fits, or all it asks for
-            with contextlib.suppress(UserError):
-                there = prepare(connected(given), make_data=False, here=here)
-                return there, [f"{ELSEWHERE}{error}"]
-        raise
-
-
-def equipped(given: Given) -> Machine:
-    """Return this machine with the GPUs that a run asks for: V100s, or what its precision needs."""
-    capability = max((7, 0), contradictions.NEEDS.get(given.get("dtype", ""), (7, 0)))
-    gpus = [Gpu(i, "a GPU", 16 * 2**30, capability, "", "") for i in range(given.get("n", 8))]
-    return replace(machine(), gpus=tuple(gpus))
-
-
-def connected(given: Given) -> Given:
-    """Return a run with what would synchronise its gradients there: nothing here can be asked."""
-    backend = given.get("backend", "torch")
-    if given.get("n", 1) == 1 or "comm" in given or "launcher" in given:
-        return given
-    if installed.horovod_serves(backend):
-        return {**given, "comm": "horovod"}
-    return {**given, "comm": "ddp"} if backend == "torch" else given

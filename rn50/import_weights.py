@@ -21,7 +21,7 @@ import numpy as np
 from rn50.autoconfig import IMAGENET_ROOT
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
-from rn50lib.errors import UserError, converter, whole
+from rn50lib.errors import UserError, converter, first_names, whole
 from rn50lib.files import make_folder
 from rn50lib.recipe import REFERENCE, val_resize
 from rn50lib.resnet import STAGES, Network, resnet
@@ -39,8 +39,6 @@ def network_of(weights: Weights, file: Path, classes: int | None) -> Network:
 
     Raises UserError for anything else, and if the file has no classifier and `classes` is None.
     """
-    from rn50.state_dict import shortened
-
     arrays = weights.arrays
     blocks = [{n.split(".")[1] for n in arrays if n.startswith(f"layer{s}.")} for s in range(1, 5)]
     kind = "bottleneck" if "layer1.0.conv3.weight" in arrays else "basic"
@@ -50,12 +48,12 @@ def network_of(weights: Weights, file: Path, classes: int | None) -> Network:
         counts = "-".join(map(str, found[1]))
         raise UserError(
             f"{file} is not a ResNet-18, 34, 50, 101 or 152: it has stages of {counts} {kind}"
-            f" blocks and, among {len(arrays)} arrays, {shortened(sorted(arrays))}"
+            f" blocks and, among {len(arrays)} arrays, {first_names(sorted(arrays))}"
         )
     head = {name: array.shape for name, array in arrays.items() if name.startswith("fc.")}
     projection = PROJECTING.search(weights.prefix) or len(head.get("fc.weight", ())) != 2
     if classes is None and projection:
-        shapes = shortened([f"{name} {shape}" for name, shape in sorted(head.items())])
+        shapes = first_names([f"{name} {shape}" for name, shape in sorted(head.items())])
         why = " (the projection of self-supervised training)" if head else ""
         raise UserError(
             f"{file} has no classifier as its last layer fc: found {shapes}{why}, expected"
@@ -67,7 +65,7 @@ def network_of(weights: Weights, file: Path, classes: int | None) -> Network:
 
 def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[str, np.ndarray]:
     """Return the arrays under our names. Raises one UserError for all that do not match."""
-    from rn50.state_dict import name_there, shortened
+    from rn50.state_dict import name_there
 
     shapes = {name_there(name): shape for name, shape in net.arrays().items()}
     problems = {
@@ -80,7 +78,8 @@ def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[
         ],
     }
     if any(problems.values()):
-        text = "; ".join(f"{what}: {shortened(names)}" for what, names in problems.items() if names)
+        texts = [f"{what}: {first_names(names)}" for what, names in problems.items() if names]
+        text = "; ".join(texts)
         raise UserError(f"{file} is not torchvision's or timm's {net.name}: {text}")
     return {name: arrays[name_there(name)] for name in net.arrays()}
 
@@ -98,7 +97,7 @@ def import_weights(
     replaced by an untrained one. Prints what was taken and what was left out. Raises UserError for
     any other file, and if there are checkpoints already.
     """
-    from rn50.state_dict import named, read, read_classes, shortened
+    from rn50.state_dict import named, read, read_classes
 
     output = checkpoint.path(prefix, 0)
     if checkpoint.positions(prefix) or checkpoint.symbol_path(prefix).exists():
@@ -130,7 +129,7 @@ def import_weights(
         more = f"; --weights selects one of the others: {others}" if others else ""
         print(f"Imported {named(weights.prefix)}{more}.")
     if weights.left_out:
-        print(f"Left out {len(weights.left_out)} arrays: {shortened(weights.left_out)}.")
+        print(f"Left out {len(weights.left_out)} arrays: {first_names(weights.left_out)}.")
     if classes is not None:
         print("The last layer is untrained: train it with `rn50 run --init-from`.")
     return net
@@ -156,8 +155,7 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--weights", metavar="NAME",
-        help="which to take if the file has several: ema, model, or a part of their keys such as"
-        " encoder_k (default: averaged weights, if the file has them)",
+        help="which to take if the file has several: a part of their keys such as encoder_k",
     )  # fmt: skip
     parser.add_argument(
         "--num-classes", type=whole(),

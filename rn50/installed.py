@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import runpy
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from rn50lib.config import TrainConfig
-from rn50lib.errors import UserError
-from rn50lib.hardware import Machine
 
 
 def has(module: str) -> bool:
@@ -26,31 +20,6 @@ def has(module: str) -> bool:
 def has_dali() -> bool:
     """Return True if DALI is installed; imports none of it."""
     return has("nvidia.dali")
-
-
-def check_framework(config: TrainConfig, machine: Machine) -> None:
-    """Raise UserError if there are GPUs and the backend is built without CUDA. Imports neither."""
-    found = importlib.util.find_spec(config.backend) if machine.gpus else None
-    if found is None or found.origin is None:
-        return  # a missing framework has a separate error
-    folder = Path(found.origin).parent
-    if config.backend == "torch":
-        build = run_file(folder / "version.py")
-        name, cuda = f"PyTorch {build.get('__version__')}", build.get("cuda") or build.get("hip")
-    else:
-        build = run_file(folder / "python" / "platform" / "build_info.py").get("build_info", {})
-        name, cuda = "TensorFlow", build.get("is_cuda_build") or not build
-    if build and not cuda:
-        raise UserError(
-            f"--backend {config.backend}: {name} is built without CUDA, and this machine has"
-            f" {len(machine.gpus)} GPU(s): install a CUDA build (`make setup` does if the driver"
-            " supports CUDA 12), or set CUDA_VISIBLE_DEVICES= to train on the processor"
-        )
-
-
-def run_file(path: Path) -> dict[str, Any]:
-    """Return what a framework's small file about its build defines; nothing if there is none."""
-    return runpy.run_path(str(path)) if path.is_file() else {}
 
 
 @cache

@@ -9,9 +9,8 @@ import re
 import shlex
 from pathlib import Path
 
-from rn50.autoconfig import Given
+from rn50.autoconfig import Given, prepare
 from rn50.common import as_yaml, makes_a_model
-from rn50.description import anywhere
 from rn50.launch import SAVE_S, program, run_folder
 from rn50lib.config import flags_of, slots
 from rn50lib.errors import UserError
@@ -47,7 +46,7 @@ def job_file(engine: str, given: Given, run_dir: Path | None = None) -> str:
     args = {name: value for name, value in given.items() if name not in ALONE}
     args |= {"data_root": str(data)} if "data_root" in given else {}
     alone = {k: v for k, v in args.items() if k != "comm"}
-    config = anywhere(alone)[0].config
+    config = prepare(alone, remarks=[]).config
     if makes_a_model(config) and config.load_epoch is None:
         args = {"model_prefix": str(folder / "model"), "keep": 2, **args, "resume": True}
     for name in PATHS if engine != "slurm" else ():

@@ -1,4 +1,4 @@
-"""The verbs `rn50 run` and `rn50 train`."""
+"""The verbs `rn50 run`, `rn50 train` and `rn50 score`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
-from rn50lib.files import check_folder, check_output, lock, make_folder
+from rn50lib.files import Output, check_folder, check_output, lock, make_folder
 from rn50lib.lifetime import die_with_parent, end_on_sigterm
-from rn50lib.report import is_report, is_trace
+from rn50lib.report import as_json, is_report, is_trace, load
 
 
 def run(argv: list[str]) -> int:
@@ -60,15 +60,15 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
             " use `rn50 train`, or start `rn50 run` once"
         )
     if dry_run:
-        resolved, remarks = description.prepared(given)
+        remarks: list[str] = []
+        resolved = prepare(given, remarks=remarks)
         print("\n".join([*description.command_lines(resolved), *remarks]))
-        if is_local(given.get("hosts")) and not any(map(description.is_elsewhere, remarks)):
+        if is_local(given.get("hosts")) and not remarks:
             check_outputs(given, run_dir)
-            description.check_inputs(given, resolved.config)
+            description.check_data(given, resolved.config)
         return 0
     check_outputs(given, run_dir)
-    if given.get("comm") != "ddp" and given.get("launcher") != "torchrun":  # its lines are printed
-        launch.check_hosts(given.get("hosts"))
+    launch.check_hosts(given.get("hosts"))
     resolved = prepare(given)
     config = resolved.config
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")
@@ -119,6 +119,31 @@ def with_model(resolved: Resolved, folder: Path) -> Resolved:
     config = replace(config, model_prefix=str(folder / "model"), keep=config.keep or 2)
     reasons = {**resolved.reasons, "model_prefix": "in the run's folder, the newest two"}
     return replace(resolved, config=config, reasons=reasons)
+
+
+def score(argv: list[str]) -> int:
+    """Run `rn50 score`: validate a checkpoint, print its accuracy and write a report."""
+    parser = config_parser("score")
+    parser.add_argument("prefix", help="the --model-prefix of the training run")
+    parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
+    parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
+    given, extra = parse_given(parser, argv)
+    given = {"num_epochs": 1, **given}
+    given |= {"model_prefix": extra.prefix, "load_epoch": extra.epoch, "only_inference": True}
+    if extra.dry_run:
+        return launch_run(given, dry_run=True)
+    report_file = given.pop("report", None)
+    output = Output("--report", report_file, "a report", is_report) if report_file else None
+    folder = extra.run_dir or launch.new_run("score")
+    status = launch_run(given, folder)
+    if status == 0 and not given.get("test_io"):
+        report = load(folder / "report.json")
+        if output:
+            output.write(as_json(report))
+        metrics = report["metrics"]
+        print(f"val.top1 {metrics['val.top1'][-1]:.6g} val.top5 {metrics['val.top5'][-1]:.6g}")
+    return status
 
 
 def train(argv: list[str]) -> int:

@@ -8,7 +8,7 @@ import json
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from rn50lib.data.classes import Classes
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_names
 from rn50lib.torch.model import PARTS
 
-# parts of key prefixes: of averaged weights, of the averaged encoder of self-supervised training,
-# and of wrappers that may stand anywhere in a key
-EMA = re.compile(r"(?:^|_)(?:ema|swa)(?:_|$)|^teacher")
-MOMENTUM = re.compile(r"^(?:encoder_k|momentum_|target)")
+# the parts of keys that wrappers add, which may be in any place
 WITHIN = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 FIRST = "layer1.0.conv1.weight"  # each of these ResNets has it
 COUNTER = "num_batches_tracked"  # of a batch norm: nothing depends on it
@@ -52,9 +49,8 @@ class Weights:
 def read(file: Path, choice: str | None = None) -> Weights:
     """Return the float32 arrays of a network in a file by torchvision's names.
 
-    Nested dictionaries and key prefixes of every kind are removed. `choice` is "ema", "model" or
-    part of a prefix; without it, EMA weights are taken before others, and the encoder that learns
-    before its moving average. Raises UserError.
+    Nested dictionaries and key prefixes of every kind are removed. Of several networks, such as
+    averaged weights and others, `choice` is a part of the prefix of one. Raises UserError.
     """
     try:
         if file.suffix == ".safetensors":
@@ -81,7 +77,7 @@ def read(file: Path, choice: str | None = None) -> Weights:
     if not networks:
         raise UserError(
             f"{file} holds no ResNet of torchvision or timm: found the keys"
-            f" {shortened(sorted(tensors))}, expected conv1.weight, {FIRST} and so on, with or"
+            f" {first_names(sorted(tensors))}, expected conv1.weight, {FIRST} and so on, with or"
             " without a prefix"
         )
     prefix = chosen(networks, choice, file)
@@ -107,18 +103,8 @@ def leaves(found: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 def chosen(prefixes: list[str], choice: str | None, file: Path) -> str:
     """Return the prefix of the network to take. Raises UserError if it is not clear which."""
-    kinds: dict[str, list[str]] = {"ema": [], "model": [], "momentum": []}
-    for prefix in prefixes:
-        parts = prefix.split(".")
-        ema, momentum = any(map(EMA.search, parts)), any(map(MOMENTUM.search, parts))
-        kinds["ema" if ema else "momentum" if momentum else "model"].append(prefix)
-    if choice == "ema":
-        fitting = kinds["ema"] or kinds["momentum"]
-    elif choice in (None, "model"):
-        fitting = kinds["model"] if choice else next(filter(None, kinds.values()))
-    else:
-        fitting = [prefix for prefix in prefixes if prefix == f"{choice}."]
-        fitting = fitting or [prefix for prefix in prefixes if f".{choice}." in f".{prefix}"]
+    fitting = [prefix for prefix in prefixes if choice is None or prefix == f"{choice}."]
+    fitting = fitting or [prefix for prefix in prefixes if f".{choice}." in f".{prefix}"]
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(named(prefix) for prefix in fitting or prefixes)
@@ -131,12 +117,6 @@ def chosen(prefixes: list[str], choice: str | None, file: Path) -> str:
 def named(prefix: str) -> str:
     """Return a prefix as a user writes it, without its last dot."""
     return prefix.removesuffix(".") or "the keys without a prefix"
-
-
-def shortened(names: Sequence[str]) -> str:
-    """Return the first three of these names, and the number of the others."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (", ".join(names[:3]) or "none") + more
 
 
 def read_classes(file: Path) -> Classes | None:

@@ -22,8 +22,16 @@ import numpy as np
 
 from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
-from rn50lib.errors import UserError, first_line
-from rn50lib.files import check_file, check_folder, check_output, lock, read_json, write_file
+from rn50lib.errors import UserError, first_line, first_names
+from rn50lib.files import (
+    check_file,
+    check_folder,
+    check_output,
+    lock,
+    make_folder,
+    read_json,
+    write_file,
+)
 from rn50lib.metrics import NO_SUMS
 from rn50lib.resnet import Network
 
@@ -164,8 +172,8 @@ class CheckpointManager:
             head = f"a new last layer, for {wanted} classes"
             if rows:
                 others = [name for label, name in enumerate(new) if label not in rows]
-                head += f"; kept by name: {shortened([new[label] for label in rows])}"
-                head += f"; new: {shortened(others) or 'none'}"
+                head += f"; kept by name: {first_names([new[label] for label in rows], 5)}"
+                head += f"; new: {first_names(others, 5)}"
         check_shapes(arrays, self.net, file)
         step.load(arrays)
         return f"begins with the weights of {file} ({count} classes): {head}"
@@ -289,12 +297,6 @@ def check_classes(
         return both, None
     unknown = classes.origin if there.known else file
     return both, f"{unknown} has no class names: only the number of classes was compared"
-
-
-def shortened(names: list[str]) -> str:
-    """Return the first names and the number of the others."""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
 
 
 def check_shapes(arrays: dict[str, np.ndarray], net: Network, file: Path) -> None:
@@ -508,8 +510,7 @@ def lock_for(config: TrainConfig) -> contextlib.AbstractContextManager[Any]:
     """
     prefix = Path(config.model_prefix or "")
     check_prefix(prefix, config.load_epoch, config.resume)
-    if not prefix.parent.is_dir():
-        return contextlib.nullcontext()
+    make_folder(prefix.parent, f"--model-prefix {prefix}")
     return lock(prefix.with_name(f".{prefix.name}.lock"), f"--model-prefix {prefix}")
 
 

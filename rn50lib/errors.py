@@ -76,6 +76,12 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:200]
 
 
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are; "none" if there are none."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
+
+
 def memory_full(batch: int, accumulates: bool) -> UserError:
     """Return the error for a full device memory, which names half of the batch size.
 

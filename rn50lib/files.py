@@ -125,15 +125,11 @@ def check_folder(folder: Path, name: str) -> None:
 
 def make_folder(folder: Path, name: str) -> None:
     """Create a folder if needed. Raises UserError, beginning with `name`, if it is not writable."""
+    check_folder(folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        why = "" if os.access(folder, os.W_OK) else "no permission"
-    except (FileExistsError, NotADirectoryError):
-        why = "a file is in the way"
     except OSError as error:
-        why = error.strerror or str(error)
-    if why:
-        raise UserError(UNWRITABLE.format(name, why))
+        raise UserError(UNWRITABLE.format(name, error.strerror)) from error
 
 
 @contextlib.contextmanager

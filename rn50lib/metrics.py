@@ -16,12 +16,11 @@ import numpy as np
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
-from rn50lib.train_step import TrainStep
+from rn50lib.train_step import SUMS, TrainStep
 
 if TYPE_CHECKING:
     from rn50lib.progress import Progress
 
-SUMS = ("loss", "top1", "top5", "examples")  # the sums of a step, in this order
 NO_SUMS = (0.0,) * len(SUMS)
 
 

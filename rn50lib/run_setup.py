@@ -11,17 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rn50lib import checkpoint
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, scoped
 from rn50lib.data import open_pipeline
 from rn50lib.data.classes import Classes, check_agreement
 from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError, first_line
-from rn50lib.files import check_output, make_folder
 from rn50lib.hardware import machine
-from rn50lib.report import is_report, is_trace
 from rn50lib.resnet import Network
-from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS, TrainStep
+from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS, PacedStep, TrainStep
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -82,17 +79,6 @@ def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | Non
     return check_agreement(found, f"--data-root {config.data_root}") if found else None
 
 
-def check_outputs(config: TrainConfig) -> None:
-    """Create the output folders. Raise UserError if an output cannot be written."""
-    if config.report:
-        check_output(config.report, "--report", "a report", is_report)
-    if config.trace:
-        check_output(config.trace, "--trace", "a trace", is_trace)
-    if checkpoint.saves(config):
-        folder = checkpoint.symbol_path(config.model_prefix or "").absolute().parent
-        make_folder(folder, f"--model-prefix {config.model_prefix}")
-
-
 def check_traced(config: TrainConfig, steps: int) -> None:
     """Raise UserError if an epoch has too few steps for a trace."""
     needed = STEPS_BEFORE + TRACED_STEPS
@@ -109,8 +95,6 @@ def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
     Raises UserError if its framework cannot be imported, or uses no GPU of a machine that has one.
     """
     if config.step is not None:
-        from rn50lib.paced_step import PacedStep
-
         return PacedStep(config.step, comm)
     make: Callable[[TrainConfig, Network, Comm], TrainStep]
     try:

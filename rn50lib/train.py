@@ -67,7 +67,6 @@ def train(
     resolved: Resolved,
     run_dir: Path | None,
     comm: Comm | None = None,
-    watch: type[Progress] = Progress,
     warm_up_steps: int = 0,
 ) -> int:
     """Train and validate; return the exit status.
@@ -76,7 +75,6 @@ def train(
         resolved: The configuration, with the reason for each value.
         run_dir: Gets progress.jsonl and, without --report, report.json.
         comm: Workers that are already connected; only a benchmark passes them.
-        watch: The class that records progress.
         warm_up_steps: Steps to run before the first one that counts.
 
     Raises:
@@ -95,13 +93,11 @@ def train(
         return run_setup.time_input(config, sources, comm)
     if run_dir:
         make_folder(run_dir, f"--run-dir {run_dir}")
-    if first_rank:
-        run_setup.check_outputs(config)
     net = config.to_network()
     env = run_setup.environment(resolved, sources, classes)
     report = Report(net.name, comm.size, ["rn50", "train", *flags_of(config)], env)
     loggers = open_loggers(config, run_dir) if first_rank else []
-    progress = watch(run_dir, loggers, enabled=first_rank)
+    progress = Progress(run_dir, loggers, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
         if first_rank:

@@ -1,12 +1,17 @@
-"""The training step as the loop sees it, for either framework."""
+"""The training step as the loop sees it, for either framework, and one that only waits."""
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import numpy as np
 
 from rn50lib.data import Batch
+from rn50lib.distributed import Comm
+from rn50lib.errors import UserError
+
+SUMS = ("loss", "top1", "top5", "examples")  # the sums of a step, in this order
 
 TRACED_STEPS = 3  # of `--trace`
 STEPS_BEFORE = 3  # the first starts everything, then one more, then one with the profiler on
@@ -29,7 +34,7 @@ class TrainStep(Protocol):
         """Do forward on one batch; rows from `batch.valid` on are padding and do not count."""
 
     def pop_metrics(self) -> np.ndarray:
-        """Wait for the device; return the `metrics.SUMS` since the last call, float64."""
+        """Wait for the device; return the `SUMS` since the last call, float64."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint: weights, running statistics, `velocity/NAME`."""
@@ -50,3 +55,46 @@ class TrainStep(Protocol):
 
     def versions(self) -> dict[str, str]:
         """Return versions of the framework and its libraries, for the report."""
+
+
+class PacedStep(TrainStep):
+    """A device of a given speed, which waits instead of computing: it has no state.
+
+    As on a GPU, the next batch is fetched while this one is processed: `train_step` returns when a
+    batch begins, `pop_metrics` when it is done.
+    """
+
+    device, saves = "paced", False
+
+    def __init__(self, rate: float, comm: Comm) -> None:
+        self.rate, self.size = rate, comm.size  # images per second of all workers
+        self.free_at = 0.0  # when the device will have finished its work
+
+    def train_step(self, batch: Batch, lr: float) -> None:
+        self.eval_step(batch)
+
+    def eval_step(self, batch: Batch) -> None:
+        begin = max(time.perf_counter(), self.free_at)
+        self.pop_metrics()
+        self.free_at = begin + len(batch.labels) * self.size / self.rate
+
+    def pop_metrics(self) -> np.ndarray:
+        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+        return np.zeros(len(SUMS))
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def loss_scale_state(self) -> dict[str, float]:
+        return {}
+
+    def load(
+        self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
+    ) -> None:
+        pass
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        raise UserError("--set step has no model to predict with: leave it out")
+
+    def versions(self) -> dict[str, str]:
+        return {"device": f"paced at {self.rate:g} img/s"}

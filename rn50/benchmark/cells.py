@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any
-
-import numpy as np
 
 from rn50 import launch
 from rn50.benchmark.worker import DONE, FAILED, WARM_UP
@@ -17,15 +14,12 @@ from rn50lib import report
 from rn50lib.config import Resolved, TrainConfig
 from rn50lib.files import NAMES
 
-PERCENTILES = (50, 90, 95, 99, 100)
-
 
 @dataclass
 class Cell:
     """One number of workers and one batch size, with a new folder.
 
-    `resolved` is what is run for it (None: refused), `reason` says why a figure is missing, and
-    `phases` has the seconds of each iteration.
+    `resolved` is what is run for it (None: refused); `reason` says why a figure is missing.
     """
 
     n: int
@@ -34,7 +28,6 @@ class Cell:
     resolved: Resolved | None = None
     reason: str | None = None
     report: dict[str, Any] | None = None
-    phases: list[dict[str, Any]] | None = None
 
     @property
     def title(self) -> str:
@@ -59,7 +52,6 @@ def measure(cells: list[Cell]) -> None:
         status, failure = launch_workers(left)
         while left and (left[0].folder / DONE).exists():
             cell = left.pop(0)
-            cell.phases = json.loads((cell.folder / DONE).read_text())
             cell.report = report.load(cell.folder / "report.json")
         if left and status in (130, 128 + signal.SIGTERM):
             raise KeyboardInterrupt
@@ -106,14 +98,15 @@ def contents(cells: list[Cell], dropped: int, command: list[str]) -> dict[str, A
     metrics: dict[str, dict[str, Any]] = {}
     details: dict[str, dict[str, Any]] = {}
     for cell in cells:
-        found = {key: detail(cell, key, dropped) for key in keys}
+        found = {key: rates(cell, key, dropped) for key in keys}
         if cell.report and None in found.values():
             cell.reason = (
                 "an epoch has one iteration, which is not timed: use a larger -i, a smaller -b or"
                 " more images"
             )
-        figures = {k: harmonic_mean(more["epochs"]) if more else None for k, more in found.items()}
-        entry = {"reason": cell.reason, **{key: more for key, more in found.items() if more}}
+        figures = {k: harmonic_mean(epochs) if epochs else None for k, epochs in found.items()}
+        measured = {key: {"epochs": epochs} for key, epochs in found.items() if epochs}
+        entry: dict[str, Any] = {"reason": cell.reason, **measured}
         if cell.report:
             entry["report"] = str(cell.folder / "report.json")
         metrics.setdefault(str(cell.n), {})[str(cell.batch)] = figures
@@ -131,29 +124,7 @@ def contents(cells: list[Cell], dropped: int, command: list[str]) -> dict[str, A
     }
 
 
-def detail(cell: Cell, key: str, dropped: int) -> dict[str, Any] | None:
-    """Return what is known of a figure, None if an epoch was not measured.
-
-    `n` iterations were timed, over `epochs`; `median` and `spread` (the quartiles) are rates of
-    single iterations. `latency_ms` has the percentiles of an iteration, from the end of
-    the previous one. On a GPU the loop runs ahead of the device, so a single iteration may look too
-    short or too long.
-    """
+def rates(cell: Cell, key: str, dropped: int) -> list[float] | None:
+    """Return a cell's images per second of each epoch; None if one was not measured."""
     epochs = cell.report["metrics"].get(key, [])[dropped:] if cell.report else []
-    if not epochs or None in epochs:
-        return None
-    images = cell.config.global_batch
-    phases = [
-        phase for phase in cell.phases or []
-        if key == f"{phase['phase']}.total_ips" and phase["epoch"] >= dropped
-    ]  # fmt: skip
-    seconds = [s for phase in phases for s in phase["seconds"]]
-    low, median, high = np.percentile(seconds, (25, 50, 75), method="inverted_cdf").tolist()
-    latencies = np.percentile(seconds, PERCENTILES, method="inverted_cdf").tolist()
-    return {
-        "n": len(seconds),
-        "median": images / median,
-        "spread": [images / high, images / low],
-        "epochs": epochs,
-        "latency_ms": {str(p): 1000 * s for p, s in zip(PERCENTILES, latencies, strict=True)},
-    }
+    return None if not epochs or None in epochs else epochs

@@ -95,7 +95,7 @@ def plan(own: argparse.Namespace, asked: Given) -> list[Cell]:
     """Return the cells of the sweep, none of them resolved yet."""
     ns, batches = own.workers, own.batches
     if not (ns and batches):
-        chosen = prepare(asked, make_data=not own.dry_run).config
+        chosen = prepare(asked, remarks=[] if own.dry_run else None).config
         ns, batches = ns or [chosen.n], batches or [chosen.batch_size]
     home = Path() if own.dry_run else launch.new_run("benchmark")
     return [Cell(n, b, home / f"n{n}-b{b}") for n in ns for b in batches]
@@ -109,14 +109,13 @@ def in_cell(asked: Given, n: int, batch: int) -> Given:
 
 def show(cells: list[Cell], asked: Given) -> None:
     """Print what each cell would run, then what is missing here."""
-    missing: dict[str, None] = {}
+    missing: list[str] = []
     for cell in cells:
-        resolved, remarks = description.prepared(in_cell(asked, cell.n, cell.batch))
+        resolved = prepare(in_cell(asked, cell.n, cell.batch), remarks=missing)
         print("\n".join([f"{cell.title}:", *description.command_lines(resolved)]))
-        missing |= dict.fromkeys(remarks)
-    print("\n".join(missing))
-    if not any(map(description.is_elsewhere, missing)):
-        description.check_inputs(asked, resolved.config)
+    print("\n".join(dict.fromkeys(missing)))
+    if not missing:
+        description.check_data(asked, resolved.config)
 
 
 def resolve(cells: list[Cell], asked: Given) -> None:

@@ -1,7 +1,7 @@
 """One worker of a benchmark, `python -m rn50.benchmark.worker FILE`: the cells in FILE.
 
-In the folder of each cell it leaves the run's report and, at the end, `measured.json`; a cell
-without that file has failed. The first failure ends the process, because the device's memory and
+In the folder of each cell it leaves the run's report and, at the end, the empty file `measured`;
+a cell without it has failed. The first failure ends the process, because the device's memory and
 the other workers are then in an unknown state.
 """
 
@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import json
 import sys
-import time
 from pathlib import Path
-from typing import Any, ClassVar
 
 from rn50 import launch, remedies  # noqa: F401 - registers what to run against an error
 from rn50lib import distributed as comm
@@ -23,45 +20,11 @@ from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError, status_of
 from rn50lib.files import NAMES
 from rn50lib.lifetime import end_on_sigterm, end_with, registered
-from rn50lib.progress import Progress
-from rn50lib.report import write_json
 from rn50lib.train import train
 
 WARM_UP = 3  # iterations of each split before the first that counts
-DONE = "measured.json"
+DONE = "measured"
 FAILED = "failed.txt"
-
-
-class Recorder(Progress):
-    """The times of a cell's iterations, at the cost of a clock reading and a list entry each.
-
-    `phases` has a dict for every phase of every epoch: `phase`, `epoch` and `seconds`, one for each
-    iteration but the first, which is not timed.
-    """
-
-    phases: ClassVar[list[dict[str, Any]]] = []
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.marks: list[float] = []
-
-    def start(self, *args: Any, **options: Any) -> None:
-        """Begin a phase."""
-        super().start(*args, **options)
-        self.marks = []
-
-    def step(self, data_s: float = 0.0) -> None:
-        """Note the end of an iteration."""
-        super().step(data_s)
-        self.marks.append(time.perf_counter())
-
-    def stop(self) -> None:
-        """End a phase; it may have ended already."""
-        super().stop()
-        if self.marks:
-            seconds = [b - a for a, b in itertools.pairwise(self.marks)]
-            self.phases.append({"phase": self.phase, "epoch": self.epoch, "seconds": seconds})
-        self.marks = []
 
 
 def main() -> int:
@@ -77,7 +40,6 @@ def measure_cells() -> int:
     group = None
     for cell in json.loads(Path(sys.argv[1]).read_text()):
         folder = Path(cell["folder"])
-        Recorder.phases.clear()
         try:
             resolved = Resolved.read(folder / "experiment.json")
             config = resolved.config
@@ -85,7 +47,7 @@ def measure_cells() -> int:
                 group = comm.connect(config.comm, config.backend, config.comm_timeout)
             if group.rank == 0:
                 launch.say(cell["title"])
-            train(resolved, folder, group, Recorder, WARM_UP)
+            train(resolved, folder, group, WARM_UP)
             group.barrier()
         except UserError as error:
             leave_reason(folder, str(error))
@@ -95,7 +57,7 @@ def measure_cells() -> int:
             leave_reason(folder, f"{type(error).__name__}: {first}")
             raise
         if group.rank == 0:
-            write_json(folder / DONE, Recorder.phases)
+            (folder / DONE).touch()
         gc.collect()  # the model of this cell is no longer needed, and the next may be larger
     return 0
 

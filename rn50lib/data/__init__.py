@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
     from rn50lib.data.source import Source
+
+STEPS = 100  # of a synthetic epoch without --benchmark-iters and --num-examples
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,34 @@ class Pipeline(Protocol):
         ...
 
 
+class Synthetic:
+    """Random images, made once and repeated: the upper limit for any real input."""
+
+    ordered = True
+
+    def __init__(self, config: TrainConfig, split: str, size: int) -> None:
+        batch, pixels = config.batch_size, config.image_shape
+        wanted = config.num_examples if split == "train" else None
+        self.examples = wanted or (config.benchmark_iters or STEPS) * batch * size
+        steps = max(1, self.examples // (batch * size))
+        self.steps = min(steps, config.benchmark_iters or steps)
+        rng = np.random.default_rng(config.seed)
+        images = rng.integers(0, 256, (batch, pixels, pixels, 3), dtype=np.uint8)
+        labels = rng.integers(0, config.num_classes, batch, dtype=np.int32)
+        self.batch = Batch(images, labels, valid=batch)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
+        """Yield the same batch for each step."""
+        for _ in range(self.steps):
+            yield self.batch
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def open_pipeline(
     config: TrainConfig, source: Source | None, split: str, rank: int, size: int
 ) -> Pipeline:
@@ -58,8 +90,6 @@ def open_pipeline(
     Raises UserError if the data set holds less than one global batch.
     """
     if config.loader == "synthetic":
-        from rn50lib.data.synthetic import Synthetic
-
         return Synthetic(config, split, size)
     from rn50lib.data.sampler import BatchSampler
 

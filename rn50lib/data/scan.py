@@ -7,17 +7,15 @@ same files. A listing is one scandir: it opens no file, and asks the disk about 
 from __future__ import annotations
 
 import errno
-import fnmatch
 import glob
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rn50lib.data.tfrecord import IMAGE, LABEL, SHARDS, TFRecordReader, parse_example, shard_name
-from rn50lib.errors import UserError
+from rn50lib.data.tfrecord import SHARDS, SPLIT_PREFIX
+from rn50lib.errors import UserError, first_names
 
 SPLITS = ("train", "val")
 
@@ -240,108 +238,24 @@ def describe_lost_class(lost: LeftOut) -> str:
 
 # -- names that are not those of a data root ------------------------------------------------------
 
-ALIASES = {
-    "train": ("train", "training", "trn"),
-    "val": ("val", "valid", "validation", "validate", "eval", "dev", "test", "testing"),
-}
+SIMILAR = {"train": ("train", "trn"), "val": ("val", "dev", "test")}  # in the names of splits
+EXPECTED = {"files": "{0}/", "recordio": "{0}.rec and {0}.idx", "tfrecord": "{1}-00000-of-NNNNN"}
 SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
-_LIMIT = 50  # folders that are searched
 
 
-def find_lookalikes(root: Path, split: str | None) -> dict[str, list[str]]:
-    """Return the paths, by form, that have a split's name in a different spelling.
-
-    They are relative to the root. The data root and its folders are searched, and nothing deeper.
-    If `split` is None, all record files and shards are returned.
-    """
-    found: dict[str, list[str]] = {form: [] for form in FORMS}
-    places = [""]
-    for place in places:
-        try:
-            listing = list_folder(root / place)
-        except UserError:
-            continue
-        if not place:
-            places += listing.folders[:_LIMIT]
-        if split and place not in SPLITS:  # those hold classes
-            inside = (os.path.join(place, name) for name in listing.folders)
-            found["files"] += [path for path in inside if path != split and _means(path, split)]
-        for name, reason in listing.left_out:
-            path = os.path.join(place, name)
-            if reason not in (OTHER, BARE) or (split and not _means(path, split)):
-                continue
-            if name.lower().endswith(".rec"):
-                found["recordio"].append(path)
-            elif SHARD_NAME.search(name) and not name.endswith(".idx"):
-                found["tfrecord"].append(path)
-    found["files"].sort(key=lambda path: (path.count(os.sep), "test" in path.lower(), path))
-    return found
-
-
-def _means(path: str, split: str) -> bool:
-    """Return True if a name such as "my_valid-0.tfrecord", or else its folder's, is a split's."""
-    for part in reversed(path.split(os.sep)):
-        words = re.split(r"[^a-z]+", part.lower())
-        named = [s for s in SPLITS if any(word in ALIASES[s] for word in words)]
-        if named:
-            return split in named
-    return False
-
-
-def describe_lookalikes(root: Path, *splits: str, form: str = "") -> str:
-    """Return "found valid/, expected val/; ..." with the remedy for splits that are missing.
-
-    If `form` is given, other forms are ignored. Returns "" if nothing has a similar name.
-    """
-    texts = []
-    for split in splits:
-        if (root / split).is_symlink() and not (root / split).exists():
-            texts.append(f"{root / split} is a link that points to nothing; {FETCH}, or remove it")
-        else:
-            texts.append(_describe(root, find_lookalikes(root, split), split, form))
-    if splits == SPLITS and not any(texts):  # names that say nothing, such as part-0.tfrecord
-        texts.append(_describe(root, find_lookalikes(root, None), "train", form))
-    return "; ".join(dict.fromkeys(filter(None, texts)))
-
-
-def _describe(root: Path, found: dict[str, list[str]], split: str, wanted: str) -> str:
-    """Return what was found of the first form, what is expected, and the remedy."""
-    form = next((form for form in FORMS if found[form] and wanted in ("", form)), None)
-    if form is None:
-        return ""
-    paths = found[form]
-    inner = os.path.join(paths[0], os.path.basename(paths[0]))
-    if inner in paths:  # archives of Kaggle hold a folder twice
-        paths = [inner]
-    above, name = os.path.split(paths[0])
-    mark = "/" * (form == "files")
-    if fnmatch.fnmatch(name + mark, FORMS[form].names[split]) and not find_form(root, form):
-        return f"found {first_names(paths)}{mark}: pass --data-root {root / above}"
-    if form == "tfrecord":
-        return describe_shards(root, paths, split)
+def describe_similar(folder: Path, split: str, form: str) -> str:
+    """Return "found Valid/, expected val/: rename it" if a folder has such names, else ""."""
+    if (folder / split).is_symlink() and not (folder / split).exists():
+        return f"{folder / split} is a link that points to nothing; {FETCH}, or remove it"
+    listing = list_folder(folder)
+    names = [f"{name}/" for name in listing.folders if name not in SPLITS]
     if form == "recordio":
-        place = find_form(root, form) or root
-        return (
-            f"found {first_names(paths)}, expected {split}.rec and {split}.idx in {place}: rename"
-            " both files, and the .crc if there is one"
-        )
-    link = shlex.join(["ln", "-s", paths[0], str(root / split)])
-    return f"found {paths[0]}/, expected {split}/: rename it, or link it with `{link}`"
-
-
-def describe_shards(folder: Path, names: Sequence[str], split: str) -> str:
-    """Return "found part-0.tfrecord with the keys image, label; expected ..." with the remedy."""
-    found = f"found {first_names(names)}"
-    ends = (shard_name(split, i, len(names)) for i in (0, len(names) - 1))
-    expected = " to ".join(dict.fromkeys(ends))
-    try:
-        keys = sorted(parse_example(TFRecordReader(folder / names[0]).read(0)))
-    except (UserError, ValueError) as error:
-        return f"{found}, expected {expected}; {error}"
-    text = f"{found} with the keys {', '.join(keys)}; expected {expected}"
-    if IMAGE in keys and LABEL in keys:
-        return f"{text}: rename them so, in this order"
-    return str(UserError(f"{text} with the keys {IMAGE} and {LABEL}", ("write_shards",)))
+        names = [name for name, _ in listing.left_out if name.endswith(".rec")]
+    elif form == "tfrecord":
+        names = [name for name, _ in listing.left_out if SHARD_NAME.search(name)]
+    names = [name for name in names if any(word in name.lower() for word in SIMILAR[split])]
+    expected = EXPECTED[form].format(split, SPLIT_PREFIX[split])
+    return f"found {first_names(names)}, expected {expected}: rename it" if names else ""
 
 
 def describe_contents(root: Path) -> str:
@@ -350,9 +264,3 @@ def describe_contents(root: Path) -> str:
     files = [name for name, reason in listing.left_out if reason != HIDDEN]
     names = [*(f"{name}/" for name in listing.folders), *sorted([*listing.images, *files])]
     return first_names(names) if names else "nothing"
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

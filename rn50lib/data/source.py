@@ -33,7 +33,7 @@ from rn50lib.data.scan import (
     SPLITS,
     LeftOut,
     describe_contents,
-    describe_lookalikes,
+    describe_similar,
     find_form,
     has_split,
     list_folder,
@@ -41,7 +41,6 @@ from rn50lib.data.scan import (
 )
 from rn50lib.data.tfrecord import (
     IMAGE,
-    SPLIT_PREFIX,
     TFRecordReader,
     example_value,
     find_shards,
@@ -170,13 +169,12 @@ def _detect(root: Path) -> str:
     """Return the form of a data set. Raises UserError if there is none."""
     if forms := _forms(root):
         return forms[0]
-    similar = describe_lookalikes(root, *SPLITS)
     raise UserError(
         f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
         "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "
-        "(train-00000-of-NNNNN, validation-00000-of-NNNNN): "
-        f"{similar or f'found {describe_contents(root)}'}",
-        () if similar else ("draw",),
+        "(train-00000-of-NNNNN, validation-00000-of-NNNNN): found "
+        f"{describe_contents(root)}; rename what is there, or pass the folder that holds them",
+        ("draw",),
     )
 
 
@@ -305,7 +303,7 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
     """
     folder = root / split
     if not folder.is_dir():
-        found = describe_lookalikes(root, split, form="files")
+        found = describe_similar(root, split, "files")
         raise UserError(
             f"{folder}: this folder does not exist; "
             + (found or "a data root holds train/CLASS/*.jpg and val/CLASS/*.jpg")
@@ -368,10 +366,9 @@ def _open_records(root: Path, split: str) -> RecordSource:
     folder = find_form(root, "recordio") or root / "records"
     path = folder / f"{split}.rec"
     if not os.path.lexists(path):
-        found = [describe_lookalikes(place, split, form="recordio") for place in (root, folder)]
         problem = f"{path}: this record file does not exist"
-        if text := next(filter(None, found), ""):
-            raise RecordError(f"{problem}: {text}", path)
+        if folder.is_dir() and (found := describe_similar(folder, split, "recordio")):
+            raise RecordError(f"{problem}; {found}", path)
         raise RecordError(problem, path, remedy=("pack", path.with_suffix(""), root / split))
     reader = Reader(path)
     labels = reader.labels()
@@ -418,13 +415,11 @@ class ShardSource(Source):
 
 
 def _open_shards(root: Path, split: str) -> ShardSource:
-    folder = find_form(root, "tfrecord")
-    if folder is None or not has_split(folder, "tfrecord", split):
-        place, splits = (root, SPLITS) if folder is None else (folder, (split,))
-        if text := describe_lookalikes(place, *splits, form="tfrecord"):
-            prefix = SPLIT_PREFIX[split]
-            raise UserError(f"{place}: it holds no shards {prefix}-NNNNN-of-NNNNN; {text}")
-        folder = folder or root / "tfrecord"
+    folder = find_form(root, "tfrecord") or root / "tfrecord"
+    place = folder if folder.is_dir() else root
+    if not has_split(place, "tfrecord", split):
+        if similar := describe_similar(place, split, "tfrecord"):
+            raise UserError(f"{place}: it holds no shards of {split}; {similar}", ("write_shards",))
     shards = find_shards(folder, split)
     # of new shards, the file is written with them
     found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_names
 from rn50lib.lifetime import watch_waits
 
 
@@ -51,8 +51,7 @@ class Comm:
 
 def ranks(numbers: Sequence[int]) -> str:
     """Return ranks in words: 'rank 1', 'ranks 1, 2, 3 and 60 more'."""
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:8]))}{more}"
+    return f"rank{'s' * (len(numbers) != 1)} {first_names([*map(str, numbers)], 8)}"
 
 
 def joined(

@@ -70,7 +70,7 @@ def test_loss_scale_rule_on_the_device(backend: str) -> None:
     else:
         import tensorflow as tf
 
-        from rn50lib.tensorflow.optimizer import LossScaler as TfLossScaler
+        from rn50lib.tensorflow.train_step import LossScaler as TfLossScaler
         from rn50lib.tensorflow.train_step import configure
 
         configure(threads=1, local_rank=0)  # before its first operation, as the other tests want it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -205,28 +204,12 @@ def refused(root: Path, split: str, data_format: str = "auto") -> str:
 
 @pytest.mark.parametrize(
     ("split", "name"),
-    [("val", "valid"), ("val", "validation"), ("val", "Val"), ("val", "test"),
-     ("train", "Train"), ("train", "training"), ("val", "my-valid_2")],
-)  # fmt: skip
-def test_a_folder_with_another_name_is_named_and_the_remedy_works(
-    root: Path, split: str, name: str
-) -> None:
+    [("val", "valid"), ("val", "test"), ("train", "Train"), ("val", "my-valid_2")],
+)
+def test_a_folder_with_a_similar_name_is_named(root: Path, split: str, name: str) -> None:
     (root / split).rename(root / name)
-    error = refused(root, split)
-    assert f"found {name}/, expected {split}/" in error
-    assert f"found {name}/, expected {split}/" in told_by_verify(root)
-    (command,) = re.findall("`(ln -s .*?)`", error)
-    subprocess.run(shlex.split(command), check=True)
-    assert len(open_source(root, split)) == (18 if split == "train" else 9)
-
-
-def test_archives_of_kaggle_hold_a_folder_twice(root: Path) -> None:
-    for split in ("train", "val"):
-        (root / f"seg_{split}").mkdir()
-        (root / split).rename(root / f"seg_{split}/seg_{split}")
-    for command in re.findall("`(ln -s .*?)`", refused(root, "train")):
-        subprocess.run(shlex.split(command), check=True)
-    assert [len(open_source(root, split)) for split in ("train", "val")] == [18, 9]
+    found = f"found {name}/, expected {split}/: rename it"
+    assert found in refused(root, split) and found in told_by_verify(root)
 
 
 def test_counts_have_the_right_number() -> None:
@@ -235,42 +218,24 @@ def test_counts_have_the_right_number() -> None:
     assert str(left_out) == "1 empty class folder (red)"
 
 
-def test_both_splits_with_other_names_and_a_data_set_one_folder_deeper(root: Path) -> None:
-    message = refused(root.parent, "train")
-    assert f"pass --data-root {root}" in message
-    (root / "train").rename(root / "Train")
-    (root / "val").rename(root / "Valid")
-    message = refused(root, "train")
-    assert "found Train/, expected train/" in message and "found Valid/, expected val/" in message
-    shutil.rmtree(root / "Train")
-    shutil.rmtree(root / "Valid")
-    (root / "cats").mkdir()
-    assert "found cats/" in refused(root, "train")
+def test_a_root_without_data_names_what_it_holds(root: Path) -> None:
+    assert f"found {root.name}/" in refused(root.parent, "train")
+    for split, name in (("train", "Train"), ("val", "Valid")):
+        (root / split).rename(root / name)
+    assert "found Train/, Valid/" in refused(root, "train")
+    assert "found Train/, Valid/" in told_by_verify(root)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [("val.*", "valid"), ("train.*", "training"), ("val.*", "val_rec/data")],
-)
-def test_record_files_with_other_names(
-    root: Path, before: str, after: str, capsys: pytest.CaptureFixture
-) -> None:
+@pytest.mark.parametrize(("before", "after"), [("val.*", "valid"), ("train.*", "training")])
+def test_record_files_with_similar_names(root: Path, before: str, after: str) -> None:
     records = im2rec.ensure_records(root)
     for split in ("train", "val"):
         shutil.rmtree(root / split)
     split = before.partition(".")[0]
     for file in list(records.glob(before)):
-        target = records / f"{after}{file.suffix}"
-        target.parent.mkdir(exist_ok=True)
-        file.rename(target)
-    capsys.readouterr()
-    for folder in (root, records):
-        error = refused(folder, split, "recordio")
-        assert f"{after}.rec, expected {split}.rec and {split}.idx" in error
-    assert f"{after}.rec, expected {split}.rec" in told_by_verify(records)
-    for file in list(records.glob(f"{after}.*")):
-        file.rename(records / f"{split}{file.suffix}")
-    assert len(open_source(root, split)) == (18 if split == "train" else 9)
+        file.rename(records / f"{after}{file.suffix}")
+    found = f"found {after}.rec, expected {split}.rec and {split}.idx: rename it"
+    assert found in refused(root, split, "recordio") and found in told_by_verify(records)
 
 
 def test_links_of_splits_and_record_files_that_point_to_nothing(root: Path) -> None:
@@ -284,21 +249,6 @@ def test_links_of_splits_and_record_files_that_point_to_nothing(root: Path) -> N
     assert f"{root}/train.rec" in told_by_verify(root)
 
 
-@pytest.mark.parametrize(("form", "name"), [("recordio", "Records"), ("tfrecord", "tfrecords")])
-def test_record_files_and_shards_in_another_folder(root: Path, form: str, name: str) -> None:
-    if form == "recordio":
-        folder = im2rec.ensure_records(root)
-    else:
-        folder = tfrecord.convert(root, shards={"train": 2, "val": 1}, jobs=0, quiet=True)
-    folder.rename(root / name)
-    for split in ("train", "val"):
-        shutil.rmtree(root / split)
-    for data_format in ("auto", form):
-        error = refused(root, "train", data_format)
-        (data_root,) = re.findall(r"pass --data-root (.*?)(?:;|$)", error)[:1]
-        assert len(open_source(data_root, "train", data_format)) == 18
-
-
 KEYS = {
     "image_raw": {"image_raw": b"x", "label": 1},
     "image": {"image": b"x", "image/class/label": 1},
@@ -306,49 +256,31 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("name", ["train-0.tfrecord", "part.tfrecord", "train-00000-of-00001"])
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
-def test_shards_with_other_keys(tmp_path: Path, name: str, keys: dict) -> None:
-    (tmp_path / name).write_bytes(frame_record(serialize_example(keys)))
+def test_shards_with_other_keys(tmp_path: Path, keys: dict) -> None:
+    (tmp_path / "train-00000-of-00001").write_bytes(frame_record(serialize_example(keys)))
     error = refused(tmp_path, "train")
     assert all(key in error for key in keys) and "`python -m data_prep.tfrecord`" in error
     assert "image/encoded" in error or "image/class/label" in error
-    if "-of-" not in name:
-        assert f"found {name} with the keys" in error
-        assert f"found {name} with the keys" in told_by_verify(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("train", "train-{}.tfrecord"),
         ("train", "train-{:05}-of-00002.tfrecord"),
-        ("train", "set-train.tfrecord-{:05}-of-00002"),
         ("train", "train.tfrecord.{}"),
         ("validation", "val-{:05}-of-00002"),
-        ("validation", "valid/{}.tfrecords"),
     ],
 )
-def test_shards_with_other_names_and_the_remedy_works(root: Path, old: str, new: str) -> None:
-    folder = tfrecord.convert(
-        root, root / "shards", shards={"train": 2, "val": 2}, jobs=0, quiet=True
-    )
-    images = {"train": 18, "validation": 9}[old]
-    (folder / f"{old}.labels").unlink()
-    shutil.rmtree(folder / "index")
+def test_shards_with_similar_names(root: Path, old: str, new: str) -> None:
+    shards = {"train": 2, "val": 2}
+    folder = tfrecord.convert(root, root / "shards", shards=shards, jobs=0, quiet=True)
     names = [new.format(i) for i in range(2)]
     for i, name in enumerate(names):
-        (folder / name).parent.mkdir(exist_ok=True)
         (folder / f"{old}-{i:05}-of-00002").rename(folder / name)
-    split = "train" if old == "train" else "val"
-    error = refused(folder, split)
-    assert f"found {names[0]}, {names[1]} with the keys" in error
-    assert f"found {names[0]}, {names[1]} with the keys" in told_by_verify(folder)
-    found = re.search(r"expected (\S+) to (\S+): rename them so, in this order", error)
-    assert found, error
-    for name, wanted in zip(names, found.groups(), strict=True):
-        (folder / name).rename(folder / wanted)
-    assert len(open_source(folder, split)) == images
+    found = f"found {names[0]}, {names[1]}, expected {old}-00000-of-NNNNN: rename it"
+    error = refused(folder, "train" if old == "train" else "val")
+    assert found in error and found in told_by_verify(folder)
 
 
 def test_compressed_shards_and_too_many(root: Path) -> None:
@@ -359,5 +291,4 @@ def test_compressed_shards_and_too_many(root: Path) -> None:
     (folder / "train-00003-of-00001").unlink()
     subprocess.run(["gzip", shard], check=True)
     error = refused(folder, "train")
-    assert "found train-00000-of-00001.gz, expected train-00000-of-00001" in error
-    assert "gunzip" in error
+    assert "found train-00000-of-00001.gz" in error

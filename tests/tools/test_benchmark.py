@@ -80,20 +80,12 @@ def test_an_epoch_that_was_not_timed_is_null_with_a_reason(swept) -> None:
     assert ended.status == 1 and "n 1, batch 24: an epoch has one iteration" in ended.err
 
 
-def test_a_cell_holds_its_iterations_times(swept) -> None:
+def test_a_cell_holds_the_rate_of_each_epoch(swept) -> None:
     env = strict_json(swept[0])["env"]
     cell = env["cells"]["1"]["4"]
     assert cell["reason"] is None and env["warm_up"]["epochs_left_out"] == 1
     for key in ("train.total_ips", "val.total_ips"):
-        detail = cell[key]
-        assert detail["n"] == 2 * 5  # two epochs of six iterations, the first of each not timed
-        low, high = detail["spread"]
-        assert 0 < low <= detail["median"] <= high and len(detail["epochs"]) == 2
-        # a single iteration may begin late and end in time
-        assert detail["median"] < 2 * RATE
-        latencies = [detail["latency_ms"][p] for p in ("50", "90", "95", "99", "100")]
-        assert latencies == sorted(latencies)
-        assert latencies[0] == pytest.approx(4000 / detail["median"])
+        assert len(cell[key]["epochs"]) == 2
 
 
 def test_a_table_for_each_key_on_stderr(swept) -> None:

@@ -201,15 +201,13 @@ def moco(weights: dict[str, Any]) -> dict[str, Any]:
           for prefix in ("model.", "backbone.", "net.module.encoder.")],
         (inside, [], False, ""),
         (lambda w: {"ema": {"module": averaged(w), "updates": 9}}, [], True, "ema.module."),
-        (torchvision_ema, [], True, "Imported model_ema.module;"),
-        (timm_ema, ["--weights", "model"], False, "Imported state_dict;"),
-        (timm_ema, ["--weights", "ema"], True, "Imported state_dict_ema;"),
-        (dino, [], True, "Imported teacher;"),
+        (torchvision_ema, ["--weights", "model_ema"], True, "Imported model_ema.module;"),
+        (timm_ema, ["--weights", "state_dict"], False, "Imported state_dict;"),
+        (timm_ema, ["--weights", "state_dict_ema"], True, "Imported state_dict_ema;"),
         (dino, ["--weights", "student"], False, "Imported student.module;"),
         (lambda w: w | under("old.", averaged(w)), ["--weights", "old"], True, "Imported old;"),
         (lambda w: under("a.", averaged(w)) | under("a.b.", w), ["--weights", "a"], True, "a.b."),
-        (moco, ["--num-classes", "7"], False, "arrays: state_dict.module.queue"),
-        (moco, ["--num-classes", "7", "--weights", "ema"], True, "encoder_k"),
+        (moco, ["--num-classes", "7", "--weights", "encoder_k"], True, "state_dict.module.queue"),
     ],
 )  # fmt: skip
 def test_prefixes_and_several_networks(
@@ -232,9 +230,10 @@ def test_prefixes_and_several_networks(
 @pytest.mark.parametrize(
     ("make", "flags", "words"),
     [
-        (moco, [], ["projection", "found fc.bias (4,), fc.weight (4, 512)", "--num-classes N"]),
+        (moco, ["--weights", "encoder_q"], ["projection", "fc.weight (4, 512)", "--num-classes N"]),
+        (torchvision_ema, [], ["model.module, model_ema.module", "--weights model.module"]),
         (lambda w: {"state_dict": w, "best": w}, [], ["state_dict, best", "--weights state_dict"]),
-        (lambda w: w, ["--weights", "ema"], ["--weights ema", "no such weights"]),
+        (lambda w: w, ["--weights", "old"], ["--weights old", "no such weights"]),
         (timm_ema, ["--weights", "raw"], ["--weights raw", "state_dict, state_dict_ema"]),
     ],
 )
