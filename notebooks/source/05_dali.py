@@ -245,11 +245,6 @@ if DALI:
         (images,) = pipe.run()
         pixels = (images.as_cpu() if device.type == "cuda" else images).as_array()
         print(pixels.shape, pixels.dtype, f"from {pixels.min():.2f} to {pixels.max():.2f}")
-    fig, axes = plt.subplots(1, 8, figsize=(9, 1.3), layout="constrained")
-    for ax, image in zip(axes, pixels, strict=True):
-        ax.imshow(image)
-        ax.axis("off")
-    workshop.figure(fig, alt="Eight crops made by the pipeline, before normalising")
 
 # %% [markdown]
 # Normalising turns every 1-byte value into a 4-byte float. So if the CPU decodes, send the bytes to the GPU and normalise there.
@@ -509,8 +504,7 @@ def endless(loader):
 
 # %%
 if DALI:
-    photos = nb05.check_photos(photos)
-    endless = nb05.check_endless(endless)
+    photos, endless = nb05.check_photos(photos), nb05.check_endless(endless)
     gpu = 0 if device.type == "cuda" else None
     pipe = pipeline_def(photos)(
         folder, size, device, 0, 1, batch_size=batch, num_threads=cores, device_id=gpu, seed=0
