@@ -205,7 +205,7 @@ if TF:
 # %% [markdown]
 # The checksum catches any single flipped bit. It cannot catch a misunderstanding of the content: in the talk's schema the labels are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
-# **Where TFRecord stands today.** It is the standard in TensorFlow and JAX, and DALI reads it. RecordIO was MXNet's format, and MXNet was [retired in 2023](https://attic.apache.org/projects/mxnet.html). PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All rest on the same two ideas: few large files, shuffled when they are written.
+# **Where TFRecord stands today.** It remains TensorFlow's format, and DALI reads it. RecordIO was MXNet's format, and MXNet was [retired in 2023](https://attic.apache.org/projects/mxnet.html). PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All rest on the same two ideas: few large files, shuffled when they are written.
 #
 # ## Worker processes in PyTorch
 #

@@ -174,3 +174,18 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     assert "This machine: one device 4, Horovod 6, DDP 5, DALI (DDP) 7." in text
     assert ladder._before("3_dali_ddp", record["rungs"]) == "2_ddp"
     assert ladder._before("4_amp_horovod", record["rungs"]) == "3_dali_ddp"
+
+
+def test_shards_are_yours_or_written_once(
+    photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    here = SimpleNamespace(runs=tmp_path, data_root=photos.root)
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    folder = ladder.shards()
+    assert len(list(folder.glob("train-*"))) == len(list((folder / "index").glob("train-*"))) == 8
+    assert "No shards of yours" in capsys.readouterr().out
+    for file in folder.glob("train-*"):
+        file.write_bytes(b"mine")
+    assert ladder.shards() == folder
+    assert {file.read_bytes() for file in folder.glob("train-*")} == {b"mine"}
+    assert capsys.readouterr().out == ""
