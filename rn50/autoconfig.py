@@ -6,10 +6,9 @@ in the rest for this machine, and checks the result once.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,17 +101,6 @@ def prepare(
         engine, reasons["engine"] = best_engine(config, images_of(config))
         config = replace(config, engine=engine)
     return replace(found, config=config, reasons=reasons)
-
-
-@contextlib.contextmanager
-def noted(remarks: list[str] | None) -> Iterator[None]:
-    """Add an error about this machine to `remarks`, if there are any, instead of raising it."""
-    try:
-        yield
-    except UserError as error:
-        if remarks is None:
-            raise
-        remarks.append(f"not on this machine: {error}")
 
 
 def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
@@ -271,7 +259,7 @@ def resolve(
 ) -> Resolved:
     """Fill in every value that was not passed, then check all of them. Raises UserError.
 
-    What the machine lacks is added to `remarks` if there are any.
+    Unless `remarks` is None, it gets what the machine lacks, which is no error then.
     """
     choices = Choices(given)
     add, values, gpus = choices.add, choices.values, machine.gpus
@@ -330,8 +318,12 @@ def resolve(
     if config.profile == "ci":
         config, caps = cap_for_ci(config, started=group is not None)
         contradictions.check_values(config)
-    with noted(remarks):
+    try:
         contradictions.check_machine(config, machine, group)
+    except UserError as error:
+        if remarks is None:
+            raise
+        remarks.append(f"not on this machine: {error}")
     return Resolved(config, choices.reasons, caps)
 
 

@@ -77,14 +77,13 @@ def exchange(found: Diagnosis) -> dict[str, float] | None:
 def speed(found: Diagnosis) -> dict[str, Any] | None:
     """Return the model's FLOP per second, and its share of the device's peak."""
     config = found.resolved.config
-    if config.step is not None:
+    if found.peak is None:  # of a simulated device, or without PyTorch
         return None
     net, size = config.to_network(), config.image_shape
     per_image = 2 * net.macs(size) if config.only_inference else net.train_flops(size)
     rate = per_image * found.rates.both
-    peak = found.peak * config.n if found.peak else None  # each worker has its device
-    share = rate / peak if peak else None
-    return {"per_image": per_image, "per_second": rate, "peak": peak, "share_of_peak": share}
+    peak = found.peak * config.n  # each worker has its device
+    return {"per_image": per_image, "per_second": rate, "peak": peak, "share_of_peak": rate / peak}
 
 
 def text(found: Diagnosis) -> str:
@@ -106,10 +105,10 @@ def text(found: Diagnosis) -> str:
         lines.append(f"  a step of {step:.0f} ms loses {exchanged:.0f} ms to the exchange of"
                      f" {lost['bytes'] / 1e6:.1f} MB")  # fmt: skip
     if flop := speed(found):
-        line = f"  the model computes {flop['per_second'] / 1e9:,.0f} GFLOP/s"
-        if flop["share_of_peak"]:
-            line += f", {100 * flop['share_of_peak']:.0f}% of the fastest matrix product here"
-        lines.append(line)
+        lines.append(
+            f"  the model computes {flop['per_second'] / 1e9:,.0f} GFLOP/s,"
+            f" {100 * flop['share_of_peak']:.0f}% of the fastest matrix product here"
+        )
     for change in found.changes:
         lines.append(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")
     return "\n".join(lines)

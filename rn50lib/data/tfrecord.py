@@ -213,9 +213,10 @@ def parse_example(data: bytes | memoryview, names: Sequence[str] = ()) -> dict[s
         for _, entry in _fields(features, 1):
             parts = dict(_fields(entry))
             key = bytes(parts.get(1, b"")).decode("utf-8", "replace")
-            lists = (part for part in _fields(parts.get(2, EMPTY)) if part[0] in (1, 2, 3))
-            kind, values = next(lists, (1, EMPTY))
-            found[key] = _values(kind, values) if not names or key in names else []
+            found[key] = []
+            if not names or key in names:
+                lists = (part for part in _fields(parts.get(2, EMPTY)) if part[0] in (1, 2, 3))
+                found[key] = _values(*next(lists, (1, EMPTY)))
     return found
 
 
