@@ -272,7 +272,13 @@ def read_yaml(path: Path) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, yaml.SafeLoader)
+        names = [key.value for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
+        for i, name in enumerate(names):  # PyYAML would take the last one
+            if name in names[:i]:
+                raise ValueError(f"{name!r} is set twice")
+        return yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, yaml.YAMLError) as error:

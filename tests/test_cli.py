@@ -451,6 +451,7 @@ def test_invalid_config_file_is_refused(rn50: Run, text: str, problem: str) -> N
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("batch_size: 4\nlr: 0.1\nbatch_size: 8\n", "'batch_size' is set twice"),
         ("a: [", "a.yaml is not YAML"),
         (None, "a.yaml cannot be read"),
     ],
