@@ -39,7 +39,7 @@ os.environ |= {
 # A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write the answer to the second one. It crops a random square, so the network rarely sees exactly the same crop twice:
 #
 # 1. Open `self.files[i]` with `Image.open`, and convert it to RGB.
-# 2. Draw a square: its side is 0.7 to 1.0 times the shorter side of the image, placed anywhere in the image (`random.uniform`).
+# 2. Draw a square with `random.uniform`: a side of 0.7 to 1.0 times the image's shorter side, anywhere in the image.
 # 3. Scale it to `self.size` pixels: `image.resize(size, Image.Resampling.BILINEAR, box)` crops and scales in one go.
 # 4. Make a tensor with the channels first, and scale the bytes from [0, 255] to [-1, 1].
 # 5. Return it together with the label: the position of the folder's name in `self.classes`.
@@ -237,7 +237,7 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 # The next cell measures one change at a time, in turns:
 #
 # - the number of `workers`;
-# - `pin`: batches in pinned memory, whose copy to a GPU need not be waited for (`non_blocking=True`);
+# - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `channels_last`: each pixel's channels next to each other in memory.
 #
 # **Predict** which one helps most on your device, then add combinations to `tries`.
@@ -319,7 +319,7 @@ if device.type == "cuda":
 # %% [markdown]
 # The published batches of 96 and 208 are well below these limits, which leave out workspace and temporary copies. With half as many bytes per number, twice as many images fit.
 #
-# But does a larger batch pay? The next cell doubles it until the speed rises by less than 5%. **Predict:** how many times as fast per image is the largest batch as one of 2?
+# Does a larger batch pay off? The next cell doubles it until the speed rises by less than 5%. **Predict:** how many times as fast per image is the largest batch as one of 2?
 
 
 # %%
