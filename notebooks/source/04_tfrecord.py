@@ -377,7 +377,7 @@ ax.set(title=f"{names[-1]}: {gain:.2f} times the Python loop", xlabel="images/s,
 ax.legend()
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
-for name in ("Python loop", "PyTorch workers", names[-1]):
+for name in dict.fromkeys(("Python loop", "PyTorch workers", names[-1])):
     print(f"With {name!r}, the device is busy {speed[name] / device:.0%} of the time.")
 steps = {
     name: sorted(new / old for new, old in zip(timed[name], timed[before], strict=True))
