@@ -44,7 +44,7 @@ COURSE = (
            "communication", "How do many workers train one model?"),
     Lesson("04", "04_tfrecord", "TFRecord", 65, 60,
            "input", "Can the input keep up?"),
-    Lesson("05", "05_dali", "DALI", 60, 60,
+    Lesson("05", "05_dali", "DALI", 60, 90,
            "input", "Who decodes the images?"),
     Lesson("06", "06_mixed_precision", "Mixed precision", 50, 90,
            "compute", "How few bits are enough?"),

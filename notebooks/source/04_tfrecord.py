@@ -271,7 +271,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 #
 # ## tf.data, one stage at a time
 #
-# You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before.
+# You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing, and the PyTorch workers above are your pipeline.)
 
 # %% [markdown]
 # **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python?
@@ -377,7 +377,7 @@ ax.set(title=f"{names[-1]}: {gain:.2f} times the Python loop", xlabel="images/s,
 ax.legend()
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
-for name in ("Python loop", "PyTorch workers", names[-1]):
+for name in dict.fromkeys(("Python loop", "PyTorch workers", names[-1])):
     print(f"With {name!r}, the device is busy {speed[name] / device:.0%} of the time.")
 steps = {
     name: sorted(new / old for new, old in zip(timed[name], timed[before], strict=True))
