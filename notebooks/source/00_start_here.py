@@ -74,7 +74,7 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50, trained for nine epochs on larger images. The report also records the machine, the software versions, the reason for every setting, and where the time went.
+# Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with that of a full ResNet-50 after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
 
 # %%
 import json

@@ -514,7 +514,7 @@ def traced(name):
     file = session.folder / f"{name}.json"
     when, dtype = schedule(wait=0, warmup=1, active=2), precisions[name]
     write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
-    with profile(schedule=when, on_trace_ready=write) as trace:
+    with profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
         for _ in range(3):
             with record_function("forward"):
                 with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
