@@ -116,7 +116,7 @@ def predict(rung: str, factor: float) -> None:
     record = _load(_file())
     record["predictions"][name] = factor
     _save(record)
-    print(f"Recorded: you expect {RUNGS[name]} to be {factor:g} times as fast as the rung before.")
+    print(f"Recorded: you expect {RUNGS[name]} to run at {factor:.2f} × the previous rung.")
 
 
 def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[str, Any]:

@@ -561,10 +561,10 @@ if after.any():
 # %% tags=["results"]
 workshop.ladder.figure()
 session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
-session.note("waiting", waits, "%", "of your script's step is spent waiting")
+session.note("waiting", waits, "%", "waiting, of your script's step")
 if DALI:
     session.note("dali_over_pillow", over_pillow, "times", "DALI's speed over DataLoader + Pillow")
-    session.note("decode_share", share, "%", "of the pipeline's time is decoding")
+    session.note("decode_share", share, "%", "decoding, of the pipeline's time")
     session.expect(
         {
             "dali.over_pillow": over_pillow if device.type == "cpu" else None,
