@@ -39,7 +39,7 @@ def test_a_run_of_the_library_writes_a_trace_and_goes_on(
     ("flags", "problem"),
     [
         ("--backend tensorflow", "--trace is torch.profiler's: leave it out, or use --backend tor"),
-        ("--only-inference --load-epoch 1 --model-prefix m", "--only-inference contradict"),
+        ("--only-inference", "--only-inference contradict"),
         ("--test-io", "--test-io contradict"),
         ("--set step=100", "--set step has no model"),
     ],
