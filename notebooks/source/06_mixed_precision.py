@@ -488,9 +488,10 @@ for layer in (convolution, batch_norm):
         print(f"{layer.__name__.removeprefix('right_'):12} {name:9}", end=" ")
         print(f"{max(arithmetic, memory):8,.0f} µs at least, limited by {limit}")
 
+network = resnet.resnet(session.layers)
 predicted = {}  # ms per step by kind and precision
 for name in ("float32", half):
-    for kind, work in nb06.count(resnet.resnet(50), pixels, batch, name).items():
+    for kind, work in nb06.count(network, pixels, batch, name).items():
         least = max(work.flops / peaks[name], work.bytes / bandwidth)
         predicted[kind, name] = 1000 * least
 
@@ -502,7 +503,7 @@ for name in ("float32", half):
 # %%
 from torch.profiler import profile, record_function, schedule
 
-model = ResNet(resnet.resnet(50)).to(device)
+model = ResNet(network).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
 x = torch.randn(batch, 3, pixels, pixels, device=device)
 y = torch.zeros(batch, dtype=torch.long, device=device)
@@ -581,7 +582,7 @@ print(f"Published: {published[1] / published[0]:.1f}×.")
 # The next cell times whole training steps in every precision with both layouts, in turns; on a GPU, also with `torch.compile`, which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's arithmetic over what the measured peak would allow in the same time. **Predict** the fastest row.
 
 # %%
-last = ResNet(resnet.resnet(50)).to(device, memory_format=torch.channels_last)
+last = ResNet(network).to(device, memory_format=torch.channels_last)
 rows = {(name, layout): net for name in precisions
         for layout, net in (("NCHW", model), ("channels last", last))}  # fmt: skip
 if session.compiled:
@@ -589,14 +590,14 @@ if session.compiled:
 
 
 def step_seconds(row):
-    (name, layout), network = row, rows[row]
+    (name, layout), net = row, rows[row]
     set_tf32(name)
     inputs = x if layout == "NCHW" else x.to(memory_format=torch.channels_last)
     begin, dtype = time.perf_counter(), precisions[name]
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-        loss = cross_entropy(network(inputs), y)
+        loss = cross_entropy(net(inputs), y)
     loss.backward()
-    next(network.parameters()).grad.sum().item()  # waits for the device
+    next(net.parameters()).grad.sum().item()  # waits for the device
     return time.perf_counter() - begin
 
 
@@ -605,7 +606,7 @@ for turn in range(turns + 1):  # the first one warms up
     for row in rows:
         took = step_seconds(row)
         times[row] += [took] if turn else []
-flops, lines = resnet.resnet(50).train_flops(pixels), []
+flops, lines = network.train_flops(pixels), []
 base = np.median(times["float32", "NCHW"])
 for (name, layout), found in times.items():
     ips = batch / np.median(found)
