@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,10 @@ def is_report(path: str | Path) -> bool:
 def is_trace(path: Path) -> bool:
     """Return True if the file is a trace of torch.profiler, which a new one may replace."""
     data = path.read_bytes()
-    return b'"traceEvents"' in (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    try:
+        return b'"traceEvents"' in (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (EOFError, zlib.error):
+        return False
 
 
 def check_metrics(metrics: dict[str, Any]) -> None:

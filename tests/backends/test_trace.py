@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,6 @@ def test_a_run_of_the_library_writes_a_trace_and_goes_on(
     assert equal(traced, plain)
     # profile ci makes room for it; nothing else is replaced
     assert rn50(*flags, "--trace", "t.json.gz", "--profile", "ci").status == 0
-    Path("notes.txt").write_text("mine")
-    assert "exists and is not a trace" in rn50(*flags, "--trace", "notes.txt").error
 
 
 @pytest.mark.parametrize(
@@ -59,3 +58,13 @@ def test_an_epoch_that_is_too_short_is_refused(rn50: Run, photos: Photos) -> Non
     ended = rn50(*flags, "--image-shape", "32", "--no-val", "--trace", "t.json")
     assert ended.status == 2
     assert "--trace t.json: an epoch has 3 steps, and a trace needs 6" in ended.err
+
+
+@pytest.mark.parametrize(
+    "content", [b"mine", b"\x1f\x8b\x08\0broken file", gzip.compress(b"mine")[:-9]]
+)
+def test_another_file_is_not_replaced(rn50: Run, photos: Photos, content: bytes) -> None:
+    Path("notes").write_bytes(content)
+    ended = rn50("train", "--data-root", photos.root, "--trace", "notes")
+    assert "--trace notes exists and is not a trace" in ended.error
+    assert Path("notes").read_bytes() == content
