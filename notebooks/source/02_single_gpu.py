@@ -337,7 +337,11 @@ def rate(count):
 
 rates = {2: rate(2)}
 while (count := 2 * max(rates)) <= session.most_images:
-    rates[count] = rate(count)
+    try:
+        rates[count] = rate(count)
+    except torch.OutOfMemoryError:
+        print(f"{count} images do not fit into this GPU's memory.")
+        break
     if rates[count] < 1.05 * rates[count // 2]:
         break
 print("images/s by batch:", ", ".join(f"{count}: {found:.1f}" for count, found in rates.items()))
