@@ -80,7 +80,8 @@ for pid, seen in memory.items():
     grown = max(sample.uss for sample in seen) - seen[0].uss  # the last one may be of its end
     shared = seen[0].pss - seen[0].uss
     if grown > 20 * MB and seen[0].uss < shared and seen[0].rss > 100 * MB:  # a fork
-        print(f"watch: process {pid}: {grown // MB} shared MB became its own; PSS (# is 10 MB):")
+        print(f"watch: process {pid}: {grown // MB} MB of shared memory became private;", end=" ")
+        print("PSS (# is 10 MB):")
         for sample in seen[:: max(1, len(seen) // 6)]:
             print(f"watch: {sample.pss // MB:4} MB {'#' * (sample.pss // (10 * MB))}")
 sys.exit(job.returncode)

@@ -50,7 +50,7 @@ workshop.check("ex06.memory", megabytes)
 #
 # *fill in · medium · 10 minutes*
 #
-# Write the update rule of the dynamic loss scale. It is called after every step with the step's scale, the number of consecutive good steps before it, whether all gradients were finite, and the number of good steps after which the scale grows. It returns the next scale and the new number of good steps.
+# Write the update rule for a dynamic loss scale. After every step it receives the scale, the number of consecutive good steps before this one, whether all gradients were finite, and the number of good steps after which the scale grows. It returns the next scale and the new number of good steps.
 #
 # | what happened | the scale | good steps |
 # |---|---|---|
@@ -89,7 +89,7 @@ if run:
     print(f"{found['skipped_updates']} updates skipped; the scale ends at {found['scale']:,.0f}.")
 
 # %% [markdown]
-# ## ex06.step · A step too many
+# ## ex06.step · One step too many
 #
 # *find the bug · hard · 14 minutes*
 #

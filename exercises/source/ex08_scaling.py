@@ -75,7 +75,7 @@ milliseconds = {n: 2 * (n - 1) * message_ms[n] for n in (2, 8, 512)}
 workshop.check("ex08.ring", milliseconds)
 
 # %% [markdown]
-# With more workers, the time for the bytes levels off, but the latency keeps growing. This is why large machines do not use a single ring.
+# With more workers, the bandwidth term levels off but the latency term keeps growing. This is why large machines do not use a single ring.
 
 # %% [markdown]
 # ## ex08.overlap · Overlapping the exchange
@@ -120,7 +120,7 @@ from workshop.checks import ex08
 ex08.look()
 
 # %% [markdown]
-# These are the rules of the training; everything else is up to you. The network, the constants in capitals and `learning_rate` are correct.
+# These rules are fixed; everything else is up to you. The network, the constants in capitals and `learning_rate` are correct.
 #
 # | | |
 # |---|---|

@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-turns: int | None = None  # in which the precisions are timed
+turns: int | None = None  # how often each precision is timed
 seed: int = 0  # seed of all random numbers
 
 # %%
@@ -35,11 +35,11 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Once the input keeps up, computation dominates: arithmetic and memory traffic. A 16-bit array needs half the memory and half the traffic of `float32`, and hardware for 16 bits computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic and memory traffic. A 16-bit array needs half the memory and half the traffic of `float32`, and 16-bit hardware computes several times as fast.
 #
 # There is a published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# On x86 CPUs, instructions for `bfloat16` are more common than for `float16`, so a CPU uses `bfloat16` below. The table above says whether yours has them; without, PyTorch emulates it in `float32`, which is slower.
+# On x86 CPUs, instructions for `bfloat16` are more common than for `float16`, so a CPU uses `bfloat16` below. The table above says whether yours has them. If not, PyTorch emulates it in `float32`, which is slower.
 #
 # ## What a number can hold
 #
@@ -141,7 +141,7 @@ workshop.figure(
 print(finding)
 
 # %% [markdown]
-# These are the gradients of the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. Weight gradients add up contributions from all pixels and images, so they are larger, and overflow at a smaller loss scale. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
+# These are gradients with respect to the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. Weight gradients add up contributions from all pixels and images, so they are larger, and overflow at a smaller loss scale. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
 # ## Write the loss scale yourself
 #
@@ -180,7 +180,7 @@ wrong = [case for case in cases if next_scale(*case) != finished(*case)]
 for case in wrong:
     print(f"next_scale{case} is {next_scale(*case)}; the rule above gives {finished(*case)}")
 if not wrong and next_scale is not finished:
-    print(f"Right in all {len(cases)} cases that were tried.")
+    print(f"Right in all {len(cases)} test cases.")
 
 # %% [markdown]
 # The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (All gradients are rounded to `float16`; the arithmetic stays `float32`, which CPUs do not have to emulate.)
@@ -222,7 +222,7 @@ runs = {
     "your rule": train_scaled(2.0**24),
     "no scale": train_scaled(1.0, adapt=False),
     "always 2^24": train_scaled(2.0**24, adapt=False),
-    "always 2^24, not tested": train_scaled(2.0**24, adapt=False, test=False),
+    "always 2^24, no check": train_scaled(2.0**24, adapt=False, test=False),
 }
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
@@ -234,12 +234,13 @@ for (name, (losses, scales, skipped)), (color, style) in zip(runs.items(), looks
 left.set(title="Training with float16 gradients", xlabel="step", ylabel="cross-entropy loss")
 right.set(title="Loss scale", xlabel="step", ylabel="power of two")
 left.legend(fontsize="small")
-workshop.figure(fig, alt="Loss and loss scale of four runs; the numbers are printed above")
+ends = "; ".join(f"{name} {np.mean(losses[-5:]):.2f}" for name, (losses, _, _) in runs.items())
+workshop.figure(fig, alt=f"Loss and loss scale of four runs. Mean loss of the last 5 steps: {ends}")
 
 # %% [markdown]
 # Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With a wait of 2,000 steps, that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that does not fall. The fourth run, without the test, writes infinities or NaN into the weights. Its loss is NaN from then on, so its line is missing on the left. That failure is at least visible.
+# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that does not fall. The fourth run, without the check, writes infinities or NaN into the weights. Its loss is NaN from then on, so its line is missing on the left. That failure is at least visible.
 #
 # The run without a scale may look better than yours, because yours spent its first steps searching for a scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the error without a scale, and with one of 2^12.
 
@@ -353,13 +354,13 @@ for batch, dtype in ((96, torch.float32), (208, torch.bfloat16)):
     print(f"{batch} images: {batch * per_image[dtype] * (224 / 64) ** 2 / 1e9:.1f} GB, {dtype}")
 
 # %% [markdown]
-# NVIDIA trained with 96 images in FP32 and 208 in FP16 on a V100 with 16 GB: by this count, about the same memory. Twice the batch is the first gain. Weights, gradients and momentum do *not* shrink, because they stay in `float32`.
+# NVIDIA trained with 96 images in FP32 and 208 in FP16 on a V100 with 16 GB: by this count, about the same memory. The first gain is a larger batch. Weights, gradients and momentum do *not* shrink, because they stay in `float32`.
 #
 # ## Which layers become faster?
 #
 # The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. So count both. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*, and the larger of the two limits it.
 #
-# **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; padding counts as pixels.
+# **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; treat padding as pixels.
 #
 # - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
 # - The batch norm after it. It reads its input for mean and variance, reads it again, and writes the normalised output. Its few operations per number do not matter; count 5. Leave out its 4 × 64 parameters.
@@ -388,7 +389,7 @@ def right_batch_norm(images, size):
 
 
 numbers = 64 * 56 * 56
-mistakes = {  # of one image, by what your number divided by the right one is
+mistakes = {  # what is wrong, by the ratio of your number to the correct one, for one image
     "convolution, operations": {0.5: "a multiplication and an addition are 2 operations",
         1 / 9: "each output needs 3 × 3 pixels", 1 / 64: "each output needs all 64 input channels"},
     "convolution, bytes": {numbers / (2 * numbers + 36864): "reading and writing both count",
@@ -501,7 +502,8 @@ for name in ("float32", half):
 # Now trace two training steps of ResNet-50 in each precision. In the tables, *pointwise* includes ReLUs and additions. **Predict** which bars shrink most.
 
 # %%
-from torch.profiler import profile, record_function, schedule
+from torch import profiler
+from torch.profiler import record_function, schedule
 
 model = ResNet(network).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
@@ -515,7 +517,7 @@ def traced(name):
     file = session.folder / f"{name}.json"
     when, dtype = schedule(wait=0, warmup=1, active=2), precisions[name]
     write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
-    with profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
+    with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
         for _ in range(3):
             with record_function("forward"):
                 with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
@@ -550,7 +552,7 @@ workshop.table(rows, ["ms per step", "at least", "measured"], "H100, float16, ba
 print(session.results["h100.batch norm.ms"].provenance)
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition are within 13% of the prediction; the convolutions take 1.2 to 1.5 times as long, because they do not reach the rate of a large matrix product. Two thirds of that step of 51.8 ms move bytes and compute almost nothing: there, 16 bits gain at most a factor of 2. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
+# On the H100, batch norm, ReLU and addition are within 14% of the prediction. They take 30.6 of the step's 51.8 ms and compute almost nothing: there, 16 bits gain at most a factor of 2. The convolutions take 1.2 to 1.5 times as long: bytes limit most 1 × 1 convolutions, which the sum hides. Counted layer by layer, they need at least 14.1 ms. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer type on a V100, without fusion:
 
@@ -577,9 +579,9 @@ print(f"Published: {published[1] / published[0]:.1f}×.")
 # %% [markdown]
 # By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (**channels last**) and fused layers.
 #
-# ## All precisions in turns
+# ## Compare all precisions
 #
-# The next cell times whole training steps in every precision with both layouts, in turns; on a GPU, also with `torch.compile`, which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's arithmetic over what the measured peak would allow in the same time. **Predict** the fastest row.
+# The next cell times forward and backward passes in all precisions and layouts, alternating; on a GPU, also with `torch.compile`, which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's arithmetic divided by what the measured peak allows. **Predict** the fastest row.
 
 # %%
 last = ResNet(network).to(device, memory_format=torch.channels_last)
@@ -613,7 +615,7 @@ for (name, layout), found in times.items():
     spread = f"{batch / max(found):,.4g} to {batch / min(found):,.4g}"
     mfu = f"{ips * flops / peaks[name]:.0%}"
     lines.append([f"{name}, {layout}", ips, spread, base / np.median(found), mfu])
-columns = ["", "images/s, median", "range", "times float32", "MFU"]
+columns = ["", "images/s, median", "range", "× float32, NCHW", "MFU"]
 workshop.table(lines, columns, f"Training, batch {batch}, {pixels} px, {turns} turns")
 ratios = np.divide(times["float32", "NCHW"], times[half, "NCHW"])
 speedup = float(np.median(ratios))
@@ -626,11 +628,11 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100, `bfloat16` is slower than `float16`, because PyTorch uses slower batch-norm kernels there; `torch.compile` gains by fusing. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
+# On the recorded H100, `bfloat16` is slower than `float16`, because PyTorch uses slower batch-norm kernels there; `torch.compile` is faster because it fuses layers. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
 #
 # ## Your turn: one more rung
 #
-# Open `runs/train.py`, which has used DALI since notebook 05, and add mixed precision. It takes seven lines. Try it before you open the solution:
+# Open `runs/train.py`, which has used DALI since notebook 05, and add mixed precision. It takes six lines. Try it before you open the solution:
 
 # %%
 workshop.ladder.changes("4_amp")
@@ -638,16 +640,16 @@ workshop.ladder.changes("4_amp")
 # %% [markdown]
 # DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03, these lines only served the clock; here they are required.
 #
-# **Predict** how much faster the script becomes on this machine. The rung before trains in `float32`, so on a GPU its convolutions use TF32, and neither rung uses channels last. Replace the number, then run the cell, which runs both rungs with the same sizes (two images and two steps if `bfloat16` is emulated).
+# **Predict** how much faster the script becomes on this machine. The previous rung trains in `float32`, so on a GPU its convolutions use TF32, and neither rung uses channels last. Replace the number, then run the cell, which runs both rungs with the same sizes (two images and two steps if `bfloat16` is emulated).
 
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number
-images, steps, warm_up = (2, 2, 1) if emulated else (session.batch_size, session.steps, 3)
+rung_batch, steps, warm_up = (2, 2, 1) if emulated else (session.batch_size, session.steps, 3)
 climbed = {}
 for rung in ("3_dali", "4_amp"):
     climbed[rung] = workshop.ladder.climb(
         rung, ranks=ranks, own=rung == "4_amp",  # your train.py is past rung 3
-        image_size=session.image_size, batch_size=images, steps=steps, warm_up=warm_up,
+        image_size=session.image_size, batch_size=rung_batch, steps=steps, warm_up=warm_up,
         workers=max(1, session.machine.cores // ranks),
     )  # fmt: skip
 
@@ -686,7 +688,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 workshop.ladder.figure()
 session.note("vanish", vanish, "%", "gradients flowing back that become zero in float16")
 session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
-session.note("speedup", speedup, "times", "speed of a training step in 16 bits over float32")
+session.note("speedup", speedup, "times", "speed of forward and backward in 16 bits over float32")
 
 # %% [markdown]
 # ## Key takeaways
@@ -694,7 +696,7 @@ session.note("speedup", speedup, "times", "speed of a training step in 16 bits o
 # - Exponent bits set the range, mantissa bits the precision. `float16` lacks range, and `bfloat16` lacks precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - Activations take about half the memory, which allows the larger batch.
+# - Activations take about half the memory, which allows a larger batch.
 # - Count operations and bytes: Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2.
 # - A faster step may have to wait for its input: `rn50 diagnose` measures it.
 #

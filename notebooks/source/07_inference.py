@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing the answers, measure latency, and measure throughput the way published tables do.
+# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing its predictions, measure latency, and measure throughput the way published tables do.
 #
 # **Time:** 45 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -33,9 +33,9 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# In training, only the **throughput** mattered: images per second. A user of a trained network waits for a single answer, so a second number matters: **latency**, the time from request to answer.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too.
 #
-# The batch size trades one for the other. This notebook first checks that the answers are right, then makes the network faster, and finally measures single requests and large batches.
+# The batch size trades one for the other. This notebook first checks that the predictions are right, then makes the network faster, and finally measures single requests and large batches.
 #
 # ## A checkpoint and its score
 #
@@ -62,7 +62,7 @@ from rn50lib import checkpoint
 from rn50lib.torch.model import ResNet, load_arrays
 
 torch.backends.cudnn.allow_tf32 = False  # real float32 (notebook 06)
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = "cuda" if session.profile == "gpu" else "cpu"
 model = ResNet(checkpoint.read_network("model"))
 load_arrays(model, checkpoint.load("model", epochs).arrays)
 model = model.to(device).eval()
@@ -111,7 +111,7 @@ print(f"training reported {trained}, score computed {scored}; equal: {trained ==
 #
 # ## Images that are not in the data set
 #
-# The validation images come from the same generator and the same seed as the training images, so good answers on them say little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. (Without a GPU, the training was so short that even signs often get wrong answers.) **Predict:** which class will the network choose for the road, and with what probability?
+# The validation images were drawn by the same generator, from the same seed, as the training images, so high accuracy on them says little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. (Without a GPU, training was so short that even signs are often misclassified.) **Predict:** which class will the network choose for the road, and with what probability?
 
 # %%
 from workshop.lessons import nb07
@@ -142,11 +142,11 @@ workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.j
 print(f"{told[-2]}; {told[-1]}; its 12 probabilities add up to {sure['noise'].sum():.3f}")
 
 # %% [markdown]
-# Noise can get a higher probability than a sign. The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If your camera can see other things, train on images of them too.
+# The network can be more confident about noise than about a sign. It always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If your camera sees other things, add images of them to the training set, as a separate class.
 #
 # ## How far to trust a probability
 #
-# Does "90%" mean that 9 out of 10 such answers are right? You can find out by counting: group the answers for the validation images above by the probability of the chosen class, and compare each group's mean probability with the share of right answers. **Predict:** are the probabilities too high, or too low?
+# Does "90%" mean that 9 of 10 such predictions are right? Count: group the validation predictions by the probability of the predicted class, and compare each group's mean probability with its fraction of correct predictions. **Predict:** are the probabilities too high, or too low?
 
 # %%
 chosen = torch.softmax(logits, dim=1).max(dim=1)
@@ -161,12 +161,12 @@ x = np.arange(len(there))
 fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
 ax.bar_label(ax.bar(x - 0.2, mean, 0.38, label="mean probability"), fmt="%.0f")
 ax.bar_label(
-    ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="share right"), fmt="%.0f"
+    ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="correct"), fmt="%.0f"
 )
 names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f}%" for g in there]
 ax.set_xticks(x, [f"{name}\n{n} images" for name, n in zip(names, size, strict=True)])
-ax.set(title="Mean probability and share of right answers", ylabel="%", ylim=(0, 110))
-ax.set_xlabel("probability of the chosen class")
+ax.set(title="Mean probability and fraction of correct predictions", ylabel="%", ylim=(0, 110))
+ax.set_xlabel("probability of the predicted class")
 ax.legend(loc="upper left")
 finding = f"{names[-1]}: {size[-1]} images, {share[-1]:.0f}% right, {mean[-1]:.0f}% claimed."
 workshop.figure(fig, alt=f"Two bars for each range of probability. {finding}")
@@ -177,7 +177,7 @@ print(finding)
 #
 # ## A benchmark with six mistakes
 #
-# How fast is the network? The benchmark below prints a number but makes six mistakes. **Find as many as you can** before you read on.
+# How fast is the network? The benchmark below makes six mistakes. **Find as many as you can** before you read on.
 
 # %%
 import copy
@@ -191,9 +191,9 @@ first = 1000 * (time.perf_counter() - begin) / 4
 print(f"A batch of 4 takes {first:.1f} ms!")
 
 # %% [markdown]
-# 1. The network is in **training mode**: batch norm uses the statistics of these four images, so each answer depends on its neighbours, and every call changes the running averages.
+# 1. The network is in **training mode**: batch norm uses the statistics of these four images, so each prediction depends on the other images in the batch, and every call changes the running averages.
 # 2. Without `inference_mode`, autograd **keeps all activations** for a backward pass that never comes.
-# 3. The time includes **decoding**. That can be right, but then the report must say so.
+# 3. The time includes **decoding**. That can be what you want, but then say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
@@ -253,7 +253,7 @@ folding = (again - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
 
 # %% [markdown]
-# The difference is only rounding. Folding saves hardly any arithmetic, but it saves **memory traffic**: a separate layer reads its input from memory and writes its output back. After folding, the same kernel can also apply the ReLU and add the shortcut while the result is still in registers.
+# The difference is only rounding. Folding saves almost no arithmetic; it saves **memory traffic**: a separate layer reads its input from memory and writes its output back. After folding, the same kernel can also apply the ReLU and add the shortcut while the result is still in registers.
 
 # %%
 (flops, separate), (_, fused) = (nb07.traffic(16, "float32", fused) for fused in (False, True))
@@ -286,14 +286,14 @@ pixels = (images.cpu() * STD + MEAN).round().permute(0, 2, 3, 1).numpy().astype(
 (theirs,) = serving.run(["logits"], {"images": pixels})
 exported = float(np.abs(theirs - logits.numpy()).max())
 print(f"ONNX Runtime and PyTorch: logits differ by up to {exported:.1e},", end=" ")
-print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f}% of the answers agree")
+print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f}% of predictions agree")
 
 # %% [markdown]
 # The best test of an export is whether an independent program gives the same answers. (`rn50 score --engine onnxruntime` or `openvino` scores the whole validation set with that engine; `auto` times all and takes the fastest.)
 #
 # ## Which version is fastest?
 #
-# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, OpenVINO, and `Predictor` in 16 bits. `Predictor` folds, uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a slow spell affects all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache, and the weights' share is larger.)
+# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, OpenVINO, and `Predictor` in 16 bits. `Predictor` folds, uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a temporary slowdown hits all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache, and the weights' share is larger.)
 
 # %%
 from rn50lib.torch.inference import Predictor
@@ -347,16 +347,16 @@ print(f"Speed relative to inference_mode, median of {rounds} rounds' ratios: {fi
 print(f"The memory traffic suggests up to {separate / fused:.1f} for Predictor.")
 
 # %% [markdown]
-# Expect `Predictor` to gain less than the traffic suggests: folding and fusing save only memory traffic and kernel launches, while the arithmetic of the convolutions remains. (The printed speeds are medians of the ratios within each round. If a version's times vary widely, they differ from the ratio of the bars.) 16-bit arithmetic is fast only if the hardware supports it. A CPU that has to emulate bfloat16 is usually slower with it.
+# Expect `Predictor` to gain less than the traffic suggests: folding and fusing save only memory traffic and kernel launches, while the arithmetic of the convolutions remains. (The printed speeds are medians of the ratios within each round. If a version's times vary widely, they differ from the ratio of the bars.) 16-bit arithmetic is fast only if the hardware supports it. A CPU that must emulate bfloat16 is usually slower with it than with float32.
 #
-# Training in float16 needed a loss scale and master weights. Inference has no gradients, so one question is left: do the answers change?
+# Training in float16 needed a loss scale and master weights. Inference has no gradients, so only one question remains: do the predictions change?
 
 # %%
 with torch.inference_mode():
     short = torch.cat([half(part) for part in images.split(32)]).cpu()
 same = 100 * (short.argmax(1) == logits.argmax(1)).float().mean().item()
 print(f"{reduced}: logits change by up to {(short - logits).abs().max():.3f},", end=" ")
-print(f"{same:.1f}% of {len(images)} answers stay the same")
+print(f"{same:.1f}% of {len(images)} predictions stay the same")
 
 # %% [markdown]
 # ## Eight bits
@@ -420,11 +420,11 @@ for count in (1, session.form_batch):
     print(f"({ratio.min():.2f} to {ratio.max():.2f})")
 
 # %% [markdown]
-# A few answers may change, so always score a quantised network. With 600 images, a difference of a few images, in either direction, is noise. On GPUs, TensorRT does the same job; it was not tried here.
+# A few predictions may change, so always score a quantised network. With 600 images, a difference of a few images, in either direction, is noise. On GPUs, use TensorRT; this course has not tested it.
 #
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what share of the time does the preparation take, and is p99 closer to p50 or to twice p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what fraction of the time does the preparation take, and how many times p50 is p99?
 
 # %%
 decoding, answering = [], []
@@ -458,9 +458,11 @@ finding = (
 workshop.figure(fig, alt=f"Cumulative distribution of the latency. {finding}")
 print(finding)
 print(f"p99 is {p99 / p50:.1f} times p50; the mean is {latency.mean():.1f} ms.")
+if p90 > 3 * p50:
+    print("The slowest tenth took over 3 times p50: repeat on an idle machine.")
 
 # %% [markdown]
-# Services promise a p99 because a mean hides the slow requests. A page that needs ten answers waits for the slowest. If 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are slow. With n requests, any percentile above 100 − 100/n is just the slowest request.
+# Services promise a p99 because neither the mean nor the median shows how slow the slowest requests are. A page that needs ten answers waits for the slowest. If 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are slow. With n requests, every percentile above 100 − 100/n is simply the slowest request.
 #
 # ## One at a time, or many
 #
@@ -508,7 +510,7 @@ print(f"Throughput of the largest batch over that of the smallest: {finding}")
 last = max(yours["real"])
 for size in sorted({min(yours["synthetic"]), last}):
     ms_per_batch = 1000 * size / yours["synthetic"][size]
-    print(f"Network alone, batch {size}: all answers come after {ms_per_batch:.0f} ms")
+    print(f"Network alone, batch {size}: {ms_per_batch:,.0f} ms per batch")
 ratio = yours["synthetic"][last] / yours["real"][last]
 print(
     f"Batch {last} on this machine: synthetic images give {ratio:.2f} times the throughput of real ones"
@@ -524,17 +526,17 @@ print(
 print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):.2f} ms")
 
 # %% [markdown]
-# Why is a batch of 1 so slow on the V100? At the data sheet's rates, memory traffic and arithmetic would take about a tenth of a millisecond, so nearly all of the time must go elsewhere. There are three likely causes:
+# Why is a batch of 1 so slow on the V100? At the data sheet's rates, memory traffic and arithmetic would take about a tenth of a millisecond, so nearly all of the time must go elsewhere. Three causes are likely, but the table cannot tell them apart:
 #
 # - **Decoding.** A batch of 1 holds one JPEG, so only one of DALI's ten validation threads has work.
-# - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost.
+# - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost. (H100, PyTorch 2.11: a CUDA graph raised batch 1 from 204 to 1,461 images/s.)
 # - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
 #
-# A larger batch helps with all three. The published table has no synthetic column, so it cannot separate the input from the network. Yours can: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. (Synthetic below real is noise: without a GPU, each point is only a few iterations.) On a CPU, one 224-pixel image already keeps a few cores busy, so expect a flatter curve.
+# A larger batch helps with all three. The published table has no synthetic column. Yours has: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. (If synthetic is below real, that is noise: without a GPU, each point averages few iterations.) On a CPU, one 224-pixel image already keeps a few cores busy: the curve is flatter and may even fall.
 #
 # ## Your numbers
 #
-# Your measurements and recorded ones (one thread, another CPU). Even which version wins may differ:
+# The table compares your measurements with recorded ones from another CPU, on one thread. Even the winner may differ.
 
 # %% tags=["results"]
 over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))
@@ -548,7 +550,7 @@ session.note("score_equal", "yes" if trained == scored else "no", "", "score equ
 session.note("folded_apart", folding, "", "largest change of a logit due to folding")
 session.note("folded_faster", gain["Predictor"], "times", "Predictor over inference_mode")
 session.note("over_onnx", over_onnx, "times", "Predictor over ONNX Runtime")
-session.note("half_same", same, "%", f"same answer in {str(reduced).removeprefix('torch.')}")
+session.note("half_same", same, "%", f"same prediction in {str(reduced).removeprefix('torch.')}")
 session.note("export_onnx", exported, "", "largest difference of a logit, ONNX Runtime")
 session.note("p99", float(p99), "ms", "99% of single requests are answered within")
 session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real images, batch {batch1}")
@@ -556,17 +558,17 @@ session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real image
 # %% [markdown]
 # ## Where is the time going now?
 #
-# A single request waits for decoding, then for the network. A batch shares the fixed costs, but its first image waits for its last, and under load requests also queue (ex07). So throughput does not give you latency: publish both, with batch, image size, precision and threads.
+# A single request waits for decoding, then for the network. A batch shares fixed costs, but its first image waits for its last, and under load requests also queue (ex07). Latency cannot be derived from throughput: publish both, with batch, image size, precision and threads.
 #
 # ## Key takeaways
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
-# - The probabilities say which known class is most likely, never whether the image shows one. Compare them with the share of right answers to see how far to trust them.
-# - Folding and fusing give the same answers, up to rounding, with less memory traffic.
+# - The probabilities say which known class is most likely, never whether the image shows one. Compare them with the fraction of correct predictions to see how far to trust them.
+# - Folding and fusing give the same results, up to rounding, with less memory traffic.
 # - For a correct timing you need evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
-# - Promise a p99, not a mean.
+# - Report p99, not the mean.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# **Try it:** change `epochs` and run all cells again. Is a less trained network under- or overconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# **Try it:** change `epochs` and run all cells again. Is a network with less training over- or underconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.

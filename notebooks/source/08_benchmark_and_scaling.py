@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook you can measure the speed of a training run honestly, spot a misleading benchmark, predict the effect of more GPUs, and judge how far to trust the prediction. At the end, you run the whole ladder.
+# After this notebook you can benchmark training correctly, spot a misleading benchmark, predict the effect of more GPUs, and say how much to trust the prediction. At the end, you run the whole ladder.
 #
 # **Time:** 45 minutes · **Needs:** nothing beyond the set-up; Horovod from rung 2, DALI from rung 3 · **On a CPU:** about 4 minutes to run
 
@@ -93,7 +93,7 @@ print(f"My ResNet-50 trains at {max(rates):.1f} images per second!")
 #
 # In a fresh process, the first steps are slow because they allocate memory and choose kernels. On a GPU, `step` returns as soon as the work is queued. So leave out the first steps, and call `torch.cuda.synchronize()` before you read the clock.
 #
-# The script below synchronises. It runs in one process or, under `torchrun`, in several; then it also times the all-reduce alone. It reports *every* step's time, so you can see the warm-up.
+# The script below synchronises. It runs in one process or, under `torchrun`, in several; then it also times the all-reduce alone. It reports the time of *every* step, so that you can see the warm-up.
 
 # %%
 # %%writefile {session.folder}/bench.py
@@ -204,7 +204,7 @@ print(f"median                      {np.median(rates):8.1f}")
 # %% [markdown]
 # ### 3. The best of n
 #
-# "We report the best of five runs." The more runs and the noisier the machine, the higher the best rate. Draw at random from your own warm steps:
+# "We report the best of five runs." The more runs and the noisier the machine, the higher the best rate. Resample your own warm steps:
 
 # %%
 rng = np.random.default_rng(0)
@@ -242,11 +242,11 @@ print(f"training, {session.size} px, {device}, {torch.get_num_threads()} threads
 print(f"PyTorch {torch.__version__}, {session.turns} turns")
 
 # %% [markdown]
-# On a CPU, a ratio below 1 usually means emulated bfloat16, or other programs on the same cores. Print that last line, plus batch, precision and hardware, with every rate.
+# On a CPU, a ratio below 1 usually means emulated bfloat16, or other programs on the same cores. Publish that last line, plus batch, precision and hardware, with every rate.
 #
-# ## A tool that avoids the first three
+# ## A benchmark tool
 #
-# `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS**: the global batch over the mean seconds per iteration, data and computation together, without the first iteration of an epoch.
+# `rn50 benchmark` warms up, synchronises, takes harmonic means over epochs and records its settings. It has the flags of NVIDIA's `benchmark.py`: lists of workers and batches, `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS**: the global batch divided by the mean iteration time, input and computation together, excluding the first iteration of each epoch.
 #
 # The published tables show Total IPS on *real* records. So measure with real images, and add a second column for synthetic images, which need no input pipeline. A **sweep** has a **cell** for each worker count and batch; the first sweep's last batch deliberately exceeds the data set. **Predict:** how much faster is training on synthetic images than on real ones, and what should the report say about the batch that is too large?
 
@@ -254,8 +254,9 @@ print(f"PyTorch {torch.__version__}, {session.turns} turns")
 # common="-i $ITERATIONS -e $EPOCHS -w 1 --no-val --image-shape $SIZE --dtype float32"
 # common="$common $NETWORK --threads $CORES --data-nthreads $CORES"
 # rn50 benchmark $common -n $SWEEP -b $SMALL,$BIG,100000 --data-root "$DATA" -o real.json \
-#   > real.txt 2>&1 || echo "exit status $?"
+#   > real.txt 2>&1 || status=$?
 # grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
+# echo "rn50 benchmark exited with status ${status:-0} (expected: 1, as one cell is too large)"
 # rn50 benchmark $common -n 1 -b $SMALL,$BIG --loader synthetic --num-classes 12 \
 #   -o synthetic.json > synthetic.txt 2>&1 || (cat synthetic.txt; exit 1)
 
@@ -282,7 +283,7 @@ gap = 100 * (1 - real[1, big] / cells["synthetic"][1, big])
 print(f"one worker, batch {big}: switching to real images changes the rate by {-gap:+.0f}%")
 
 # %% [markdown]
-# If real images are much slower, you measured your input pipeline; if not, the network. On a CPU, two workers may be slower than one.
+# If real images are much slower, you measured your input pipeline; otherwise you measured the network. On a CPU, two workers may be slower than one.
 #
 # Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12:
 #
@@ -301,13 +302,13 @@ print(f"one worker, batch {big}: switching to real images changes the rate by {-
 #   -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
-# **These runs did not use Horovod** but one process for all GPUs, with MXNet's kvstore `device`.
+# **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`.
 #
 # ## Three mistakes of benchmark programs
 #
 # ### 5. A failed cell counted as a result
 #
-# For the batch that is too large, your report has `null` and the reason; NVIDIA's program writes `NaN`, which is not valid JSON. `rn50 benchmark` exited with 1, so a script notices the failure. A zero would distort the mean:
+# For the batch that is too large, your report has `null` and the reason; NVIDIA's program writes `NaN`, which is not valid JSON. `rn50 benchmark` exited with 1, so a script notices the failure. Counted as 0, the failure makes the harmonic mean 0:
 
 # %%
 rates = [rate for (n, _), rate in real.items() if n == 1]
@@ -319,7 +320,7 @@ print(f"mean with 0 for the failure: {statistics.harmonic_mean([*measured, 0]):8
 # %% [markdown]
 # ### 6. A stale report
 #
-# NVIDIA's benchmark starts a run for each cell, ignores its exit status and reads the report file. Suppose the run fails and yesterday's report is still there:
+# NVIDIA's benchmark starts one run per cell, ignores the exit status, and reads the report file. Suppose the run fails and yesterday's report is still there:
 
 # %% language="bash" magic_args="-e"
 # echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
@@ -328,7 +329,7 @@ print(f"mean with 0 for the failure: {statistics.harmonic_mean([*measured, 0]):8
 # echo "but the run ended with exit status $status"
 
 # %% [markdown]
-# So use a new folder for each cell, and accept a figure only if *this* run exited with 0 and wrote it.
+# So give each cell its own folder, and accept a figure only if *this* run wrote it and exited with 0.
 #
 # ### 7. A loader that restarts inside the timed iterations
 #
@@ -341,9 +342,9 @@ for precision, images, batch in (("FP16", 25_600, 208), ("FP32", 12_800, 96)):
     print(f"{precision}, {', '.join(counts)}")
 
 # %% [markdown]
-# With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program resets the loader about six times within the 100 timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
+# With one GPU, the data outlasts the 100 iterations. With eight GPUs in FP16, it ends after 15.4, so the program restarts the loader about six times during the 100 timed iterations. **This is an inference from the source code of that release; the cost of a reset has not been published.** It may be part of the weak-scaling loss in the table.
 #
-# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This loader spends most of a restart starting worker processes, so it shows the effect, not its size on a DGX-1.)
+# What does a restart cost here? The next cell takes 30 batches from PyTorch's `DataLoader`, first from a data set of 10 batches, then from one that is large enough. (This loader spends most of a restart starting processes, which `persistent_workers=True` avoids, so it shows the effect, not its size on a DGX-1.)
 
 # %%
 from PIL import Image
@@ -415,7 +416,7 @@ if workers > gpus > 0:
 # %% [markdown]
 # ## A model of a step
 #
-# To predict the speed of GPUs that you do not have, you need a model. There are two classics:
+# To predict the speed of GPUs you do not have, you need a model. The two classics are:
 #
 # - **Amdahl's law**: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Alpha-beta**: a message takes a latency *α* plus its size divided by the bandwidth *B*. In a ring all-reduce, each worker sends 2 (*n* − 1) messages of 1/*n* of the *S* bytes of gradients, so a step takes *compute* + 2 (*n* − 1) (*α* + *S* / (*n B*)).
@@ -439,7 +440,7 @@ print(f"{1000 * workers * big / weak:.0f} ms")
 print(f"predicted {predicted:.1f} img/s, measured {weak:.1f}: {own_error:+.0f}%")
 
 # %% [markdown]
-# The model leaves out two things. DDP overlaps the exchange with the backward pass, so the predicted speed may be too low. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too high; on a CPU or one shared GPU, this second effect usually dominates.
+# The model leaves out two things. DDP overlaps the exchange with the backward pass, so the prediction may be too low. Workers that share memory, caches or a GPU each compute more slowly than alone, so it may be too high; on a CPU or one shared GPU, this second effect usually dominates.
 #
 # ### Compare with published results
 #
@@ -469,7 +470,7 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
     print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
 
 # %% [markdown]
-# The wires alone explain almost none of the loss. Amdahl's law, meant for strong scaling, is mostly too pessimistic. The last two models come within a few per cent on average, although they blame different causes. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law, meant for strong scaling, is mostly too pessimistic. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer. Before you buy a faster network, measure the exchange and the input separately.
 #
 # ## How long would training take?
 #
@@ -480,18 +481,16 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
 #   --network nvlink+100g --price $PRICE
 
 # %%
-print("Efficiency, with 2 bytes per gradient as on the DGX-1:")
+rows, causes = [], ("stragglers", "communication")
 for n in (64, 512):
-    weak_n, strong_n = (
-        [100 * nb08.efficiency(n, cause, batch, ips) for cause in ("stragglers", "communication")]
-        for batch in (gpu_batch, max(1, 8 * gpu_batch // n))
-    )
-    print(f"{n:3} GPUs, if stragglers, or communication, caused the DGX-1's loss:", end=" ")
-    print("weak scaling {:.0f} or {:.0f}%,".format(*weak_n), end=" ")
-    print("strong scaling {:.0f} or {:.0f}%".format(*strong_n))
+    for scaling, images in (("weak", gpu_batch), ("strong", max(1, 8 * gpu_batch // n))):
+        percent = [100 * nb08.efficiency(n, cause, images, ips) for cause in causes]
+        rows.append([n, scaling, images, *percent])
+columns = ["GPUs", "scaling", "batch per GPU", *(f"cause: {cause}" for cause in causes)]
+workshop.table(rows, columns, "Efficiency in %, with 2 bytes per gradient as on the DGX-1")
 
 # %% [markdown]
-# Both models extrapolate from one DGX-1, so the gap hints at the uncertainty; DLPerf measured 69% on 32 V100s (mixed), in between. For strong scaling, the global batch is about that of 8 GPUs. Both assume that a GPU is equally fast at every batch size; small batches are slower, so strong scaling will be worse.
+# Both causes are extrapolated from one DGX-1, and their gap shows how uncertain that is. DLPerf's 32 V100s reached 69% (mixed), in between. For strong scaling, the global batch is about that of 8 GPUs. Both assume that a GPU is equally fast at every batch size; small batches are slower, so strong scaling will be worse.
 #
 # ## Time to accuracy
 #
@@ -509,7 +508,7 @@ for n in (1, 4, 8):
     print(f" {published[f'{of}.top1']:7.2f}%")
 
 # %% [markdown]
-# Nearly. Validation explains at most half of the gap. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how much accuracy does a batch of 65,536 lose? **Predict** it. Goyal et al. ran each batch size five times:
+# Almost. Validation accounts for at most half of the difference. But weak scaling changes the training: with 208 images on each of 512 GPUs, a step processes 106,496 images. With a linearly scaled learning rate and five epochs of warm-up, how much accuracy does a batch of 65,536 lose? **Predict** it. Goyal et al. ran each batch size five times:
 
 # %%
 goyal = {
@@ -532,7 +531,7 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above changes it even on 8 GPUs: 32 epochs, smaller images at first, flip-averaged validation.
+# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, either give each a smaller batch (strong scaling) or change the recipe. The FFCV run above does so even on 8 GPUs: 32 epochs, smaller images at first, and validation averaged over flips.
 #
 # ## The ladder
 #
@@ -544,7 +543,7 @@ from workshop import ladder
 ladder.changes("5_tuned")
 
 # %% [markdown]
-# Type the changes into `runs/train.py`. Which ones can matter on *your* device? Replace the factor below with **your prediction**, then run every rung, with `nvidia-smi dmon` or `htop` open. For the last rung, your `train.py` runs if it has Horovod or DDP, DALI, autocast and at least one of these settings; other rungs use finished scripts.
+# Type the changes into `runs/train.py`. Which of them can matter on *your* device? Replace the factor below with **your prediction**, then run every rung, with `nvidia-smi dmon` or `htop` open. For the last rung, your `train.py` runs if it has Horovod or DDP, DALI, autocast and at least one of these settings; other rungs use finished scripts.
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number: images/s over those of the rung before
@@ -565,9 +564,9 @@ for rung, found in rungs.items():
 ladder.figure()
 
 # %% [markdown]
-# Black diamonds are your predictions. How many were within 20%? On a CPU, `climb` has already set the threads, so the last rung may gain nothing. Your next change should target the largest part of its bar. DDP's `backward()` waits for the exchange, so its script cannot separate the two.
+# Black diamonds are your predictions. How many were within 20%? On a CPU, `climb` has already set the threads, so the last rung may gain nothing. Your next change should target the largest part of its bar. DDP exchanges gradients inside `backward()`, so its script cannot time them separately.
 #
-# A CPU's bars say nothing about a GPU's.
+# Each rung ran once, so small differences are noise.
 #
 # ## Your numbers
 
@@ -596,7 +595,7 @@ workshop.table(zip(labels, own, there, strict=True), ["", "yours", "for comparis
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
 # - Warm up, synchronise, take harmonic means of rates, take turns, and show the median and range.
 # - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
-# - A fitted model came within a few per cent on average. It cannot tell you why time is lost.
+# - A fitted model came within a few per cent on average. It cannot tell you where the time goes.
 # - The goal is time to accuracy, not images per second.
 #
 # **Try it:** set your GPU's speed and batch, rerun the first two code cells, then "How long would training take?".

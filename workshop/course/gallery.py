@@ -22,11 +22,11 @@ FOLDER, PAGE = "exercises/gallery", "docs/troubleshooting.md"
 HEAD = """# When it goes wrong
 
 Common failures, each with [a small broken script](../exercises/gallery) that a test runs before and
-after the fix. To try one, run its commands in its folder. `watch.py COMMAND` works for any
-Python script: it shows where a script hangs, its threads, its disk reads, and the memory that
-forked workers copy.
+after the fix. To try one, run its commands in its folder. `watch.py COMMAND` runs a Python script
+and reports its threads, its disk reads and the memory that forked workers copy. If the Python stack
+does not change for 5 seconds, it reports where the script hangs **and kills it**.
 
-| what you see | cause |
+| search terms | entry |
 |---|---|
 """
 

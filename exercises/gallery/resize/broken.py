@@ -17,5 +17,5 @@ pipeline.build()
 dali = pipeline.run()[0].as_array()[0, ..., 0].astype(int)
 pillow = image.resize((256, 256), Image.BILINEAR)
 four = image.transform((256, 256), Image.AFFINE, (4, 0, 0, 0, 4, 0), Image.BILINEAR)
-for name, other in {"Pillow": pillow, "Pillow from four pixels each": four}.items():
-    print(f"mean difference to {name}: {np.abs(dali - np.asarray(other)).mean():.1f} of 255")
+for name, other in {"Pillow": pillow, "Pillow, from four pixels each": four}.items():
+    print(f"mean difference from {name}: {np.abs(dali - np.asarray(other)).mean():.1f} of 255")
