@@ -26,7 +26,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network to tell twelve kinds of road sign apart. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device, `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training sees random crops of the images, here at least half of each, scaled to 64 × 64 pixels.
+# The command below trains a network to tell twelve kinds of road sign apart. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training sees random crops of the images, here at least half of each, scaled to 64 × 64 pixels.
 #
 # **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach after such a short run?
 
@@ -85,18 +85,18 @@ print("validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value 
 seconds = report["env"]["seconds"]
 print(f"the run took {report['total_duration']:.0f} s; of its training,", end=" ")
 print(f"{seconds['data'] / sum(seconds.values()):.0%} was spent waiting for images")
-session.expect({"roadsigns.resnet50.float32.top1": top1[-1]})
+session.expect({"roadsigns.resnet50.float32.top1": None})
 
 # %% [markdown]
 # ## What happens in a step
 #
-# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. With several devices, they **exchange** gradients, so that all use their average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images.
+# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** their gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images.
 
 # %%
 batch, weights = 64, 25_557_032  # of ResNet-50
 pixels = batch * 3 * 224 * 224 * 4 / 1e6  # MB in float32
 jpegs = batch * 147_897 / 1_281_167  # MB: ImageNet's mean image
-kept = batch * 86 / 1000  # GB: 86 MB for each image, as notebook 06 measures
+kept = batch * 86 / 1000  # GB: 86 MB for each image, as notebook 02 measures
 INPUT, COMPUTE, EXCHANGE = "#e69f00", "#0072b2", "#d55e00"
 boxes = {  # x, y, colour
     "storage:\nJPEG files": (0, 1, INPUT), "processor:\ndecode, crop": (2.4, 1, INPUT),
@@ -131,7 +131,7 @@ alt = "storage, processor, forward, loss, backward, exchange with other devices,
 workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 
 # %% [markdown]
-# The colours return in the ladder, the figure that accompanies the course: yellow for input (notebooks 01, 04 and 05), blue for compute (02 and 06), red for communication (03).
+# The colours return in the ladder, the figure that accompanies the course: amber for input (notebooks 01, 04 and 05), blue for compute (02 and 06), dark orange for communication (03).
 #
 # ## Why training is expensive
 #
@@ -152,7 +152,7 @@ for precision in ("fp32", "fp16"):
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 
 # %% [markdown]
-# So the answer is days: more than three in FP32, about one in FP16. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain that alone: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So the answer is days: more than three in FP32, about one in FP16. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #

@@ -32,9 +32,7 @@ os.environ |= {
 # %% [markdown]
 # ## What is in the data set
 #
-# A few minutes spent looking at the files can save days of training.
-#
-# The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this takes a second.
+# The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so it takes a second.
 
 # %%
 from collections import Counter
@@ -133,7 +131,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # cd downloads
 # ls -l
 # tar -tf ILSVRC2012_img_train.tar
-# tar -xOf ILSVRC2012_img_train.tar n02835271.tar | tar -tv
+# tar -xOf ILSVRC2012_img_train.tar n02835271.tar | tar -tvf -
 # tar -tf ILSVRC2012_img_val.tar
 # kit=ILSVRC2012_devkit_t12
 # tar -xzf $kit.tar.gz
@@ -142,7 +140,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # %% [markdown]
 # The last line gives a number for each validation image. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; the labels follow the sorted order. **Predict:** if you use that number minus 1 as the label, how many of the six labels are right?
 #
-# `data_prep.imagenet` unpacks the archives into class folders. The same command works on the real ones.
+# `data_prep.imagenet` unpacks the archives into class folders. It works on the real ones, too.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.imagenet downloads imagenet 2>&1
@@ -163,7 +161,7 @@ print(f"{right} of {number} labels are right if you subtract 1 from the number i
 #
 # ## Odd files
 #
-# In a million files, some are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each, and a greyscale image. **Predict:** which of them will Pillow decode?
+# In a million files, some are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each, and a greyscale image. **Predict:** which will Pillow decode?
 
 # %%
 original = firsts[0].read_bytes()
@@ -191,7 +189,7 @@ ImageFile.LOAD_TRUNCATED_IMAGES = False
 print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} rows are plain grey")
 
 # %% [markdown]
-# A decoder looks at the bytes, never at the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Packing with `--pass-through` does not decode, so some of these get through, as you will see below.
+# A decoder looks at the bytes, not the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Packing with `--pass-through` does not decode, so some of these get through, as you will see below.
 #
 # ## Pack with `im2rec`
 #
@@ -267,7 +265,7 @@ print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occu
 # %% [markdown]
 # One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
-# If JPEG bytes are close to random, a reader without this rule almost certainly fails on ImageNet: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
+# If JPEG bytes are close to random, a reader without this rule fails on ImageNet: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -350,7 +348,7 @@ else:
     print(f"✗ Record {first}: {wrong[first]}")
 
 # %%
-# Do other readers agree? DALI's shares no code with this course, and reads the same two files.
+# Does DALI's reader agree? It shares no code with this course and reads the same two files.
 if workshop.has("nvidia.dali"):
     from nvidia.dali import fn, pipeline_def
 
@@ -368,7 +366,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works too, so why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their ending form a sample, such as `0000039.jpg` and `0000039.cls`. The standard library writes it:
+# Training from the folder works too, so why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. The standard library writes it:
 
 # %%
 import tarfile
@@ -387,7 +385,7 @@ with tarfile.open(shards[0]) as tar:
     print([entry.name for entry in tar.getmembers()[:4]], f"in the first of {len(shards)} shard(s)")
 
 # %% [markdown]
-# A tar file has no index: you read it from front to back, and shuffle the order of shards, and samples within a buffer. (DALI's `fn.readers.webdataset` accepts an index, too.)
+# A tar file has no index: you read it from front to back, and shuffle the order of shards, and samples within a buffer.
 #
 # The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
 #
@@ -430,6 +428,8 @@ def tar_headers():
 
 
 def forget():
+    if not hasattr(os, "posix_fadvise"):  # macOS lacks it: there, "cold" is warm, too
+        return
     for file in (*val, Path("records/val.rec"), *shards):
         with open(file, "rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -484,7 +484,7 @@ share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. With a warm cache, the first gain usually dominates; with a cold one, the second. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python. The line above says how much of its time that takes, warm.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. Compare the two gains in each panel: with a cold cache, which one is larger depends on the disk and on what it caches itself. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python. The line printed below the figure shows what share of its time that takes with a warm cache.
 #
 # This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file. How long does opening ImageNet's files take, with one reader, and with eight?
 
@@ -535,7 +535,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records. The effect on accuracy is not measured here: each choice would need its own training run.
+# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #
@@ -569,7 +569,7 @@ workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {
 print(finding)
 
 # %% [markdown]
-# A decoder misses most of this damage. Many flips hardly change the image; others corrupt everything after them, because JPEG's codes vary in length. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the record file, and run `verify` on it.
+# A decoder misses most of this damage. Many flips hardly change the image; others corrupt everything after them, because JPEG's codes vary in length. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the records, and run `verify` on it.
 
 # %%
 shutil.copytree("records", "damaged")
@@ -589,7 +589,7 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# Without checksums, this damage goes unnoticed, except at best for a decoder warning, and `verify` notes what it cannot detect. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
+# Without checksums, this damage goes unnoticed or, at best, causes a decoder warning. The last line of `verify` says what it could not check. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
 # Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
 
@@ -600,9 +600,9 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 # test "$status" = 1
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you give `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. Its other error is about the list: `--skip-bad` leaves the two refused files in `odd.lst`, so the list has two entries without a record. Remove the files, then list and pack again. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you pass `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
 #
-# TensorFlow has its own format, TFRecord, with checksums in each record. By convention, ImageNet labels in TFRecord files start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
+# TensorFlow has its own format, TFRecord, with checksums in each record. ImageNet's labels start at 1 there. Notebook [04](04_tfrecord.ipynb) covers it.
 #
 # ## Your numbers
 
@@ -618,14 +618,14 @@ session.note(
 # %% [markdown]
 # ## Key takeaways
 #
-# - Look at the data first: it takes a minute to count, to view a few images and to plot a histogram.
+# - Look at the data first: count, view a few images and plot a histogram.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
-# - Packing gains by opening few files and reading them in order. Then the cost of the reader itself decides.
+# - Packing pays off because you open few files and read them in order. After that, the cost of the reader itself sets the speed.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
-# **Try it:** pack at quality 30, too (change both cells), and compare size and error, or flip two bits instead of one.
+# **Try it:** also pack at quality 30 (add it to the loop, and `"quality30": "quality 30"` to `choices`), and compare size and error.
 #
-# The images are ready. In the next notebook, a model trains on them.
+# The images are ready. Notebook 02 trains on them.

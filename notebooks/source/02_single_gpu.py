@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · One GPU
 #
-# After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line. You also know where its time goes and what a production run adds.
+# After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line. You also know where its time goes.
 #
 # **Time:** 55 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -10,7 +10,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the library's run
 batch: int | None = None  # images per step of the loop and of the library's run
 pairs: int | None = None  # timed pairs of v1 and v1.5
-seed: int = 0  # seed of all random numbers
+seed: int = 0  # random seed of the cells and of the library's run; train.py always uses 0
 
 # %%
 import os
@@ -54,6 +54,8 @@ from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+# Workers are forks, which know this notebook's classes: not the default on macOS and Python 3.14
+torch.multiprocessing.set_start_method("fork", force=True)
 plt.style.use("tableau-colorblind10")
 random.seed(seed)
 file = next((session.data_root / "train").glob("*/*.jpg"))
@@ -74,7 +76,7 @@ class Photos(Dataset):
 
 
 # %% [markdown]
-# The next cell compares your items with Pillow's pixels of known images. Then a `DataLoader` makes batches of them in two worker processes.
+# The next cell compares your crops of known images with Pillow's. Then a `DataLoader` makes batches in two worker processes.
 
 # %%
 from workshop.lessons import nb02_checks
@@ -88,7 +90,7 @@ print(f"{len(photos):,} images; a batch: {tuple(images.shape)}, labels {labels[:
 # %% [markdown]
 # ## The network
 #
-# The network is ResNet-50 v1.5. Its code is in the course's library. Here is the block it repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `projection` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions.
+# Here is the block that ResNet-50 v1.5 repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `projection` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions.
 
 # %%
 import inspect
@@ -137,7 +139,7 @@ losses = train(small, loader, session.loop_steps)
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48. How well does the network do on new images?
+# Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48. How well does the network do on new images? (`Photos` crops these at random, too, so the accuracy varies a little.)
 #
 # The next cell measures that twice, the second time without `model.eval()`. In training mode, batch norm uses the statistics of the current batch, and the validation files are sorted by class. **Predict:** what will that do to the accuracy?
 
@@ -157,7 +159,7 @@ print(f"with model.eval():    {top1(small.eval()):.1f}% correct")
 print(f"without model.eval(): {top1(small.train()):.1f}% correct")
 
 # %% [markdown]
-# In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. Training can go wrong just as silently. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. (They do not reach the last classes.) **Predict** what the loss curve will look like.
+# In training mode the statistics come from a batch that holds a single class, so normalisation removes much of what distinguishes that class from the others. The next cell starts again from the same initial weights but omits `shuffle=True`, so that most batches hold a single class. (The run is too short to reach the last classes.) **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -176,21 +178,22 @@ workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorte
 #
 # ## The whole script
 #
-# `exercises/ladder/1_single.py` has the same parts in one file. The next cell copies it to `runs/train.py`, which is yours from now on: paste your two parts over those in it. Here is everything but the data set:
+# `exercises/ladder/1_single.py` has the same parts in one file. The next cell copies it to `runs/train.py`, which is yours from now on. Paste your `__getitem__` over the one in it, and put the lines of your step into the ranges `forward`, `backward` and `update` of `main`. Here is everything but the data set:
 
 # %%
 script = workshop.ladder.script("1_single")
+os.environ["TRAIN"] = str(script)  # yours; the finished one if yours is at a later rung
 text = script.read_text()
 print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endless") :], sep="")
 
 # %% [markdown]
-# From the top: the flags; `endless`, which starts a new epoch when one ends; `profiler`, for later in this notebook; and `main`. It builds all the parts, then runs your step in named ranges for the profiler, and reads a clock between them.
+# `endless` starts a new epoch when one ends. `main` builds all the parts, then runs your step in ranges that the profiler shows, and reads a clock between them.
 #
 # A GPU works through a queue: Python adds work to it and moves on. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? While the cell runs, watch the utilisation in a terminal: `nvidia-smi dmon -s um` for a GPU, `htop` for a CPU. (Ignore the loss of so few steps: 2 to 20 is normal.)
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Meanwhile, watch the utilisation in a terminal: `nvidia-smi dmon -s um` or `htop`.
 
 # %%
 rung = workshop.ladder.climb(
@@ -205,7 +208,7 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
     print("TF32 in convolutions:", torch.backends.cudnn.allow_tf32)
 
 # %% [markdown]
-# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. So there this rung is not what "FP32" means for a V100. Notebook 06 measures both.
+# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. So this rung is not a V100's "FP32" there. Notebook 06 measures both.
 #
 # Two worker processes decode images *while* the model computes, so `input_ms` is only the part that this overlap does not hide, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop decodes its own images.
 
@@ -219,7 +222,7 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
 #
 # A **profiler** records every operation. With `--trace`, the script runs `torch.profiler` for three steps and writes a file, which [ui.perfetto.dev](https://ui.perfetto.dev) opens too.
 #
-# **Predict:** which share of a step is convolution? Which three kinds of operation come next?
+# **Predict:** what share of a step is convolution? Which three kinds of operation come next?
 
 # %% language="bash" magic_args="-e"
 # python "$TRAIN" --data "$DATA" $FLAGS --steps 5 --trace trace.json.gz
@@ -230,7 +233,7 @@ moving = parts["normalisation"] + parts["pointwise"] + parts["copy"]
 print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(parts.values()):.0f}%")
 
 # %% [markdown]
-# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which no kernel runs. Later notebooks read a trace like this one.
+# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Colours mean kinds of operation here, so they differ from the ladder's: amber is normalisation, not input.)
 #
 # ### Your turn: feed the device
 #
@@ -245,7 +248,8 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 # %%
 tries = {"as in train.py": {}, "channels_last": {"channels_last": True}}
 if device.type == "cuda":
-    tries |= {"a worker per core": {"workers": os.cpu_count()}, "pinned": {"pin": True}}
+    cores = session.machine.cores
+    tries |= {"a worker per core": {"workers": cores}, "pinned": {"pin": True}}
 else:  # nothing to pin, and workers share the cores with the network
     tries["no workers"] = {"workers": 0}
 full = Photos(session.data_root / "train", session.image_size)
@@ -256,13 +260,20 @@ def feed(workers=2, pin=False, channels_last=False):
     layout = torch.channels_last if channels_last else torch.contiguous_format
     network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    loader = DataLoader(full, session.rung_batch, shuffle=True, drop_last=True,
+    ahead = 2 * workers  # batches that the workers prepare ahead
+    count = session.rung_batch * (session.feed_steps + 1 + ahead)
+    order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
+    loader = DataLoader(full, session.rung_batch, sampler=order,
                         num_workers=workers, pin_memory=pin)  # fmt: skip
-    for step, (images, labels) in zip(range(session.feed_steps + 1), loader, strict=False):
+    batches = iter(loader)
+    for step in range(session.feed_steps + 1):
+        images, labels = next(batches)
         images = images.to(device, memory_format=layout, non_blocking=pin)
         loss = training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
         if step == 0:  # warm-up
             float(loss)  # waits for the device
+            for _ in range(ahead):  # empty the queue, which hides slow workers
+                next(batches)
             begin = time.perf_counter()
     float(loss)
     return step * session.rung_batch / (time.perf_counter() - begin)
@@ -276,7 +287,7 @@ for name, found in speeds.items():
     print(f"{name:17} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
 
 # %% [markdown]
-# A change counts only if it is larger than the spread of its turns. Put what helps into `runs/train.py`, and run the rung again.
+# A change counts only if it is larger than the spread of its turns. Put what helps into `runs/train.py`, and run the rung again. Leave out only `channels_last`: the ladder adds it in notebook 08, and until then does not run a script that uses it.
 #
 # ## Memory limits the batch
 #
@@ -299,7 +310,7 @@ def kept_bytes(count):
     return sum(kept.values())
 
 
-per_image = kept_bytes(2) - kept_bytes(1)
+per_image = kept_bytes(2) - kept_bytes(1)  # the weights, kept as well, cancel out
 fixed = 3 * 4 * 25_557_032  # weights, gradients, momentum
 print(f"per image {per_image / 1e6:.0f} MB, plus a fixed {fixed / 1e6:.0f} MB")
 for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 208)):
@@ -319,7 +330,7 @@ if device.type == "cuda":
 # %% [markdown]
 # The published batches of 96 and 208 are well below these limits, which leave out workspace and temporary copies. With half as many bytes per number, twice as many images fit.
 #
-# Does a larger batch pay off? The next cell doubles it until the speed rises by less than 5%. **Predict:** how many times as fast per image is the largest batch as one of 2?
+# Does a larger batch pay off? The next cell doubles it until the speed rises by less than 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
 
 
 # %%
@@ -353,7 +364,7 @@ if rates[last] < 1.05 * rates[last // 2]:
 # %% [markdown]
 # ## The recipe
 #
-# The accuracy of "ResNet-50" depends on the recipe. Here is the whole published one: each value with its flag and its meaning.
+# The accuracy of "ResNet-50" depends on the recipe. Here is the whole published one: each value with its meaning, and with its flag if it has one.
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
@@ -361,7 +372,7 @@ if rates[last] < 1.05 * rates[last // 2]:
 # %% [markdown]
 # The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
 #
-# At the start they change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it is divided by 10 three times.
+# At the start they change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
 #
 # The next cell has this as a function, and as a chain of two PyTorch schedulers: first correct, then with a mistake.
 
@@ -450,9 +461,9 @@ ratios = np.divide(seconds["v1.5"], seconds["v1"])
 work = [resnet.resnet(50, version=version).macs(224) for version in versions]
 print(f"v1.5 does {100 * (work[1] / work[0] - 1):.1f}% more work")
 low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-print(f"and takes {middle:.2f} times as long (median); half of the turns: {low:.2f} to {high:.2f}")
-if low < 1 < high:
-    print("The quartiles include 1: this machine's speed varies too much to show 5%.")
+print(f"and takes {middle:.2f} times as long (median; middle half: {low:.2f} to {high:.2f})")
+if low < 1:
+    print("In a quarter of the turns or more, v1.5 was faster: too much noise to show 5%.")
 
 # %% [markdown]
 # ## What your script lacks
@@ -463,10 +474,10 @@ if low < 1 < high:
 # |---|---|---|
 # | one learning rate | warm-up and decay, a function of progress | large batches need warm-up; decay improves accuracy |
 # | the loss of the last step only | sums that stay on the device, read every 20 steps by default | each read makes Python wait for the GPU |
-# | a printed line | a report with every setting and its reason | others need to compare |
-# | weights at the end | a checkpoint per epoch, and `--resume` | machines fail |
+# | a printed line | a report with every setting and its reason | you need to compare and repeat runs |
+# | weights at the end, with `--save` | a checkpoint per epoch, and `--resume` | machines fail |
 #
-# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`. Its speed is not comparable with your script's: it may use a 16-bit `dtype` (notebook 06) and a different batch, and it reads record files.
+# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`. Do not compare its speed with your script's: it may use a 16-bit `dtype` (notebook 06) and a different batch, and reads record files.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -474,7 +485,7 @@ if low < 1 < high:
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report uses the keys of NVIDIA's program, with one value per epoch: accuracies in per cent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `total_ips` is images/s, input and computation together. `env` records every setting and its reason; there, `lr` is the rate for a batch of 256.
+# The run's report uses the keys of NVIDIA's program, with one value per epoch: accuracies in percent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `total_ips` is images/s, input and computation together. `env` records every setting and its reason; there, `lr` is the rate for a batch of 256.
 
 # %%
 import json
@@ -501,7 +512,7 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
-# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? The results at the end of this notebook have the answer.
+# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? The end of this notebook has the answer.
 #
 # ## Stop and resume
 #
@@ -534,7 +545,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 # %% [markdown]
 # If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM; `rn50 run --resume` continues. On a CPU it ends with the *same bits* as an uninterrupted run, which the project's tests check by killing runs.
 #
-# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs drift apart. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, at a price. Every random crop must also depend only on seed, epoch and image; your script's do not.
+# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs drift apart. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, but make training slower. Every random crop must also depend only on seed, epoch and image; your script's do not.
 #
 # ## The ladder
 #
@@ -556,9 +567,9 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # %% [markdown]
 # ## Key takeaways
 #
-# - A training script takes about a hundred lines. Most of what a library adds makes long runs reliable.
+# - A training script takes about a hundred lines. Most of a library makes long runs reliable.
 # - Silent mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
-# - If input and computation overlap, only the slower one counts. A clock finds the slow part, a trace finds the operation.
+# - If input and computation overlap, only the slower one counts. A clock finds the slow part; a trace finds the operation.
 # - Activations fill the memory, and they grow with the batch and the image area.
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.

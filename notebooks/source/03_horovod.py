@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-workers: int | None = None  # workers that train together; None: one per GPU up to 8, or 2 on a CPU
+workers: int | None = None  # workers that train together; None: one per GPU, but 2 to 8
 batch: int | None = None  # images per worker and step
 seed: int = 0  # seed of all random numbers
 
@@ -21,15 +21,15 @@ import workshop
 
 session = workshop.start("03", profile)
 gpus = len(session.machine.gpus)
-workers = workers or max(2, min(8, gpus))
+workers = min(workers or 8, gpus) if gpus > 1 else workers or 2
 ranks = min(workers, gpus or workers)  # of the ladder's rung: each needs its own GPU
 batch = batch or session.batch
 sizes = {"image_size": session.image_size, "batch_size": batch, "steps": session.steps}
 small = {"image_size": session.small_size, "batch_size": session.small_batch}
 small |= {"warm_up": 1, "steps": 4}
 if gpus == 1:
-    print("One GPU: it runs the rung alone. What needs several workers runs on the CPU, with")
-    print("PyTorch's Gloo instead of NCCL and with small images: its times are a CPU's.")
+    print("One GPU: this notebook's rung runs on it with one worker, so expect no speed-up.")
+    print("Everything that needs several workers runs on the CPU, with Gloo and small images.")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root),
@@ -101,7 +101,7 @@ from torch import distributed as dist
 
 
 def all_reduce(gradients):
-    """Replace a vector by the sum over all ranks, with isend and irecv only."""
+    """Replace a vector with its sum over all ranks, using only isend and irecv."""
     ...  # your code; dist.get_rank() and dist.get_world_size() are r and n
 
 
@@ -116,7 +116,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # This is the first recipe of the talk behind this course, *AV Datasets & Multi-GPU Training* (2018).
 #
-# **Step one: start an NVIDIA container.**
+# **Step one: start an NVIDIA container** (unnecessary if this notebook runs).
 #
 # ```
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/pytorch:25.12-py3
@@ -134,16 +134,16 @@ nb03.check_ring(all_reduce, "ring.py")
 # All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU if there are any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank numbers the processes on one machine; pass it to `torch.cuda.set_device`. Without that, NCCL refuses ("Duplicate GPU detected").
-# 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; otherwise, the one with a step more waits forever. `sampler.set_epoch` gives each epoch a new order. Random crops should differ too: pass the rank to `torch.manual_seed`, which seeds the readers.
+# 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; otherwise, a rank with an extra step hangs. `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 # 5. **Broadcast** rank 0's weights (`hvd.broadcast_parameters(model.state_dict(), 0)`). Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
 # Only rank 0 reports and saves, and images/s counts the images of all ranks.
 #
-# **Horovod or DDP?** PyTorch's own library is `DistributedDataParallel` (DDP). Its launcher is `torchrun`, `torch.distributed` has the rank and the size, and wrapping the model takes care of changes 4 and 5. About a dozen lines differ. Choose one: either works on every later rung.
+# **Horovod or DDP?** PyTorch's own library is `DistributedDataParallel` (DDP). Its launcher is `torchrun`, `torch.distributed` has the rank and the size, and wrapping the model takes care of changes 4 and 5. About 25 lines differ. Choose one: either works on every later rung.
 #
-# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container with it that we found is TensorFlow 25.02. *Learn the ring and the five changes here, but start new work with DDP.*
+# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Learn the ring and the five changes here, but start new work with DDP.*
 #
 # **Your turn.** Make these changes in your `runs/train.py` before you open a solution:
 
@@ -239,7 +239,7 @@ dist.destroy_process_group()
 #
 # ## When does the exchange happen?
 #
-# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. **Predict:** which layers' gradients leave first? Trace three steps of the DDP script:
+# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. **Predict:** which layers' gradients leave first? (`overlap.py` below records it.) Trace three steps of the DDP script:
 
 # %% language="bash" magic_args="-e"
 # if test $GPUS = 1; then export CUDA_VISIBLE_DEVICES=; fi  # two workers, on the CPU
@@ -251,7 +251,7 @@ kinds = workshop.trace("ddp.json")
 print(f"exposed exchange: {kinds['exchange']:.0f} of {sum(kinds.values()):.0f} ms per step")
 
 # %% [markdown]
-# Short bars at the start broadcast batch norm's statistics. The exchange begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `exchange` in the clock and the trace, including any wait for slower workers; DDP's `backward()` contains it.)
+# The short bars at the start are broadcasts of batch norm's statistics. The exchange begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `communication` in the report and `exchange` in the trace, including any wait for slower workers; DDP's `backward()` contains it.)
 #
 # ## What a message costs
 #
@@ -272,7 +272,7 @@ backend, largest = sys.argv[1], int(sys.argv[2])
 dist.init_process_group(backend)
 device = torch.device("cpu")
 ways = {"Gloo": dist.all_reduce, "your ring": all_reduce}
-if backend == "nccl":  # which has no isend without batch_isend_irecv
+if backend == "nccl":  # its isend and irecv can deadlock outside batch_isend_irecv
     device, ways = torch.device("cuda", dist.get_node_local_rank()), {"NCCL": dist.all_reduce}
     torch.cuda.set_device(device)
 found = {way: [] for way in ways}
@@ -302,7 +302,7 @@ dist.destroy_process_group()
 # done
 
 # %% [markdown]
-# Fit `seconds = α + bytes / β` by least squares of the *relative* errors; otherwise, the largest message decides alone.
+# Fit `seconds = α + bytes / β` by least squares of the *relative* errors; otherwise, the largest messages dominate.
 
 # %%
 import matplotlib.pyplot as plt
@@ -332,7 +332,7 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {
 # %% [markdown]
 # ## Predict the exposed time
 #
-# A bucket leaves when it is full and the one before has arrived, and takes `α + bytes / β`. The next script uses a communication hook to record when each bucket is full. It measures the backward pass with and without the exchange, in turns, for a batch and for twice that. It runs on the CPU, even if you have GPUs.
+# A bucket leaves when it is full and the one before has arrived, and takes `α + bytes / β`. The next script uses a communication hook to record when each bucket is full. It times the backward pass alternately with and without the exchange, at two batch sizes. It runs on the CPU, even if you have GPUs.
 
 # %%
 # %%writefile overlap.py
@@ -356,7 +356,7 @@ exchanging, ready = True, []
 
 
 def exchange(group, bucket):
-    """Note when a bucket is full, its size and layer; average it over the ranks, or do not."""
+    """Record a full bucket's time, size and layer; average it over the ranks if `exchanging`."""
     gradients = bucket.buffer()
     layer = names[bucket.parameters()[0]].rpartition(".")[0]  # of its first gradient
     ready.append((time.perf_counter(), gradients.nbytes, layer))
@@ -413,7 +413,7 @@ for run in json.loads(Path("overlap.json").read_text()):
     print(f"{1e3 * exposed[-1]:.0f} ms measured")
 if session.turns > 1:  # a single turn shows nothing
     if all(more):
-        print("More than predicted: the prediction assumes that the exchange needs no core.")
+        print("More than twice the prediction, which assumes that the exchange needs no core.")
     if hidden[1] > max(hidden[0], 0):
         print("The larger batch hid more of the exchange, behind a longer backward pass.")
     else:
@@ -424,7 +424,7 @@ if session.turns > 1:  # a single turn shows nothing
 #
 # ### Links
 #
-# In a DGX-1 (2016 to 2019), images reach the GPUs over PCIe, and gradients travel over NVLink. In today's HGX servers, every GPU reaches every other through NVSwitch; a machine without NVLink sends both over PCIe. `nvidia-smi topo -m` names the link between each pair, such as `NV2` for two NVLinks, `PIX` for a PCIe switch and `SYS` for a path through both CPUs. A ring is as fast as its slowest link, but NCCL chooses between rings, trees and NVLS by size. On a cluster, run once with `NCCL_DEBUG=INFO`, which shows the choice, and search the log for `via`. Inside a machine you want `P2P`; between machines with InfiniBand, `NET/IB` and not `NET/Socket`.
+# In a DGX-1 (2016 to 2019), images reach the GPUs over PCIe, and gradients travel over NVLink. In today's HGX servers, every GPU reaches every other through NVSwitch; a machine without NVLink sends both over PCIe. `nvidia-smi topo -m` names the link between each pair, such as `NV2` for two NVLinks, `PIX` for a PCIe switch and `SYS` for a path through both CPUs. A ring is as fast as its slowest link, but NCCL chooses between rings, trees and NVLS by size. On a cluster, run once with `NCCL_DEBUG=INFO` and search the log for `via`, which precedes the transport. Inside a machine you want `P2P`; between machines with InfiniBand, `NET/IB` and not `NET/Socket`.
 #
 # ## A larger batch
 #
@@ -462,7 +462,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48 (a single run may end above, because batch norm amplifies a nearly untrained network's outputs), the scaled one without warm-up slightly below. With warm-up, the loss may first rise, but then comes closest to the small batch's, sometimes below it, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48 (a single run may end above or below), the scaled one without warm-up slightly below, with a larger spread. With warm-up, the loss may first rise, but then comes closest to the small batch's, sometimes below it, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Several hosts
 #
@@ -489,7 +489,7 @@ session.expect(dict.fromkeys(ways))
 means = [session.results[way].value for way in ways]
 print(f"The means are within {max(means) - min(means):.1f} points of each other; "
       f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
-print("So few seeds can only exclude a difference of more than about a point.")
+print("With so few seeds, only a difference of more than about two points can be excluded.")
 workshop.ladder.figure()
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
 session.note("exposed_ms", 1e3 * exposed[0], "ms", "exposed exchange per step, on the CPU")
@@ -501,7 +501,7 @@ session.note("bandwidth", 1e-9 * bandwidth, "GB/s", "bytes per second of Gloo's 
 # - Data parallelism needs one exchange per step: the mean of the gradients.
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast (and, after a resume, the optimizer's state). Rank 0 reports and saves.
 # - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
-# - A message costs a latency and its bytes over a bandwidth. Buckets leave during the backward pass; what remains after it is lost.
+# - A message costs a latency and its bytes over a bandwidth. Buckets leave during the backward pass; only what remains after it costs time.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). TensorFlow has three more traps: [docs/migration.md](../docs/migration.md).
 #

@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 device: float = 1442.6  # images/s of the simulated accelerator: one V100 in FP16
 rounds: int | None = None  # rounds in which the stages take turns
-seed: int = 0  # seed of all random numbers
+seed: int = 0  # seed of Python's random numbers and of the shuffles
 
 # %%
 import io
@@ -164,7 +164,7 @@ for number in range(8):
 shards = sorted(map(str, folder.glob("train-*")))
 
 # %% [markdown]
-# A program that shares no code with the cell above reads your shards, compares every checksum and decodes every image:
+# The library's `verify` reads your shards, compares every checksum and decodes every image:
 
 # %% language="bash" magic_args="-e"
 # ls -l $SHARDS
@@ -209,7 +209,7 @@ if TF:
 #
 # ## Worker processes in PyTorch
 #
-# The native way in PyTorch: an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes in Python. `get_worker_info` says which worker it is; without it, every worker would read every shard.
+# The native way in PyTorch: an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. With eight shards, at most eight workers have work, even on more cores. `get_worker_info` returns the worker's number; without it, every worker would read every shard.
 
 # %%
 from rn50lib.data.tfrecord import parse_example
@@ -218,7 +218,7 @@ workers = min(session.machine.cores, len(shards))
 
 
 class Shards(torch.utils.data.IterableDataset):
-    """Random crops and their labels, from 0, forever."""
+    """An endless stream of random crops and labels; labels start at 0."""
 
     def __iter__(self):
         mine = shards[torch.utils.data.get_worker_info().id :: workers]
@@ -239,7 +239,7 @@ print(tuple(images.shape), images.dtype, labels[:8].tolist())
 
 # %%
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
-ahead = {"PyTorch workers": 2 * workers}  # batches in its queue when the clock starts
+ahead = {"PyTorch workers": 2 * workers}  # batches it prepares ahead: taken before the clock starts
 predicted = {}
 
 
@@ -256,7 +256,7 @@ def rate(name):
 
 
 def measure(name, guess=None, before="Python loop"):
-    """Measure a stage and another one, and print their ratio next to your guess."""
+    """Measure a stage and the one before it; print their ratio next to your guess."""
     if guess:
         predicted[name] = guess, before
     old, new = rate(before), rate(name)
@@ -267,7 +267,7 @@ def measure(name, guess=None, before="Python loop"):
 measure("PyTorch workers")  # your prediction as the second argument
 
 # %% [markdown]
-# Python decodes in every worker, and each batch is copied between processes through shared memory.
+# Every worker is a Python process that decodes with Pillow. It builds its batches in shared memory, where the main process reads them.
 #
 # ## tf.data, one stage at a time
 #
@@ -316,7 +316,7 @@ if TF:
     measure("+ interleave, shuffle", before="tf.data")
 
 # %% [markdown]
-# **Parallel map** decodes several images at the same time. Is it as many times as fast as this machine has cores? The wait for the device is not divided among them, and two "cores" can be one core with hyper-threading.
+# **Parallel map** decodes several images at the same time. Is it *n* times as fast on *n* cores? The wait for the device does not get shorter, and two "cores" can be two hyper-threads of one core.
 
 # %%
 if TF:
@@ -326,7 +326,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but their Huffman codes must still be decoded. The average crop covers a third of the image.
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the Huffman codes above and beside the crop must still be decoded. The average crop covers a third of the image.
 
 # %%
 if TF:
@@ -353,7 +353,7 @@ if TF:
     measure("+ prefetch", before="+ decode the crop")
 
 # %% [markdown]
-# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. If the ranges of two stages overlap, neither is the winner.
+# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. If the ranges of two stages overlap, this measurement cannot tell which is faster.
 
 # %%
 timed = {name: [] for name in stages}
@@ -388,9 +388,9 @@ for name, ratios in steps.items():
     print(f"{name}: {median:.2f} times the stage before ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 # %% [markdown]
-# At each bar, ask: **is the input still the bottleneck?** Left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
+# At each bar, ask: **is the input still the bottleneck?** If its bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. A processor that trains at 20 images/s waits for its arithmetic with any of these loaders; measured there, a Python loop looks good enough.
+# So the gain from the same pipeline depends on the device. A CPU that trains at 20 images/s is compute-bound with any of these loaders; measured there, a Python loop looks good enough.
 #
 # ## Shard, then shuffle
 #
@@ -447,7 +447,7 @@ if TF:
 # %% [markdown]
 # ### How good is a shuffle buffer?
 #
-# An image can move forward by at most the length of the buffer. That is enough if the file was shuffled when it was written. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# An image can come at most one buffer length earlier than in the file. That is enough if the file was shuffled when it was written. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
@@ -474,7 +474,7 @@ if TF:
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
-# export CUDA_VISIBLE_DEVICES=  # `make setup` installs TensorFlow for the processor
+# export CUDA_VISIBLE_DEVICES=  # `make setup` installs TensorFlow for the CPU
 # rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1
 
 # %% [markdown]
@@ -482,7 +482,7 @@ if TF:
 #
 # ## Two bugs that stay silent
 #
-# The talk's recipe 2 for TensorFlow 1 runs to its end, and its loss falls. ([The docs](../docs/talk.md) run it, and list the rest of its mistakes.) One mistake is in the figure above: no shard. Here are two more.
+# Once the errors that stop it are fixed, the talk's recipe 2 for TensorFlow 1 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is in the figure above: no shard. Here are two more.
 #
 # **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row of the figure will show.
 
@@ -516,7 +516,7 @@ if {"yield", "deer"} <= set(classes):
     warning = Image.open(next(path for path in paths if path.parent.name == "deer"))
     flipped = sign.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
     fig, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
-    shown = {"yield": sign, "yield, flipped": flipped, "deer, as it is": warning}
+    shown = {"yield": sign, "yield, flipped": flipped, "deer, not flipped": warning}
     for ax, (title, image) in zip(axes, shown.items(), strict=True):
         ax.imshow(image)
         ax.set(xticks=[], yticks=[], title=title)
@@ -542,7 +542,7 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
-# - TFRecord turns many small files into a few large reads. Its checksums detect damaged records, but not misread features.
+# - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features.
 # - Add one stage at a time, and let the stages take turns when you measure them.
 # - Shard the file names, then shuffle. Shuffle across the classes when you write the shards.
 # - Draw random numbers in the graph, and use only augmentations that preserve the label.

@@ -50,7 +50,7 @@ workshop.ladder.figure()
 #
 # People install DALI because training is slow, and sometimes training stays slow because input was never the bottleneck. Measure that first. The test needs no profiler: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
-# `rn50 workshop try --headroom` runs your own `train.py` like this, unchanged, for a few seconds each: as it is, with a perfect loader, and with a perfect step. **Predict** your script's headroom.
+# `rn50 workshop try --headroom` runs your own `train.py` like this, unchanged, for a few seconds each: as it is, with a perfect loader, and with a perfect step, which takes no time. **Predict** your script's headroom.
 
 # %%
 script = workshop.ladder.script("2")
@@ -62,7 +62,7 @@ shutil.copy(script, "train.py")
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
-# The second command also recorded a trace of three steps. Look for the gap before a batch. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all time in which it has nothing to do.
+# The second command recorded a trace of three steps. Look for a gap before each batch. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU has nothing to do.
 
 # %%
 parts_ms = workshop.trace("trace.json")
@@ -101,7 +101,7 @@ batch, size = session.batch, session.pixels
 signs = Signs(size)
 
 # %% [markdown]
-# The loader feeds a device. With a GPU, it is yours, running ResNet-50 in mixed precision at its measured speed. Without one, a simulated V100 sleeps for as long as a real one would compute.
+# The loader feeds a device. With a GPU, it is yours, running ResNet-50's forward and backward passes in mixed precision, without the update. Without one, a simulated V100 sleeps for as long as a real one would compute.
 
 # %%
 model = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=torch.channels_last)
@@ -137,7 +137,7 @@ print(f"The device trains on {target:,.0f} images/s with a cached batch ({step._
 # - `num_workers`: processes that decode *while* the device computes. 0 means none.
 # - `persistent_workers=True`: keep the processes at the end of an epoch, instead of starting new ones.
 # - `prefetch_factor`: batches that each worker prepares ahead. More of them smooth out slow images, but do not add speed.
-# - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory while it computes.
+# - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which is faster and does not block the CPU.
 #
 # **Predict:** which one helps most here?
 
@@ -313,7 +313,7 @@ if DALI:
     print(f"Decoding only the crop changes the time by {-saved:+.0f}%.")
 
 # %% [markdown]
-# A crop keeps about half the pixels but saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
+# The average crop has about half the pixels, but decoding only the crop saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
 # ### Where to decode
 #
@@ -403,11 +403,11 @@ if DALI:
     over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"])))
 
 # %% [markdown]
-# On a CPU, both unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, decode on other hardware. (Without DALI, [SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
+# On a CPU, both unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. (Without DALI, [SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
 #
 # ## The same image?
 #
-# A network trained with one loader and evaluated with another can lose accuracy silently. The next cell resizes the centre of some validation images with Pillow and with DALI, and makes two mistakes with DALI: without antialiasing, and squashed to a square. **Predict:** how large are the three mean differences, out of 255?
+# A network trained with one loader and evaluated with another can lose accuracy silently. The next cell resizes the centre of some validation images with Pillow and with DALI, and makes two mistakes with DALI: it omits antialiasing, and it squashes the whole image into a square. **Predict:** how large are the three mean differences, out of 255?
 
 # %%
 files = [
@@ -516,8 +516,8 @@ if DALI:
 # Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. A few details decide whether it works:
 #
 # - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
-# - `device_id` is `None` on a CPU; on a GPU, it is the local rank.
-# - Without a size, the iterator never ends: an epoch follows the other, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
+# - The call of `photos` also takes `batch_size`, `num_threads`, `seed` and `device_id`, as in the cell above. `device_id` is `None` on a CPU; on a GPU, it is the local rank.
+# - Without a size, the iterator never ends: one epoch follows another, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
 #
 # Try it before you open the solution:
 
@@ -561,23 +561,23 @@ if after.any():
 # %% tags=["results"]
 workshop.ladder.figure()
 session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
-session.note("waiting", waits, "%", "waiting, of your script's step")
+session.note("waiting", waits, "%", "share of your script's step spent waiting")
 if DALI:
     session.note("dali_over_pillow", over_pillow, "times", "DALI's speed over DataLoader + Pillow")
-    session.note("decode_share", share, "%", "decoding, of the pipeline's time")
-    session.expect(
-        {
-            "dali.over_pillow": over_pillow if device.type == "cpu" else None,
-            "dali.decode.share": share,
-            "dali.fused.saved": saved,
-            "dali.differs": differ["DALI"],
-            "dali.aliased": differ["antialias=False"],
-            "dali.fast_costs": None,
-        }
-    )
+    session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
+session.expect(
+    {
+        "dali.over_pillow": over_pillow if device.type == "cpu" else None,
+        "dali.decode.share": share if DALI else None,
+        "dali.fused.saved": saved if DALI else None,
+        "dali.differs": differ.get("DALI"),
+        "dali.aliased": differ.get("antialias=False"),
+        "dali.fast_costs": None,
+    }
+)
 
 # %% [markdown]
-# The figure splits each step into input, computation and communication. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. It can even be slower, because decoding competes with the computation for the cores.
+# The figure splits each step into input, computation and communication (which DDP counts as computation). On a CPU, expect a headroom near 1, so DALI can gain almost nothing. It can even be slower, because decoding competes with the computation for the cores.
 #
 # ## Key takeaways
 #

@@ -82,7 +82,7 @@ def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
 def report(name: str, yours: Any, ours: Any, wrong: str | None) -> Any:
     """Print the outcome of a check; return the learner's version if it is right, else ours."""
     if wrong is None:
-        print(f"✓ `{name}` is right; the notebook goes on with yours.")
+        print(f"✓ `{name}` is right: the notebook uses yours.")
         return yours
     print(f"✗ {wrong}" if wrong else f"`{name}` returns None: not attempted yet.")
     print(f"Until `{name}` is right, the notebook uses ours.")
