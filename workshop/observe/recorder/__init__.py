@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -120,7 +121,8 @@ class Recorder:
 
     def dali_imported(self, dali: Any) -> None:
         def reads(*args: Any, num_shards: int = 1, shard_id: int = 0, **data: Any) -> None:
-            self.shards.append((num_shards, shard_id, repr(data)))
+            what = re.sub(r" at 0x\w+", "", repr(data))  # the same on all ranks
+            self.shards.append((num_shards, shard_id, what))
 
         for name in ("file", "mxnet", "tfrecord", "webdataset", "caffe"):
             self.listen(dali.fn.readers, name, reads)
