@@ -50,7 +50,7 @@ RECORDED = ("1_single", "3_dali", "4_amp", "5_tuned")  # on one GPU, where rung 
 RECORD = "ladder.json"  # in the folder of runs; one for each machine
 
 
-def library() -> str:
+def chosen_library() -> str:
     """Return "ddp" or "horovod": what your train.py uses, or else Horovod if it is built.
 
     On GPUs Horovod counts as built only if it has NCCL.
@@ -67,7 +67,7 @@ def finished(rung: str) -> Path:
     """Return the finished script of a rung. Raises UserError for an unknown one."""
     name, chosen = _split(rung)
     if name != "1_single":
-        name = f"{name}_{chosen or library()}"
+        name = f"{name}_{chosen or chosen_library()}"
     return paths.need_checkout() / "exercises" / "ladder" / f"{name}.py"
 
 
@@ -100,7 +100,7 @@ def changes(rung: str) -> None:
     """
     name, chosen = _split(rung)
     before = list(RUNGS)[list(RUNGS).index(name) - 1]
-    old, new = (finished(f"{each}_{chosen or library()}") for each in (before, name))
+    old, new = (finished(f"{each}_{chosen or chosen_library()}") for each in (before, name))
     lines = difflib.unified_diff(
         _text(old).splitlines(), _text(new).splitlines(), old.name, new.name,
         n=1, lineterm="",

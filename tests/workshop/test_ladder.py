@@ -142,7 +142,7 @@ def test_without_an_own_script_what_is_built_decides(
     monkeypatch.setattr(ladder.installed, "horovod_serves", lambda backend: built)
     monkeypatch.setattr(ladder.installed, "horovod_has", lambda part, backend: nccl)
     monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, gpus=(GPU,) * gpus))
-    assert ladder.library() == chosen
+    assert ladder.chosen_library() == chosen
     assert ladder.script("3_dali") == LADDER / f"3_dali_{chosen}.py"
     shutil.copy(LADDER / "3_dali_horovod.py", tmp_path / "train.py")
     capsys.readouterr()
