@@ -1,6 +1,6 @@
 """Every program that opens images: the same upright pixels of the same odd file, or a refusal.
 
-One picture is stored in many ways. The truth is the picture itself, before it was stored.
+One image is stored in many ways. The truth is the image itself, before it was stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rn50lib.errors import UserError
 from tests.pipelines.test_loaders import MARKS, read
 from tests.support import full
 
-SIZE = 32  # of the network's images; the picture has 96 x 64 pixels
+SIZE = 32  # of the network's images; the original has 96 x 64 pixels
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -37,11 +37,11 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-"""How a picture is stored so that an orientation turns it back (Exif 3.0, 4.6.5)."""
+"""How an image is stored so that an orientation turns it back (Exif 3.0, 4.6.5)."""
 
 
-def picture(mode: str = "RGB") -> Image.Image:
-    """Return a picture that differs from all its turned forms, with ramps in both directions."""
+def original(mode: str = "RGB") -> Image.Image:
+    """Return an image that differs from all its turned forms, with ramps in both directions."""
     across, down = np.meshgrid(np.linspace(0, 1, 96), np.linspace(0, 1, 64))
     pixels = np.stack([40 + 180 * across, 200 - 150 * down, 60 + 120 * across * down], axis=-1)
     pixels[:16, :32] = (230, 60, 30)
@@ -67,64 +67,64 @@ def without_adobe(data: bytes) -> bytes:
 
 
 def transparent() -> Image.Image:
-    image = picture("RGBA")
+    image = original("RGBA")
     image.putalpha(Image.linear_gradient("L").resize(image.size))
     return image
 
 
 def huge() -> bytes:
     """Return a JPEG whose header claims more pixels than are decoded."""
-    data = bytearray(saved(picture(), "JPEG"))
+    data = bytearray(saved(original(), "JPEG"))
     frame = find_frame(bytes(data))
     assert frame is not None
     struct.pack_into(">HH", data, frame + 5, 20_000, MAX_PIXELS // 20_000 + 1)
     return bytes(data)
 
 
-GREY_16 = Image.fromarray(np.asarray(picture("L")).astype(np.uint16) * 256 + 200)
-EXIF_AFTER = saved(picture(), "JPEG", 6).replace(b"\xff\xe1", b"\xff\xfe\0\4hi\xff\xff\xe1", 1)
+GREY_16 = Image.fromarray(np.asarray(original("L")).astype(np.uint16) * 256 + 200)
+EXIF_AFTER = saved(original(), "JPEG", 6).replace(b"\xff\xe1", b"\xff\xfe\0\4hi\xff\xff\xe1", 1)
 TURNED = {
-    **{f"jpeg_{o}.jpg": saved(picture(), "JPEG", o) for o in TURNS},
-    **{f"png_{o}.png": saved(picture(), "PNG", o) for o in (3, 6, 7)},
-    "progressive_8.jpg": saved(picture(), "JPEG", 8, progressive=True),
-    "colours_halved_6.jpg": saved(picture(), "JPEG", 6, subsampling=2),
-    "cmyk_6.jpg": saved(picture("CMYK"), "JPEG", 6),
+    **{f"jpeg_{o}.jpg": saved(original(), "JPEG", o) for o in TURNS},
+    **{f"png_{o}.png": saved(original(), "PNG", o) for o in (3, 6, 7)},
+    "progressive_8.jpg": saved(original(), "JPEG", 8, progressive=True),
+    "colours_halved_6.jpg": saved(original(), "JPEG", 6, subsampling=2),
+    "cmyk_6.jpg": saved(original("CMYK"), "JPEG", 6),
     "comment_first_6.jpg": EXIF_AFTER,
-    "mpo_6.jpg": saved(picture(), "MPO", 6, save_all=True, append_images=[picture("L")]),
-    "png_inside_5.JPEG": saved(picture(), "PNG", 5),
+    "mpo_6.jpg": saved(original(), "MPO", 6, save_all=True, append_images=[original("L")]),
+    "png_inside_5.JPEG": saved(original(), "PNG", 5),
 }
 UPRIGHT = {
     "alpha.png": saved(transparent(), "PNG"),
-    "animated.png": saved(picture(), "PNG", save_all=True, append_images=[transparent()]),
-    "cmyk.jpg": saved(picture("CMYK"), "JPEG"),
-    "cmyk_plain.jpg": without_adobe(saved(ImageChops.invert(picture("CMYK")), "JPEG")),
-    "colours_stored.jpg": saved(picture(), "JPEG", keep_rgb=True),
-    "jpeg_inside.png": saved(picture(), "JPEG"),
-    "mpo.jpg": saved(picture(), "MPO", save_all=True, append_images=[picture("L")]),
-    "palette.png": saved(picture().quantize(256), "PNG"),
-    "palette_clear.png": saved(picture().quantize(256), "PNG", transparency=bytes(range(256))),
-    "plain.jpg": saved(picture(), "JPEG"),
-    "progressive.jpg": saved(picture(), "JPEG", progressive=True),
+    "animated.png": saved(original(), "PNG", save_all=True, append_images=[transparent()]),
+    "cmyk.jpg": saved(original("CMYK"), "JPEG"),
+    "cmyk_plain.jpg": without_adobe(saved(ImageChops.invert(original("CMYK")), "JPEG")),
+    "colours_stored.jpg": saved(original(), "JPEG", keep_rgb=True),
+    "jpeg_inside.png": saved(original(), "JPEG"),
+    "mpo.jpg": saved(original(), "MPO", save_all=True, append_images=[original("L")]),
+    "palette.png": saved(original().quantize(256), "PNG"),
+    "palette_clear.png": saved(original().quantize(256), "PNG", transparency=bytes(range(256))),
+    "plain.jpg": saved(original(), "JPEG"),
+    "progressive.jpg": saved(original(), "JPEG", progressive=True),
 }  # fmt: skip
 GREY = {
-    "grey.jpg": saved(picture("L"), "JPEG"),
-    "grey.png": saved(picture("L"), "PNG"),
+    "grey.jpg": saved(original("L"), "JPEG"),
+    "grey.png": saved(original("L"), "PNG"),
     "grey_16.png": saved(GREY_16, "PNG"),
     "grey_alpha.png": saved(transparent().convert("LA"), "PNG"),
 }
 CASES = {**TURNED, **UPRIGHT, **GREY}
 REFUSED = {
-    "bitmap.jpg": saved(picture(), "BMP"),
-    "gif.png": saved(picture(), "GIF"),
+    "bitmap.jpg": saved(original(), "BMP"),
+    "gif.png": saved(original(), "GIF"),
     "huge.jpg": huge(),
-    "tiff.jpg": saved(picture(), "TIFF"),
-    "webp.jpg": saved(picture(), "WEBP"),
+    "tiff.jpg": saved(original(), "TIFF"),
+    "webp.jpg": saved(original(), "WEBP"),
 }
 
 
 def wanted(name: str) -> np.ndarray:
-    """Return the centre of the picture, as validation sees it, uint8 (SIZE, SIZE, 3)."""
-    image = picture("L" if name in GREY else "RGB").convert("RGB")
+    """Return the centre of the image, as validation sees it, uint8 (SIZE, SIZE, 3)."""
+    image = original("L" if name in GREY else "RGB").convert("RGB")
     return np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=(16, 0, 80, 64)))
 
 
@@ -203,7 +203,7 @@ def dali_turns() -> bool:
 
 
 @every_opener
-def test_every_opener_shows_the_picture(tmp_path: Path, opener: str) -> None:
+def test_every_opener_shows_the_image(tmp_path: Path, opener: str) -> None:
     cases = dict(sorted(CASES.items()))
     if opener == "dali" and not dali_turns():
         cases = {name: data for name, data in cases.items() if name not in TURNED}
@@ -262,7 +262,7 @@ def test_what_is_not_read_is_named(tmp_path: Path, opener: str, name: str) -> No
 
 
 @pytest.mark.slow
-def test_slides_show_the_picture(tmp_path: Path) -> None:
+def test_slides_show_the_image(tmp_path: Path) -> None:
     names = [path.name for path in store(tmp_path, dict(sorted(CASES.items())))]
     tfrecord.main([str(tmp_path), "--schema", "slides", "--quiet"])
     examples = [
@@ -275,7 +275,7 @@ def test_slides_show_the_picture(tmp_path: Path) -> None:
         assert (example["height"], example["width"]) == ([64], [96])
         name = names[int(example["label"][0])]
         made = np.frombuffer(example["img_raw"][0], np.uint8).reshape(64, 96, 3)
-        shown = np.asarray(picture("L" if name in GREY else "RGB").convert("RGB"), float)
+        shown = np.asarray(original("L" if name in GREY else "RGB").convert("RGB"), float)
         assert np.abs(made - shown).mean() < 3, name
 
 
@@ -296,7 +296,7 @@ def test_training_crops_are_drawn_on_the_upright_image(tmp_path: Path, loader: s
     for orientation in (1, *TURNS):
         for form in ("PNG", "JPEG"):
             root = tmp_path / f"{form}{orientation}"
-            store(root, {f"{i}.png": saved(picture(), form, orientation) for i in range(4)})
+            store(root, {f"{i}.png": saved(original(), form, orientation) for i in range(4)})
             (batch,) = read(loader, open_source(root, "train"), num_classes=4)
             batches[form, orientation] = np.asarray(batch.images).astype(float)
     for (form, orientation), made in batches.items():

@@ -225,7 +225,7 @@ def find_pipeline_mistake(yours: Pipeline, folder: Path) -> str | None:
 
 
 class _Wrong(Exception):
-    """What is wrong with a batch."""
+    """Raised for a wrong batch: what is wrong with it."""
 
 
 def _labels(dataset: Any) -> list[int]:
