@@ -15,7 +15,7 @@ from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS
 class Tracer:
     """Writes a trace of three training steps to a file, without stopping the run.
 
-    `step` ends a step, and `input_done` the wait for its batch; the range "input" lies between the
+    `step` ends a step, and `input_done` the wait for its batch; the range "input" is between the
     two. Does nothing without a file, or once it is written.
     """
 
