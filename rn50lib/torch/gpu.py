@@ -1,11 +1,9 @@
-"""For a GPU: copies of batches, the pace of the loop, the errors of a full memory, CUDA graphs."""
+"""Copies of batches to a GPU, the pace of the loop, and the errors of a full memory."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -16,8 +14,6 @@ from rn50lib.errors import UserError, first_line, memory_full
 
 # Errors of a full memory: PyTorch's GPU allocator, cuDNN and NCCL; the host's allocator
 MEMORY_FULL = ("out of memory", "DefaultCPUAllocator")
-WARM_UP = 3  # calls with a shape before it is captured: cuDNN chooses its kernels in the first
-SHAPES = 4  # graphs that are kept, each with its own activations
 COMPILERS = ("torch._dynamo", "torch._inductor")  # modules of torch.compile's errors
 
 
@@ -80,121 +76,3 @@ def explain_errors(config: TrainConfig, training: bool) -> Iterator[None]:
         if type(error).__module__.startswith(COMPILERS):
             raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
         raise
-
-
-# --- CUDA graphs ----------------------------------------------------------------------------------
-
-# At small batches the processor is the bound: it launches some 170 kernels one after the other for
-# a prediction. A graph records them once and replays them. What it reads and writes stays at the
-# same addresses, so a graph keeps its inputs, its outputs and whatever its function refers to.
-
-
-def check_graphs(device: str, config: TrainConfig) -> None:
-    """Raise UserError if there is no GPU for a graph, or several workers exchange gradients."""
-    if device != "cuda":
-        raise UserError("--set cuda_graph=true: there is no GPU; leave it out")
-    if config.n > 1:
-        raise UserError(
-            f"--set cuda_graph=true: {config.n} workers exchange gradients, which a graph here"
-            " does not hold; leave it out, or train with -n 1"
-        )
-
-
-class Captured(NamedTuple):
-    """A graph with the tensors it reads and writes."""
-
-    graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-
-
-class Replayed:
-    """A function of tensors that is captured as a CUDA graph once a shape has come a few times.
-
-    The function may change tensors in place (a training step does), but it must not wait for the
-    device, and must do the same whenever it is called. The tensors that a call returns are valid
-    until the next call. Without memory for a graph, one line says so and every call runs as
-    written.
-
-    Args:
-        function: Takes tensors on the GPU and returns a tuple of them.
-        what: The name of the work, for that line.
-    """
-
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], what: str) -> None:
-        self.function, self.what = function, what
-        self.calls: dict[tuple, int] = {}  # by shapes and types of the inputs
-        self.captured: dict[tuple, Captured] = {}
-        self.stream = torch.cuda.Stream()
-        self.works = True
-
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return what the function returns; inputs in pinned memory are copied without waiting."""
-        key = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
-        if key not in self.captured:
-            self.calls[key] = self.calls.get(key, 0) + 1
-            if not self.works or self.calls[key] <= WARM_UP:
-                return self.warm_up(inputs)
-            try:
-                self.captured[key] = self.capture(inputs)
-            except RuntimeError as error:
-                self.give_up(error)
-                return self.warm_up(inputs)
-            while len(self.captured) > SHAPES:
-                del self.captured[next(iter(self.captured))]  # the oldest
-        graph, static, outputs = self.captured[key]
-        for tensor, value in zip(static, inputs, strict=True):
-            tensor.copy_(value, non_blocking=True)
-        graph.replay()
-        return outputs
-
-    def warm_up(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run the function as it is, on a separate stream, as PyTorch asks before a capture."""
-        current = torch.cuda.current_stream()
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            outputs = self.function(*(tensor.cuda(non_blocking=True) for tensor in inputs))
-        current.wait_stream(self.stream)
-        for tensor in inputs:
-            if tensor.is_cuda:
-                tensor.record_stream(self.stream)
-        for tensor in outputs:
-            tensor.record_stream(current)
-        return outputs
-
-    def capture(self, inputs: Sequence[Tensor]) -> Captured:
-        """Return the graph of a call with inputs like these. The call itself does not run."""
-        static = tuple(torch.empty_like(tensor, device="cuda") for tensor in inputs)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # the graph has its own pool for what the warm-up used
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs = self.function(*static)
-        return Captured(graph, static, outputs)
-
-    def give_up(self, error: RuntimeError) -> None:
-        """Free what a failed capture has left, and report it in one line."""
-        self.works = False
-        self.captured.clear()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        print(
-            f"{self.what}: no CUDA graph, it runs kernel by kernel ({first_line(error)})",
-            file=sys.stderr,
-        )
-
-
-class PinnedCopies:
-    """Pinned host memory for each shape: the only memory from which a copy does not wait."""
-
-    def __init__(self) -> None:
-        self.memory: dict[tuple, Tensor] = {}
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor on the host, valid until the next call with its shape."""
-        if tensor.is_cuda or tensor.is_pinned():
-            return tensor
-        key = tensor.shape, tensor.dtype
-        if key not in self.memory:
-            self.memory[key] = torch.empty_like(tensor, pin_memory=True)
-        return self.memory[key].copy_(tensor)

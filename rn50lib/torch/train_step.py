@@ -21,7 +21,7 @@ from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import cpu, engines, gpu
+from rn50lib.torch import cpu, engines, gpu, graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
@@ -74,11 +74,11 @@ class TorchStep:
             self.model.compile()  # in place: what wraps the model still sees its parameters
         self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph
         if config.cuda_graph:
-            gpu.check_graphs(self.device, config)
-            self.pinned = gpu.PinnedCopies()
-            self.replayed = gpu.Replayed(self.probabilities, "prediction")
+            graphs.check(self.device, config)
+            self.pinned = graphs.PinnedCopies()
+            self.replayed = graphs.Replayed(self.probabilities, "prediction")
             if self.grad_accum_steps == 1 and not hooks.is_replaced("loss_scale_update"):
-                self.run = gpu.Replayed(self.prepare_and_compute, "training step")
+                self.run = graphs.Replayed(self.prepare_and_compute, "training step")
 
     def fetch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return uint8 images (NHWC) and int64 labels on the device."""
@@ -232,7 +232,7 @@ class TorchStep:
         if not self.config.cuda_graph:
             return self.probabilities(stored.to(self.device))[0].cpu().numpy()
         if self.predictor is None:  # the weights have changed, and a graph has those of its capture
-            self.replayed = gpu.Replayed(self.probabilities, "prediction")
+            self.replayed = graphs.Replayed(self.probabilities, "prediction")
         return self.replayed(self.pinned(stored))[0].cpu().numpy()
 
     def versions(self) -> dict[str, str]:
