@@ -1,6 +1,7 @@
 """Our loaders and those of other scripts: images per second from JPEGs, in turns.
 
     python benchmarks/loaders.py --rounds 10 --sizes 224 64 --workers 0 1 2
+    python benchmarks/loaders.py --gpu --sizes 224 --workers 16 --only dali DALI
 
 Every contestant reads the same road signs (drawn on first use), crops 5 to 100% of their area at
 random, resizes the crop with antialiasing and delivers batches of 64 as uint8; the first batch is
@@ -10,7 +11,8 @@ exactly the same: ours start again with each epoch, as training needs, and the o
 OpenCV's and TensorFlow's decode with libjpeg's fast transform, and at a fraction of the size if the
 crop holds more than is needed, but torchvision's can do neither, and DALI's no fraction; OpenCV
 averages over areas, the others use a triangle; TensorFlow's sampler draws 6% smaller crops; DALI's
-batches are views that are not copied.
+batches are views that are not copied. With --gpu, DALI decodes and resizes on the GPU and its
+batches stay there; without it, the GPU is hidden from all.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ OTHERS = ("simplejpeg + OpenCV", "SPDL", "torchvision", "tf.data", "bare DALI", 
 PAIRS = (*(("native, torch", name) for name in OTHERS),
          ("native, tensorflow", "tf.data"), ("dali", "bare DALI"))  # fmt: skip
 BATCH = 64
+HIDES = "CUDA_VISIBLE_DEVICES"  # hides every GPU if it is empty
+ON_GPU = ("dali", "bare DALI")
 RATIOS = (1, 2, 4, 8)  # fractions of the size at which libjpeg can decode
 DALI_CROP = {"random_area": [0.05, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3],
              "use_fast_idct": True, "jpeg_fancy_upsampling": False}  # fmt: skip
@@ -153,14 +157,17 @@ def tfdata(root: Path, size: int, workers: int):
 
 
 def dali(root: Path, size: int, workers: int):
-    """Yield the batches of DALI."""
+    """Yield the batches of DALI; on a GPU, if one is visible."""
     import numpy as np
     from nvidia.dali import fn, pipeline_def, types
 
-    @pipeline_def(batch_size=BATCH, num_threads=max(1, workers), device_id=None, seed=0)
+    gpu = os.environ.get(HIDES) != ""
+    device, number = ("mixed", 0) if gpu else ("cpu", None)
+
+    @pipeline_def(batch_size=BATCH, num_threads=max(1, workers), device_id=number, seed=0)
     def graph():
         encoded, labels = fn.readers.file(file_root=f"{root}/train", random_shuffle=True)
-        images = fn.decoders.image_random_crop(encoded, **DALI_CROP)
+        images = fn.decoders.image_random_crop(encoded, device=device, **DALI_CROP)
         images = fn.resize(images, size=[size] * 2, interp_type=types.INTERP_LINEAR)
         return fn.flip(images, horizontal=fn.random.coin_flip()), labels
 
@@ -168,7 +175,7 @@ def dali(root: Path, size: int, workers: int):
     pipeline.build()
     for _ in range(len(ByHand(root, size)) // BATCH):
         images, labels = pipeline.run()
-        yield np.asarray(images.as_tensor()), labels
+        yield images if gpu else np.asarray(images.as_tensor()), labels
 
 
 def dynamic_dali(root: Path, size: int, workers: int):
@@ -203,8 +210,15 @@ def read_as_peer(name: str, root: Path, size: int, workers: int) -> float:
     batches = iter(PEERS[name](root, size, workers))
     next(batches)
     kinds: list[str] = []
-    seconds = measure.timed(lambda: kinds.extend(str(x.dtype) for x, _ in batches), cpu=False)
-    assert all("uint8" in kind for kind in kinds)  # looked at where they are, not copied
+
+    def wait() -> None:
+        if os.environ.get(HIDES) != "":
+            import torch
+
+            torch.cuda.synchronize()
+
+    seconds = measure.timed(lambda: kinds.extend(str(x.dtype) for x, _ in batches), False, 1, wait)
+    assert all("uint8" in kind.lower() for kind in kinds)  # looked at where they are, not copied
     return seconds / (len(kinds) * BATCH)
 
 
@@ -230,12 +244,16 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 64])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--root", type=Path, default=measure.SIGNS)
+    parser.add_argument("--gpu", action="store_true", help="DALI decodes on the GPU")
     args = parser.parse_args()
     measure.set_environment()
+    if args.gpu and os.environ.setdefault(HIDES, "0") == "":
+        sys.exit(f"error: --gpu: {HIDES} is empty, which hides the GPU: unset it")
+    os.environ[HIDES] = os.environ[HIDES] if args.gpu else ""
     measure.draw_signs(args.root)
-    names = measure.chosen((*OURS, *PEERS), args)
+    names = measure.chosen(ON_GPU if args.gpu else (*OURS, *PEERS), args)
     for size, workers in itertools.product(args.sizes, args.workers):
-        what = f"{size} px, {workers} worker(s)"
+        what = f"{size} px, {workers} worker(s){', decoded on the GPU' if args.gpu else ''}"
         print(what, flush=True)
         work = {name: functools.partial(seconds_per_image, args.root, size, workers, name)
                 for name in names}  # fmt: skip

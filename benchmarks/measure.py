@@ -57,12 +57,19 @@ def output(command: Iterable[object], cores: int | None = None) -> str:
     return done.stdout
 
 
-def timed(work: Callable[[], object], cpu: bool, calls: int = 1) -> float:
-    """Return the seconds of one call, or the processor seconds."""
+def timed(
+    work: Callable[[], object],
+    cpu: bool,
+    calls: int = 1,
+    wait: Callable[[], object] | None = None,
+) -> float:
+    """Return the seconds of one call, or the processor seconds; `wait` ends what calls began."""
     clock = processor_seconds if cpu else time.perf_counter
     begin = clock()
     for _ in range(calls):
         work()
+    if wait:
+        wait()
     return (clock() - begin) / calls
 
 

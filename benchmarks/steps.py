@@ -2,12 +2,18 @@
 
     python benchmarks/steps.py predict --batches 1 8 32 --dtypes float32 bfloat16
     python benchmarks/steps.py train --batches 16
+    python benchmarks/steps.py train --batches 256 --dtypes float16 --only eager "ours, graph"
 
-From a batch of uint8 NHWC images in NumPy to class probabilities in NumPy, or to weights that were
-updated once. The peers run torchvision's ResNet-50 in channels_last (ONNX Runtime in its own
-layout). All have the same weights, images and threads, and the same setting of the allocator.
-Before anything is timed their answers are compared: the probabilities, or the loss of the first
-step. In training, "kernels" is no peer but a floor: see `floor`.
+A prediction goes from a batch of uint8 NHWC images in NumPy to class probabilities in NumPy. A
+training step goes from the same images, on a GPU from a copy that is already there, to weights that
+were updated once. Ours runs as it is by default and with the settings in `OURS`. The peers run
+torchvision's ResNet-50 in channels_last (ONNX Runtime in its own layout). All have the same
+weights, images and threads, and the same setting of the allocator. Before anything is timed their
+answers are compared: the probabilities, or the loss of the first step. In training, "kernels" is no
+peer but a floor: see `floor`.
+
+With a GPU, all contestants use it (`CUDA_VISIBLE_DEVICES=` hides it), each in its process: if the
+memory does not suffice for all, --only chooses.
 """
 
 from __future__ import annotations
@@ -25,18 +31,40 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rn50lib.config import ENGINES
-
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+OURS: dict[str, dict[str, dict]] = {  # by the job: what differs from the defaults
+    "train": {"ours": {}},
+    "predict": {"ours": {}, "ours, auto": {"engine": "auto"}},
+}
 PEERS = {
     "train": ["eager", "compile", "kernels"],
     "predict": ["eager", "compile", "ONNX Runtime", "OpenVINO"],
 }
+if GPU:
+    graph, fused, engine = {"cuda_graph": True}, {"fused": True}, {"engine": "compile"}
+    OURS["train"] |= {
+        "ours, graph": graph,
+        "ours, fused": fused,
+        "ours, fused graph": graph | fused,
+        "ours, compile": {"compile": True},
+    }
+    OURS["predict"] |= {
+        "ours, graph": graph,
+        "ours, compile": engine,
+        "ours, compile graph": graph | engine,
+    }
+    PEERS = {
+        "train": ["eager", "graph", "compile", "kernels"],
+        "predict": ["eager", "graph", "compile", "ONNX Runtime"],
+    }
 # how much answers may differ, as a share of the loss, or of the logits about their mean
-TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1}
+TOLERANCES = {"float32": 1e-3, "tf32": 0.01, "float16": 0.02, "bfloat16": 0.1}
+DTYPES = list(TOLERANCES) if GPU else ["float32", "bfloat16"]
 started: dict = {}  # in a contestant's process: its work
 
 
-# --- the contestants: each function returns the work, a function of no arguments ------------------
+# --- the contestants: each function returns the work, a function that returns an answer if asked --
 
 
 def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
@@ -51,7 +79,7 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     asked = dict(
         loader="synthetic", backend="torch", image_shape=args.size, batch_size=len(images),
         dtype=args.dtype, threads=args.threads, num_classes=1000,
-        only_inference=args.job == "predict",
+        only_inference=args.job == "predict", **OURS[args.job][args.name],
     )  # fmt: skip
     config = resolve(asked, machine(), 1000).config
     net = config.to_network()
@@ -59,12 +87,12 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     arrays = checkpoint.load(args.weights, 0).arrays
     step.load({name: arrays[name] for name in net.arrays()})
     if args.job == "predict":
-        return lambda: step.predict(images)
+        return lambda answer=False: step.predict(images)
     batch = Batch(images, numbers, len(images))
 
-    def train():
+    def train(answer=False):
         step.train_step(batch, 0.01)
-        return step.pop_metrics()[0] / len(images)
+        return step.pop_metrics()[0] / len(images) if answer else None
 
     return train
 
@@ -86,6 +114,34 @@ class Normalised(nn.Module):
         return self.model(x.to(self.dtype, memory_format=torch.channels_last))
 
 
+def torch_dtype(name: str) -> torch.dtype:
+    """Return PyTorch's type of a precision; float32 and tf32 also set how it multiplies."""
+    if GPU:
+        torch.backends.cudnn.benchmark = True
+        how = "tf32" if name == "tf32" else "ieee"
+        torch.backends.cudnn.conv.fp32_precision = torch.backends.cuda.matmul.fp32_precision = how
+    return torch.float32 if name == "tf32" else getattr(torch, name)
+
+
+def captured(function):
+    """Return a function of no arguments that replays a call of `function` as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+
+    def replay():
+        graph.replay()
+        return result
+
+    return replay
+
+
 def resnet50() -> nn.Module:
     """Return torchvision's ResNet-50, which is v1.5."""
     return measure.import_torchvision().models.resnet50()
@@ -93,18 +149,31 @@ def resnet50() -> nn.Module:
 
 def predictor(args: argparse.Namespace, images: np.ndarray):
     """Return the prediction of PyTorch."""
-    dtype = getattr(torch, args.dtype)
-    whole = Normalised(args.weights, dtype).eval()
+    whole = Normalised(args.weights, torch_dtype(args.dtype)).eval().to(DEVICE)
     compiled = args.name == "compile"
-    if compiled:  # as PyTorch's manual advises for processors
+    if compiled and not GPU:  # as PyTorch's manual advises for processors
         torch._inductor.config.freezing = True
     function = torch.compile(whole) if compiled else whole
+    if args.name == "graph":
+        static, pinned = (torch.empty(images.shape, dtype=torch.uint8, **where)
+                          for where in ({"device": "cuda"}, {"pin_memory": True}))  # fmt: skip
+        with torch.no_grad():
+            replay = captured(lambda: whole(static).float().softmax(1))
+
+        def function(stored: torch.Tensor) -> torch.Tensor:
+            static.copy_(pinned.copy_(stored), non_blocking=True)
+            return replay()
 
     @torch.no_grad() if compiled else torch.inference_mode()
-    def predict():
-        return function(torch.from_numpy(images)).float().softmax(1).numpy()
+    def predict(answer=False):
+        out = function(torch.from_numpy(images).to(DEVICE))
+        return out.float().softmax(1).cpu().numpy()
 
-    return predict
+    @torch.inference_mode()
+    def predict_by_graph(answer=False):
+        return function(torch.from_numpy(images)).cpu().numpy()
+
+    return predict_by_graph if args.name == "graph" else predict
 
 
 def onnx_predictor(args: argparse.Namespace, images: np.ndarray):
@@ -121,37 +190,53 @@ def onnx_predictor(args: argparse.Namespace, images: np.ndarray):
                     "INFERENCE_PRECISION_HINT": precision}  # fmt: skip
         core = openvino.Core()
         network = core.compile_model(core.read_model(content), "CPU", settings)
-        return lambda: torch.from_numpy(network(images)[0]).softmax(1).numpy()
+        return lambda answer=False: torch.from_numpy(network(images)[0]).softmax(1).numpy()
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return lambda: torch.from_numpy(session.run(None, {"images": images})[0]).softmax(1).numpy()
+    provider = "CUDAExecutionProvider" if GPU else "CPUExecutionProvider"
+    if provider not in onnxruntime.get_available_providers():
+        raise RuntimeError("this ONNX Runtime cannot use a GPU: `pip install onnxruntime-gpu`")
+    session = onnxruntime.InferenceSession(content, options, providers=[provider])
+
+    def predict(answer=False):
+        return torch.from_numpy(session.run(None, {"images": images})[0]).softmax(1).numpy()
+
+    return predict
 
 
 def trainer(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
-    """Return a training step of PyTorch, which returns the loss."""
-    whole = Normalised(args.weights, torch.float32).train()
-    labels, half = torch.from_numpy(numbers), args.dtype == "bfloat16"
+    """Return a training step of PyTorch: autocast, a loss scale for float16, a fused optimizer."""
+    dtype = torch_dtype(args.dtype)
+    whole = Normalised(args.weights, torch.float32).train().to(DEVICE)
+    labels, pixels = torch.from_numpy(numbers).to(DEVICE), torch.from_numpy(images).to(DEVICE)
     optimizer = torch.optim.SGD(
         whole.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
     )
+    scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
+    by_graph = args.name == "graph"
 
     def loss_of(images: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        with torch.autocast(DEVICE, dtype, dtype != torch.float32, cache_enabled=not by_graph):
             return F.cross_entropy(whole(images), labels)
 
     function = torch.compile(loss_of) if args.name == "compile" else loss_of
 
     def step():
-        loss = function(torch.from_numpy(images))
+        loss = function(pixels)
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
 
-    return step
+    if by_graph:
+        first = step()
+        replay = captured(step)
+        answers = iter((first,))  # the first answer is that of the first step
+        return lambda answer=False: next(answers).item() if answer else replay()
+    return lambda answer=False: step().item() if answer else step()
 
 
 def floor(args: argparse.Namespace, images: np.ndarray):
@@ -163,7 +248,7 @@ def floor(args: argparse.Namespace, images: np.ndarray):
     tensors read for the sums and again for the gradient, which is written. Four copies move as
     many bytes.
     """
-    model, dtype = resnet50(), getattr(torch, args.dtype)
+    model, dtype = resnet50().to(DEVICE), torch_dtype(args.dtype)
     kernels: list = []
 
     def note(conv: nn.Conv2d, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
@@ -188,12 +273,12 @@ def floor(args: argparse.Namespace, images: np.ndarray):
         if isinstance(module, nn.Conv2d):
             module.register_forward_hook(note)
     with torch.no_grad():
-        model(torch.from_numpy(images).permute(0, 3, 1, 2).float())
+        model(torch.from_numpy(images).to(DEVICE).permute(0, 3, 1, 2).float())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
 
-    def step() -> float:
+    def step(answer=False) -> float:
         with torch.no_grad():
             for kernel in kernels:
                 kernel()
@@ -210,7 +295,7 @@ def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch, args.size, args.size, 3), np.uint8)
     numbers = rng.integers(0, 1000, batch)
-    if name == "ours":
+    if name in OURS[args.job]:
         started["work"] = ours(args, images, numbers)
     elif name == "kernels":
         started["work"] = floor(args, images)
@@ -219,14 +304,15 @@ def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype:
     else:
         make = onnx_predictor if name in ("ONNX Runtime", "OpenVINO") else predictor
         started["work"] = make(args, images)
-    return np.asarray(started["work"](), np.float64)
+    return np.asarray(started["work"](answer=True), np.float64)
 
 
 def turn(seconds: float, cpu: bool) -> float:
-    """Return the seconds of one call, from as many as fill `seconds`."""
+    """Return the seconds of one call, from as many as fill `seconds`; a GPU has finished them."""
+    wait = torch.cuda.synchronize if GPU else None
     # the first fetches into the caches what another contestant has pushed out of them
-    calls = max(2, round(seconds / measure.timed(started["work"], cpu=False)))
-    return measure.timed(started["work"], cpu, calls)
+    calls = max(2, round(seconds / measure.timed(started["work"], cpu=False, wait=wait)))
+    return measure.timed(started["work"], cpu, calls, wait)
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -265,26 +351,35 @@ def compare(args: argparse.Namespace, weights: tuple[Path, Path], batch: int, dt
     """Compare one batch size in one precision."""
     from rn50lib.hardware import machine
 
-    what = f"{args.job}, {args.size} px, batch {batch}, {dtype}, {args.threads} threads"
-    if dtype == "bfloat16" and not machine().bfloat16:
+    where = torch.cuda.get_device_name() if GPU else f"{args.threads} threads"
+    what = f"{args.job}, {args.size} px, batch {batch}, {dtype}, {where}"
+    if dtype == "bfloat16" and not GPU and not machine().bfloat16:
         print(f"{what}: left out: this processor only emulates bfloat16")
         return
     print(what, flush=True)
-    names = [*PEERS[args.job]]
-    if dtype == "bfloat16":  # ONNX Runtime has no convolutions in bfloat16 for these processors
+    own = OURS[args.job]
+    names = [*own, *PEERS[args.job]]
+    if dtype == "bfloat16":  # ONNX Runtime has no convolutions in bfloat16 for x86
         names = [name for name in names if name != "ONNX Runtime"]
-    names = ["ours", *measure.chosen(names, args)]
+    names = ["ours", *(name for name in measure.chosen(names, args) if name != "ours")]
     answers, work = {}, {}
     with contextlib.ExitStack() as stack:
         for name in names:
             pool = stack.enter_context(measure.new_process())
-            file = weights[name == "ours"]
-            answers[name] = pool.submit(start, args, name, file, batch, dtype).result()
+            file = weights[name in own]
+            try:
+                answers[name] = pool.submit(start, args, name, file, batch, dtype).result()
+            except Exception as error:
+                if name == "ours":
+                    raise
+                print(f"{name}: left out: {str(error).strip().splitlines()[0]}", flush=True)
+                continue
             if name != "kernels":
                 check_agreement(answers["ours"], name, answers[name], dtype)
             work[name] = lambda pool=pool: pool.submit(turn, args.seconds, args.cpu).result()
         seconds = measure.run_rounds(work, args.rounds)
-    measure.print_table(seconds, [("ours", name) for name in names[1:]], what, batch)
+    pairs = [(ours, peer) for ours in own for peer in PEERS[args.job]]
+    measure.print_table(seconds, pairs, what, batch)
 
 
 def main() -> None:
@@ -292,15 +387,15 @@ def main() -> None:
     parser = measure.arguments(__doc__)
     parser.add_argument("job", choices=("train", "predict"))
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--batches", type=int, nargs="+", help="default: 1 8 32, in training 16")
-    parser.add_argument("--dtypes", nargs="+", choices=tuple(TOLERANCES), default=list(TOLERANCES))
+    usual = {"predict": [1, 16, 256] if GPU else [1, 8, 32], "train": [256] if GPU else [16]}
+    parser.add_argument("--batches", type=int, nargs="+", help=f"default: {usual}")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--threads", type=int, default=len(measure.CORES))
     parser.add_argument("--seconds", type=float, default=1.0, help="of work in each turn")
-    parser.add_argument("--engine", choices=ENGINES, default="torch", help="of ours, in predict")
     parser.add_argument("--cpu", action="store_true", help="compare processor seconds")
     args = parser.parse_args()
     measure.set_environment(args.threads)
-    batches = args.batches or ([1, 8, 32] if args.job == "predict" else [16])
+    batches = args.batches or usual[args.job]
     with tempfile.TemporaryDirectory() as folder:
         weights = make_weights(Path(folder), args.size)
         for batch, dtype in itertools.product(batches, args.dtypes):

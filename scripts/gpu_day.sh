@@ -1,19 +1,41 @@
 #!/bin/sh
-# Runs everything that needs a GPU, one step after the other: for a machine lent for half an hour.
+# Runs what needs a GPU, in parts of about five minutes: for a machine lent for a quarter of an hour.
 #
+#   sh scripts/gpu_day.sh                      runs every part: speed compile kernels ladder traces notebooks input recipe
+#   sh scripts/gpu_day.sh speed notebooks 07   runs these parts; of the notebooks only 07
 #   WHEELS=wheels sh scripts/gpu_day.sh        sets up without a network (docs/platforms.md)
 #   PYTHON=.venv/bin/python sh scripts/gpu_day.sh     uses an environment that has the project
 #   CPU=1 sh scripts/gpu_day.sh                tries every step, small, without a GPU
 #   ONLY=train sh scripts/gpu_day.sh           runs the steps whose names begin with it
 #
-# runs/gpu_day/ (or OUT) receives the log and the figures of each step, and status.txt. A step that
-# fails or reaches its time limit does not stop the others; called again, the script skips the
-# steps that have passed. MINUTES (29) limits all steps together.
+# runs/gpu_day/ (or OUT) receives the log and the figures of each step as it ends, and status.txt. A
+# step that fails or reaches its time limit does not stop the others; called again, the script skips
+# the steps that have passed. SECONDS_PER_PART (300) limits each part, the set-up and each notebook
+# have their own limits, and MINUTES (60) limits all together.
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p "${OUT:=runs/gpu_day}"
 OUT=$(realpath "$OUT")
-END=$(($(date +%s) + 60 * ${MINUTES:-29}))
+LAST=$(($(date +%s) + 60 * ${MINUTES:-60}))
+END=$LAST
 failed=0
+
+parts= numbers=
+for word in "$@"; do
+  case $word in
+  [0-9]*) numbers="$numbers $word" ;;
+  speed | compile | kernels | ladder | traces | notebooks | input | recipe) parts="$parts $word" ;;
+  *) echo "gpu_day.sh: $word is no part: see the head of the script" >&2; exit 2 ;;
+  esac
+done
+[ -z "$numbers" ] || case $parts in *notebooks*) ;; *) parts="$parts notebooks" ;; esac
+: "${parts:=speed compile kernels ladder traces notebooks input recipe}"
+: "${numbers:=00 01 02 03 04 05 06 07 08}"
+
+begin() { # begin PART: true if it is wanted; its time begins
+  case " $parts " in *" $1 "*) ;; *) return 1 ;; esac
+  END=$(($(date +%s) + ${SECONDS_PER_PART:-300}))
+  [ "$END" -lt "$LAST" ] || END=$LAST
+}
 
 step() { # step NAME SECONDS COMMAND...
   name=$1 limit=$2 left=$((END - $(date +%s)))
@@ -38,65 +60,97 @@ if [ -z "${PYTHON:-}" ]; then
 fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 rn50="$PYTHON -m rn50"
-size="-b 128,256 -i 30 --image-shape 224" batches="-b 1,2,4,8,16,32,64,128,256 -i 30 --image-shape 224"
-dtypes="float16 bfloat16 float32 tf32" rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16" epochs=9 images=7680
-signs=${RN50_DATA:-data}/roadsigns draw="" compiled="6_compiled_ddp 6_compiled_horovod"
+bench="$rn50 benchmark -n 1 -e 2 -w 1 --no-val"
+size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 1" small="--batches 64" batches="--batches 1 16 256"
+dtypes="bfloat16 tf32 float32" half=float16 rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16"
+epochs=9 images=7680 workers="--workers 16 --sizes 224" signs=${RN50_DATA:-data}/roadsigns draw=""
+compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
-  size="-b 2,4 -i 3 --image-shape 32 --network tiny" batches=$size
-  dtypes="float16 bfloat16 float32" rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32" epochs=2 images=24
-  signs=$OUT/roadsigns draw="--train 96 --val 48" compiled="" # which takes minutes
+  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 32" small="--batches 2" batches=$small
+  dtypes="" half=float32 rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32"
+  epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" compiled="" # which takes minutes
 else
   export RN50_REQUIRE_CAPABILITIES=gpu,torch # so that no test is skipped
 fi
-bench="$rn50 benchmark -n 1 -e 2 -w 1"
-synthetic="--loader synthetic --num-classes 1000"
 
 step machine 60 sh -c "nvidia-smi; $PYTHON -m pip list --format=freeze; git describe --always --dirty"
 step doctor 60 $rn50 doctor --json
-step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py \
-  -k "real_gpu or TestGpu"
 step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw
-for number in 02 03 05 06; do
-  step "notebook-$number" 300 $rn50 workshop run $number --profile $profile --time-limit 280 \
-    --out "$OUT/notebook-$number"
-done
+
+# the peers' network: a torchvision of the same age as PyTorch, where only the benchmarks see it
+compare() { # compare NAME SECONDS ARGUMENTS...: benchmarks/steps.py
+  name=$1 limit=$2
+  shift 2
+  step "$name" "$limit" env PYTHONPATH="$PYTHONPATH:$OUT/peers" $PYTHON benchmarks/steps.py "$@" $peers
+}
+case $parts in *speed* | *compile* | *kernels*)
+  vision=0.$(($($PYTHON -c "import torch; print(torch.__version__.split('.')[1])") + 15)).0
+  $PYTHON -c "import torchvision" 2>/dev/null || step torchvision 120 $PYTHON -m pip install -q --no-deps --target "$OUT/peers" "torchvision==$vision" ;;
+esac
+if begin speed; then # in the order of their weight: the first ones where the time is short
+  compare train 150 train --dtypes $half --only eager graph kernels
+  compare predict 150 predict $batches --dtypes $half --only eager graph
+  compare train-small 120 train $small --dtypes $half --only eager graph
+fi
+if begin compile; then # a step takes a minute to compile
+  compare train-compile 240 train --dtypes $half --only compile
+  compare predict-compile 240 predict $batches --dtypes $half --only compile auto
+fi
+if begin kernels; then
+  step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py -k "real_gpu or TestGpu"
+  for dtype in $dtypes; do
+    compare "train-$dtype" 150 train --dtypes "$dtype" --only eager fused
+  done
+  for way in plain cuda_graph fused; do
+    [ -n "${CPU:-}" ] && [ $way != plain ] && continue
+    [ $way = plain ] && set -- || set -- --set $way=true
+    step "trace-run-$way" 90 $rn50 run -n 1 -e 1 -b 4 $own --loader synthetic --num-classes 1000 --num-examples 800 \
+      --no-val "$@" --trace "$OUT/run-$way.trace" --run-dir "$OUT/trace-run-$way"
+  done
+fi
 
 # Horovod on one rank, whose gradients go through NCCL, and the other rungs of the course's script
-step horovod 60 "$(dirname "$PYTHON")/horovodrun" --check-build
-step shards 60 $PYTHON -m data_prep.tfrecord "$signs" "$OUT/shards" --train-shards 8
-for rung in 1_single 2_ddp 2_horovod 3_dali_ddp 3_dali_horovod 4_amp_ddp 4_amp_horovod \
-  5_tuned_ddp 5_tuned_horovod $compiled; do
-  start=$PYTHON
+rung() { # rung NAME STEP ARGUMENTS...
+  rung=$1 start=$PYTHON data=$OUT/shards
+  name=$2-$1
+  shift 2
   case $rung in *_ddp) start="$PYTHON -m torch.distributed.run --standalone --nproc-per-node 1" ;; esac
-  case $rung in [12]*) data=$signs ;; *) data=$OUT/shards ;; esac
-  step "ladder-$rung" 120 $start exercises/ladder/$rung.py --data "$data" $rungs \
-    --report "$OUT/ladder-$rung.json"
-  step "trace-$rung" 120 $start exercises/ladder/$rung.py --data "$data" $rungs --steps 5 \
-    --trace "$OUT/$rung.trace"
-done
-
-for dtype in $dtypes; do
-  step "train-$dtype" 180 $bench $size --dtype "$dtype" --no-val $synthetic -o "$OUT/train-$dtype.json"
-done
-[ -n "${CPU:-}" ] || {
-  for way in cuda_graph fused; do
-    step "train-$way" 180 $bench $size --dtype float16 --no-val $synthetic --set $way=true -o "$OUT/train-$way.json"
-  done
-  step train-compile 180 $bench $size -b 256 --dtype float16 --no-val $synthetic --compile -o "$OUT/train-compile.json"
+  case $rung in [12]*) data=$signs ;; esac
+  step "$name" 120 $start exercises/ladder/$rung.py --data "$data" $rungs "$@"
 }
-step images 240 $PYTHON -m data_prep.roadsigns "$OUT/images" --train $images --val 12
-step records 60 $PYTHON -m data_prep.tfrecord "$OUT/images"
-for format in files tfrecord; do
-  step "dali-$format" 180 $bench $size --data-root "$OUT/images" --recipe reference --data-format $format \
-    --loader dali --dtype float16 --no-val -o "$OUT/dali-$format.json"
-done
-for dtype in $dtypes; do
-  step "infer-$dtype" 180 $bench $batches --dtype "$dtype" --only-inference $synthetic -o "$OUT/infer-$dtype.json"
-done
-own="-n 1 --data-root $signs --recipe roadsigns $own"
-step run 240 $rn50 run $own -e $epochs --resume --run-dir "$OUT/run" --model-prefix "$OUT/run/model" \
-  --report "$OUT/run.json"
-step score 60 $rn50 score "$OUT/run/model" $epochs $own --report "$OUT/score.json"
+ladder="1_single 2_ddp 2_horovod 3_dali_ddp 3_dali_horovod 4_amp_ddp 4_amp_horovod 5_tuned_ddp 5_tuned_horovod $compiled"
+END=$LAST
+case $parts in *ladder* | *traces*) step shards 60 $PYTHON -m data_prep.tfrecord "$signs" "$OUT/shards" --train-shards 8 ;; esac
+if begin ladder; then
+  step horovod 60 "$(dirname "$PYTHON")/horovodrun" --check-build
+  for one in $ladder; do rung "$one" ladder --report "$OUT/ladder-$one.json"; done
+fi
+if begin traces; then
+  for one in $ladder; do rung "$one" trace --steps 5 --trace "$OUT/$one.trace"; done
+fi
+if begin notebooks; then
+  for number in $numbers; do
+    END=$LAST
+    step "notebook-$number" 300 $rn50 workshop run $number --profile $profile --time-limit 280 --out "$OUT/notebook-$number"
+  done
+fi
+if begin input; then # the step on synthetic images, then with each input: its share
+  step images 240 $PYTHON -m data_prep.roadsigns "$OUT/images" --train $images --val 12
+  step records 60 $PYTHON -m data_prep.tfrecord "$OUT/images"
+  step synthetic 90 $bench $size --loader synthetic --num-classes 12 $own -o "$OUT/synthetic.json"
+  for format in files tfrecord; do
+    step "dali-$format" 90 $bench $size --data-root "$OUT/images" --recipe reference --data-format $format \
+      --loader dali $own -o "$OUT/dali-$format.json"
+  done
+  [ -n "${CPU:-}" ] && gpu= || gpu=--gpu
+  step loaders 120 $PYTHON benchmarks/loaders.py $gpu $workers --rounds 5 --root "$OUT/images" --only dali DALI
+fi
+if begin recipe; then
+  own="-n 1 --data-root $signs --recipe roadsigns $own"
+  step run 240 $rn50 run $own -e $epochs --resume --run-dir "$OUT/run" --model-prefix "$OUT/run/model" \
+    --report "$OUT/run.json"
+  step score 60 $rn50 score "$OUT/run/model" $epochs $own --report "$OUT/score.json"
+fi
 
 # everything in one file: how each step ended, and its figures
 $PYTHON - "$OUT" <<'END'
