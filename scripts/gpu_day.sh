@@ -61,12 +61,12 @@ fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 rn50="$PYTHON -m rn50"
 bench="$rn50 benchmark -n 1 -e 2 -w 1 --no-val"
-size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 1" small="--batches 64" batches="--batches 1 16 256"
+size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 1" large="" small="--batches 64" batches="--batches 1 16 256"
 dtypes="bfloat16 tf32 float32" half=float16 rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16"
 epochs=9 images=7680 workers="--workers 16 --sizes 224" signs=${RN50_DATA:-data}/roadsigns draw=""
 compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
-  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 32" small="--batches 2" batches=$small
+  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 32" small="--batches 2" large=$small batches=$small
   dtypes="" half=float32 rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32"
   epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" compiled="" # which takes minutes
 else
@@ -88,18 +88,18 @@ case $parts in *speed* | *compile* | *kernels*)
   $PYTHON -c "import torchvision" 2>/dev/null || step torchvision 120 $PYTHON -m pip install -q --no-deps --target "$OUT/peers" "torchvision==$vision" ;;
 esac
 if begin speed; then # in the order of their weight: the first ones where the time is short
-  compare train 150 train --dtypes $half --only eager graph kernels
+  compare train 150 train $large --dtypes $half --only eager graph kernels
   compare predict 150 predict $batches --dtypes $half --only eager graph
   compare train-small 120 train $small --dtypes $half --only eager graph
 fi
 if begin compile; then # a step takes a minute to compile
-  compare train-compile 240 train --dtypes $half --only compile
+  compare train-compile 240 train $large --dtypes $half --only compile
   compare predict-compile 240 predict $batches --dtypes $half --only compile auto
 fi
 if begin kernels; then
   step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py -k "real_gpu or TestGpu"
   for dtype in $dtypes; do
-    compare "train-$dtype" 150 train --dtypes "$dtype" --only eager fused
+    compare "train-$dtype" 150 train $large --dtypes "$dtype" --only eager fused
   done
   for way in plain cuda_graph fused; do
     [ -n "${CPU:-}" ] && [ $way != plain ] && continue
