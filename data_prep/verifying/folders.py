@@ -92,8 +92,7 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
         for folder in listing.folders:
             walk = os.walk(path / name / folder)
             inside = [f for _, _, files in walk for f in files if _is_named_image(f)]
-            if inside:
-                problems.add("nested", path / name / folder, f"{len(inside):,} images")
+            problems.add("nested", path / name / folder, f"{len(inside):,} images")
         lost = listing.lost()
         if lost:
             problems.add("lost-class", path / name, describe_lost_class(lost))

@@ -57,7 +57,7 @@ KINDS = {
     "names": Kind(ERROR, "names that a data root cannot have", "rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
-    "nested": Kind(ERROR, "images in folders inside class folders", "move them up, or away"),
+    "nested": Kind(ERROR, "folders inside class folders", "move them up, or away"),
     "class-maps": Kind(
         ERROR, "classes that differ", "a number must mean the same class everywhere"
     ),

@@ -140,6 +140,7 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
     [
         (f"cp {VAL} val/flat.JPEG", {("flat", "val")}),
         ("cp -r train/pear train/apple/pear", {("nested", "train/apple/pear")}),
+        ("mkdir train/apple/more", {("nested", "train/apple/more")}),
         ("rm -r val/plum", {("class-maps", "")}),
         ("rm val/plum/*", {("empty-class", "val/plum")}),
         ("rm -r val/*", {("no-images", "val")}),
