@@ -364,6 +364,7 @@ class TrainConfig:
         )] = "torch"
     compile: Annotated[bool, Flag(
         "machine", "compile the model with torch.compile", "step",
+        chosen="only on one GPU, for a run that makes up for the minute it takes",
         also="--torchcompile --torchscript --xla --use-xla")] = False
     cuda_graph: Annotated[bool, Flag(
         "machine", "true: record a training step or a prediction as a CUDA graph and replay it; one"

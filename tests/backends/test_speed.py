@@ -40,6 +40,19 @@ def test_without_a_compiler_one_line_says_why(
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch")
+def test_a_run_that_chose_to_compile_goes_on_without_a_compiler(
+    run_cli: Callable[..., Any], photos: Photos, tmp_path: Path
+) -> None:
+    """With the setting of a run that was not asked to compile (rn50/autoconfig.py)."""
+    env = {"CXX": str(tmp_path / "no-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    env["TORCHDYNAMO_SUPPRESS_ERRORS"] = "1"
+    command = ("train", "--data-root", photos.root, *SHORT, "--compile")
+    done = run_cli(*command, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
 def test_compiled_step_gives_the_same_result() -> None:
     """float32 results differ only by the order of sums.
 

@@ -48,6 +48,33 @@ def no_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
 
 
+@pytest.mark.parametrize(
+    ("machine", "flags", "found"),
+    [
+        (gpus((9, 0)), "", True),
+        (gpus((9, 0)), "--num-epochs 1", False),  # a minute of training
+        (gpus((9, 0)), "--benchmark-iters 100", False),
+        (gpus((9, 0)), "--num-examples 20000", False),
+        (gpus((9, 0)), "--set cuda_graph=true", False),
+        (gpus((9, 0)), "--only-inference", False),
+        (gpus((9, 0), (9, 0)), "", False),  # not measured
+        (LAPTOP, "--dtype float32", False),
+    ],
+)  # fmt: skip
+def test_a_long_run_on_one_gpu_is_compiled(
+    machine: Machine, flags: str, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ImageNet: 90 epochs of 1,281,167 images take hours, one takes minutes."""
+
+    def count(root: object, split: object, form: object, enough: int) -> int:
+        return min(enough, 1_281_167)
+
+    monkeypatch.setattr("rn50lib.data.source.count_images", count)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    config = complete(f"--recipe reference --loader native {flags}", machine, classes=1000)
+    assert autoconfig.best_compile(config, machine)[0] is found
+
+
 # --- flags and files ------------------------------------------------------------------------------
 
 words = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=12)
