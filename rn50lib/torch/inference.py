@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from rn50lib.torch import cpu
 from rn50lib.torch.model import ResNet
 
 
@@ -35,10 +34,7 @@ class Predictor:
 
     @torch.inference_mode()
     def __init__(self, model: ResNet, dtype: torch.dtype) -> None:
-        folded, self.dtype = fold_batch_norms(model, dtype), dtype
-        self.model: nn.Module = folded
-        if cpu.has_onednn(folded.conv1.weight.device.type, dtype):
-            self.model = cpu.Blocked(folded, sum(map(len, folded.stages)), dtype)
+        self.model, self.dtype = fold_batch_norms(model, dtype), dtype
 
     @torch.inference_mode()
     def __call__(self, images_NCHW: Tensor) -> Tensor:

@@ -92,15 +92,11 @@ class ResNet(nn.Module):
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """Return the logits (N, classes) of normalised images."""
-        x = self.stem(images_NCHW)
+        x = F.relu(self.bn1(self.conv1(images_NCHW)), inplace=True)
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         for stage in self.stages:
             x = stage(x)
         return self.head(x)
-
-    def stem(self, images_NCHW: Tensor) -> Tensor:
-        """Return the input of the first stage: 7x7 convolution and 3x3 max pool, stride 2 each."""
-        x = F.relu(self.bn1(self.conv1(images_NCHW)), inplace=True)
-        return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
 
     def head(self, x_NCHW: Tensor) -> Tensor:
         """Return the logits, always computed in float32: rounding costs most here."""

@@ -1,7 +1,7 @@
 """One training step in PyTorch: forward, backward, gradient synchronisation, update.
 
 Nothing here waits for the device: metrics are summed on it, and the loop reads them every
-`disp_batches` steps. What only makes a step faster is in `gpu` and `cpu`.
+`disp_batches` steps. What only makes a step faster is in `gpu`, `graphs` and `fused`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
-from rn50lib.torch import cpu, engines, gpu, graphs
+from rn50lib.torch import engines, gpu, graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
@@ -47,8 +47,6 @@ class TorchStep:
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
         fastest: torch.nn.Module = self.model
-        if cpu.has_onednn(self.device, self.dtype):
-            fastest = cpu.for_training(self.model, net, config, self.dtype)
         if config.fused:
             from rn50lib.torch import fused  # it imports Triton
 
