@@ -413,6 +413,9 @@ for name, form in forms.items():
 
 
 # %%
+from rn50lib.torch.inference import Predictor
+
+
 def race(forms, batch):
     """Let versions take turns on a batch; return the milliseconds of all rounds by version."""
     ms = {name: [] for name in forms}
@@ -436,9 +439,6 @@ def verdict(ms):
     return best
 
 
-# %%
-from rn50lib.torch.inference import Predictor
-
 forms["Predictor"] = Predictor(model, dtype)
 if device.type == "cuda":
     graphs = {n: capture(folded, many[:n]) for n in session.race}
@@ -446,9 +446,7 @@ if device.type == "cuda":
 if session.compiled:
     forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
 else:
-    print(
-        "Without torch.compile, which compiles for a minute here: docs/platforms.md has its speed."
-    )
+    print("torch.compile takes a minute to compile here: left out, see docs/platforms.md")
 results, best = {}, {}
 for n in session.race:
     results[n] = race(forms, many[:n])
@@ -458,6 +456,11 @@ for n in session.race:
     for name, gain in list(gains.items())[1:]:
         spread = f"({gain.min():.2f} to {gain.max():.2f})"
         print(f"  {name}: {np.median(gain):.2f} times as fast as eager {spread}")
+
+# %% [markdown]
+# Do the two costs from above explain the figure? Folding should save at least the time of its starts. And a line through the times of the two batch sizes has a fixed part, which every batch pays once: starts and weights.
+
+# %%
 fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
 for ax, (n, ms) in zip(axes, results.items(), strict=True):
     middle = np.array([np.median(values) for values in ms.values()])
@@ -470,10 +473,6 @@ fig.suptitle(f"Time per batch: {where}")
 finding = "; ".join(f"batch {n}: {best[n]} has the lowest median" for n in results)
 workshop.figure(fig, alt=f"Time per batch by version and batch size. {finding}.")
 
-# %% [markdown]
-# Do the two costs from above explain this? Folding should save at least the time of its starts. And a line through the times of the two batch sizes has a fixed part, which every batch pays once: starts and weights.
-
-# %%
 small, large = min(results), max(results)
 saved = results[small]["eager"] - results[small]["folded"]
 print(f"Folding saves {np.median(saved):.2f} ms ({saved.min():.2f} to {saved.max():.2f});", end=" ")
