@@ -456,6 +456,9 @@ for n in session.race:
     for name, gain in list(gains.items())[1:]:
         spread = f"({gain.min():.2f} to {gain.max():.2f})"
         print(f"  {name}: {np.median(gain):.2f} times as fast as eager {spread}")
+if kernels:
+    counts = {name: traced(form, one, "version.json")[1] for name, form in forms.items()}
+    print("Kernels:", ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 # %% [markdown]
 # Do the two costs from above explain the figure? Folding should save at least the time of its starts. And a line through the times of the two batch sizes has a fixed part, which every batch pays once: starts and weights.
