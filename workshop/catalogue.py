@@ -48,7 +48,7 @@ COURSE = (
            "input", "Who decodes the images?"),
     Lesson("06", "06_mixed_precision", "Mixed precision", 50, 90,
            "compute", "How few bits are enough?"),
-    Lesson("07", "07_inference", "Inference", 45, 90,
+    Lesson("07", "07_inference", "Inference", 50, 90,
            "latency", "How fast is one answer?"),
     Lesson("08", "08_benchmark_and_scaling", "Scaling", 45, 90,
            "everything", "How much faster are more GPUs?"),

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, judge how far to trust its probabilities, make inference faster without changing its predictions, measure latency, and measure throughput the way published tables do.
+# After this notebook you can score a checkpoint, find where the time of a prediction goes, remove kernel launches with batch norms that you fold and a CUDA graph that you capture, compare versions and say when no winner can be named, and measure latency under load.
 #
-# **Time:** 45 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+# **Time:** 50 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the training run
 rounds: int | None = None  # rounds in which the versions take turns
-requests: int | None = None  # number of single requests to time
+requests: int | None = None  # number of requests in each experiment
 seed: int = 0  # random seed
 
 # %%
@@ -22,47 +22,55 @@ epochs, rounds = epochs or session.epochs, rounds or session.rounds
 requests = requests or session.requests
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
-    "DATA": str(session.data_root),
-    "EPOCHS": str(epochs),
-    "IMAGES": str(session.images),
-    "BATCHES": session.batches,
-    "ITERATIONS": str(session.iterations),
-    "SEED": str(seed),
-}
+    "DATA": str(session.data_root), "EPOCHS": str(epochs), "IMAGES": str(session.images),
+    "BATCHES": session.batches, "ITERATIONS": str(session.iterations), "SEED": str(seed),
+    "DTYPE": session.dtype,
+}  # fmt: skip
 
 # %% [markdown]
-# ## Where is the time going?
-#
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too.
-#
-# The batch size trades one for the other. This notebook first checks that the predictions are right, then makes the network faster, and finally measures single requests and large batches.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, asks where the time of one prediction goes, removes what it can, and ends with many users at once.
 #
 # ## A checkpoint and its score
 #
-# You need a checkpoint. This command briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. The variables in capitals were set above.
+# The first command briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $IMAGES images per epoch, epochs: $EPOCHS"
 # rm -f model-*  # from an earlier run
 # rn50 run --data-root "$DATA" -e $EPOCHS -b 32 --num-examples $IMAGES --seed $SEED \
 #   --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
+# rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
 
 # %% [markdown]
+# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think.
+#
 # A checkpoint is a description of the network and a file of arrays. Load it, and prepare the images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
 # %%
+import copy
 import json
+import time
+from itertools import pairwise
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn, profiler
 
 from rn50lib import checkpoint
 from rn50lib.torch.model import ResNet, load_arrays
 
+plt.style.use("tableau-colorblind10")
+trained, scored = (
+    json.loads(Path(file).read_text())["metrics"]["val.top1"][-1]
+    for file in ("train.json", "score.json")
+)
+print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
+
 torch.backends.cudnn.allow_tf32 = False  # real float32 (notebook 06)
-device = "cuda" if session.profile == "gpu" else "cpu"
+device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 model = ResNet(checkpoint.read_network("model"))
 load_arrays(model, checkpoint.load("model", epochs).arrays)
 model = model.to(device).eval()
@@ -83,55 +91,37 @@ def prepare(file, size=64):
 # %%
 files = sorted(Path(session.data_root, "val").glob("*/*.jpg"))
 classes = sorted({file.parent.name for file in files})
-print(", ".join(classes))
 some = files[:: len(files) // session.by_hand]
 labels = torch.tensor([classes.index(file.parent.name) for file in some])
 images = torch.stack([prepare(file) for file in some]).to(device)
-with torch.inference_mode():
-    logits = torch.cat([model(part) for part in images.split(32)]).cpu()
-print(
-    f"{100 * (logits.argmax(1) == labels).float().mean():.1f}% of {len(some)} images are classified correctly"
-)
+
+
+@torch.inference_mode()
+def predict(net, dtype=torch.float32):
+    """Return the logits of all images, in batches of 32."""
+    return torch.cat([net(part.to(dtype)).cpu() for part in images.split(32)])
+
+
+logits = predict(model)
+right = (logits.argmax(1) == labels).float().mean()
+print(f"{100 * right:.1f}% of {len(some)} images are classified correctly")
 
 # %% [markdown]
-# `rn50 score` does this for the whole validation set, in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
-
-# %% language="bash" magic_args="-e"
-# rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
-
-# %%
-trained, scored = (
-    json.loads(Path(file).read_text())["metrics"]["val.top1"][-1]
-    for file in ("train.json", "score.json")
-)
-print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
-
-# %% [markdown]
-# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think, and everything you build on the checkpoint inherits the error.
-#
 # ## Images that are not in the data set
 #
 # The validation images were drawn by the same generator, from the same seed, as the training images, so high accuracy on them says little about other images. The next cell generates four signs from a new seed, a road without a sign, and pure noise. (Without a GPU, training was so short that even signs are often misclassified.) **Predict:** which class will the network choose for the road, and with what probability?
 
 # %%
-from workshop.lessons import nb07
+from workshop.lessons import nb07, nb07_checks
 
 new = nb07.draw_signs(Path("new"), classes)
-
-# %% language="bash" magic_args="-e"
-# rn50 predict model $EPOCHS new/*.jpg -o new.npz 2>&1
-
-# %%
-import matplotlib.pyplot as plt
-
-plt.style.use("tableau-colorblind10")
-with np.load("new.npz") as found:
-    sure = {Path(n).stem: p for n, p in zip(found["names"], found["probabilities"], strict=True)}
+with torch.inference_mode():
+    sure = model(torch.stack([prepare(file) for file in new]).to(device)).softmax(1).cpu()
 fig, axes = plt.subplots(2, 3, figsize=(10, 6), layout="constrained")
 told = []
-for ax, file in zip(axes.flat, new, strict=True):
-    best = sure[file.stem].argsort()[::-1][:3]
-    lines = [f"{classes[i]} {100 * sure[file.stem][i]:.0f}%" for i in best]
+for ax, file, row in zip(axes.flat, new, sure, strict=True):
+    top = row.topk(3)
+    lines = [f"{classes[i]} {100 * p:.0f}%" for p, i in zip(*top, strict=True)]
     ax.imshow(Image.open(file))
     ax.set_title(file.stem, fontweight="bold")
     ax.set_xlabel("\n".join(lines))
@@ -139,50 +129,16 @@ for ax, file in zip(axes.flat, new, strict=True):
     told.append(f"{file.stem}: {lines[0]}")
 fig.suptitle("Six new images, with the three most likely classes for each")
 workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(told)}.")
-print(f"{told[-2]}; {told[-1]}; its 12 probabilities add up to {sure['noise'].sum():.3f}")
+print(f"{told[-2]}; {told[-1]}; its 12 probabilities add up to {sure[-1].sum():.3f}")
 
 # %% [markdown]
-# The network can be more confident about noise than about a sign. It always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these". The probabilities answer "If it is one of the twelve, which one?", not "Is it one of the twelve?" If your camera sees other things, add images of them to the training set, as a separate class.
-#
-# ## How far to trust a probability
-#
-# Does "90%" mean that 9 of 10 such predictions are right? Count: group the validation predictions by the probability of the predicted class, and compare each group's mean probability with its fraction of correct predictions. **Predict:** are the probabilities too high, or too low?
-
-# %%
-chosen = torch.softmax(logits, dim=1).max(dim=1)
-claimed, right = chosen.values.numpy(), (chosen.indices == labels).numpy()
-edges = np.array([0, 0.3, 0.5, 0.7, 0.9, 1])
-group = np.digitize(claimed, edges[1:-1])
-there = np.unique(group)
-mean = [100 * claimed[group == g].mean() for g in there]
-share = [100 * right[group == g].mean() for g in there]
-size = [np.sum(group == g) for g in there]
-x = np.arange(len(there))
-fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
-ax.bar_label(ax.bar(x - 0.2, mean, 0.38, label="mean probability"), fmt="%.0f")
-ax.bar_label(
-    ax.bar(x + 0.2, share, 0.38, hatch="//", edgecolor="white", label="correct"), fmt="%.0f"
-)
-names = [f"{100 * edges[g]:.0f} to {100 * edges[g + 1]:.0f}%" for g in there]
-ax.set_xticks(x, [f"{name}\n{n} images" for name, n in zip(names, size, strict=True)])
-ax.set(title="Mean probability and fraction of correct predictions", ylabel="%", ylim=(0, 110))
-ax.set_xlabel("probability of the predicted class")
-ax.legend(loc="upper left")
-finding = f"{names[-1]}: {size[-1]} images, {share[-1]:.0f}% right, {mean[-1]:.0f}% claimed."
-workshop.figure(fig, alt=f"Two bars for each range of probability. {finding}")
-print(finding)
-
-# %% [markdown]
-# If the two bars of a group agree, the network is **calibrated** there. If the hatched bar is lower, it is overconfident. A threshold such as "act above 90%" is valid for one checkpoint only, so repeat the count for the next one. If a network is overconfident throughout, *temperature scaling* helps: divide the logits by a constant, fitted on validation images. The chosen classes stay the same.
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1, and it can be more confident about noise than about a sign. It has no class for "none of these". If your camera sees other things, add images of them to the training set, as a separate class. Does "90%" mean that 9 of 10 such predictions are right? [Count](../docs/weights.md#how-far-to-trust-a-probability).
 #
 # ## A benchmark with six mistakes
 #
 # How fast is the network? The benchmark below makes six mistakes. **Find as many as you can** before you read on.
 
 # %%
-import copy
-import time
-
 net = copy.deepcopy(model).train()  # as it is after training
 begin = time.perf_counter()
 for start in range(0, 16, 4):
@@ -191,310 +147,482 @@ first = 1000 * (time.perf_counter() - begin) / 4
 print(f"A batch of 4 takes {first:.1f} ms!")
 
 # %% [markdown]
-# 1. The network is in **training mode**: batch norm uses the statistics of these four images, so each prediction depends on the other images in the batch, and every call changes the running averages.
+# 1. In **training mode**, batch norm uses the statistics of these four images, and every call changes the running averages.
 # 2. Without `inference_mode`, autograd **keeps all activations** for a backward pass that never comes.
 # 3. The time includes **decoding**. That can be what you want, but then say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
 #
-# Here is the corrected version:
+# Here is the corrected version. From here on, images have 64 pixels on a CPU and 224 on a GPU, which computes in `float16`:
 
 
 # %%
+@torch.inference_mode()
 def answer_times(net, batch, repeats, warm_up=3):
-    """Return the seconds that each of `repeats` calls takes on a batch in memory."""
-    seconds = []
-    with torch.inference_mode():
-        for _ in range(warm_up + repeats):
-            begin = time.perf_counter()
-            net(batch)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - begin)
-    return seconds[warm_up:]
+    """Return the milliseconds of each of `repeats` calls on a batch in memory."""
+    ms = []
+    for _ in range(warm_up + repeats):
+        begin = time.perf_counter()
+        net(batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        ms.append(1000 * (time.perf_counter() - begin))
+    return np.array(ms[warm_up:])
 
 
-# %%
-off = (net.train()(images[:4]).detach().cpu() - logits[:4]).abs().max()
-took = 1000 * np.array(answer_times(model, images[:4], session.repeats))
-print(f"in training mode the logits are off by up to {off:.2f}")
-print(
-    f"median {np.median(took):.1f} ms, slowest {took.max():.1f}; the first benchmark said {first:.1f}"
-)
-print(f"batch 4, 64 px, float32, {torch.get_num_threads()} threads, {device}, {len(took)} calls")
+def ready(net):
+    """Return a copy of a network with its convolutions as the device likes them."""
+    net = copy.deepcopy(net)
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.to(dtype, memory_format=torch.channels_last)
+    return net
+
+
+dtype, size = getattr(torch, session.dtype), session.pixels
+many = torch.stack([prepare(file, size) for file in some[: max(16, *session.race)]])
+many = many.to(device, dtype, memory_format=torch.channels_last)
+one, eager = many[:1], ready(model)
+took = answer_times(eager, many[:4], session.repeats)
+name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+where = f"{name}, {session.dtype}, {size} px, {torch.get_num_threads()} threads"
+print(f"median {np.median(took):.1f} ms, slowest {took.max():.1f}: batch 4, {where}")
 
 # %% [markdown]
-# ## Fold the batch norms
+# ## Where is the time going?
 #
-# Training needs batch norm as a separate layer. In inference its mean and variance are fixed, so batch norm is one multiplication and one addition per value, with constants for each channel. The preceding convolution can absorb both:
-#
-# `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`
-#
-# PyTorch's `fuse_conv_bn_eval` computes these weights. Apply it to all 53 pairs of a convolution and a batch norm. **Predict:** by how much do the logits, the outputs before softmax, change?
+# Trace one image at a time. On a GPU, Python only queues **kernels**, one launch after another; `waiting` is the time in which none of them runs. On a CPU, each operator computes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
+
 
 # %%
-from itertools import pairwise
+def traced(net, batch, file):
+    """Trace three predictions; return the operators of one, its kernels, and their milliseconds."""
+    when = profiler.schedule(wait=0, warmup=1, active=3)
+    write = lambda trace: trace.export_chrome_trace(file)  # noqa: E731
+    with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
+        for _ in range(4):
+            with profiler.record_function("forward"):
+                answer_times(net, batch, 1, warm_up=0)
+            trace.step()
+    calls = [e for e in trace.events() if e.name.startswith("aten::")]
+    inner = [e for e in calls if e.cpu_parent and e.cpu_parent.name.startswith("aten::")]
+    events = json.loads(Path(file).read_text())["traceEvents"]
+    kernels = [event["dur"] / 1000 for event in events if event.get("cat") == "kernel"]
+    return (len(calls) - len(inner)) // 3, len(kernels) // 3, sum(kernels) / 3
 
-from torch import nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+operators, kernels, busy = traced(eager, one, "one.json")
+workshop.trace("one.json")
+alone = np.median(answer_times(eager, one, session.repeats))
+print(f"{operators} operators; without the profiler, one image takes {alone:.2f} ms")
+if kernels:
+    print(f"{kernels} kernels run for {busy:.2f} ms: {100 * busy / alone:.0f}% of the time")
+
+# %% [markdown]
+# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number, where there is nothing to compute. The slope over the length is the cost of one operator. A second cost is also the same for one image and for many: every weight has to be read from memory.
+
+
+# %%
+def chain(length):
+    layers = [nn.Conv2d(1, 1, 1, bias=False), nn.BatchNorm2d(1), nn.ReLU(inplace=True)]
+    copies = [copy.deepcopy(layer) for _ in range(length) for layer in layers]
+    return nn.Sequential(*copies).to(device).eval()
+
+
+number = torch.zeros(1, 1, 1, 1, device=device)
+lengths = (10, 20, 40, 80)
+times = [np.median(answer_times(chain(n), number, session.repeats)) for n in lengths]
+slope, _ = np.polyfit([3 * n for n in lengths], times, 1)
+starting = operators * slope
+array, copied = torch.zeros(2, 2**25, device=device)
+bandwidth = 2 * array.nbytes / np.median(answer_times(copied.copy_, array, 10))  # per ms
+weights = sum(weight.nbytes for weight in eager.parameters())
+reading = weights / bandwidth
+for what, ms in (
+    (f"starting {operators} operators at {1000 * slope:.1f} µs", starting),
+    (f"reading {weights / 1e6:.0f} MB of weights at {bandwidth / 1e6:,.0f} GB/s", reading),
+):
+    print(f"{what}: {ms:.2f} ms, {100 * ms / alone:.0f}% of one prediction")
+
+# %% [markdown]
+# These two shares say what can help on *your* device. If starting takes most of the time, start fewer operators. If it takes little, fewer starts gain little, too.
+#
+# ## Fold the batch norms
+#
+# In inference, the mean and variance of a batch norm are fixed, so it is one multiplication and one addition per value, with constants for each channel. The preceding convolution can absorb both:
+#
+# `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
+#
+# **Your turn:** write `fold`. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`.
+
+
+# %%
+def fold(conv, norm):
+    """Return the weight and the bias of a convolution that includes the batch norm after it."""
+    return None  # your code
+
+
+# %%
+fold = nb07_checks.check_fold(fold)
+
+# %% [markdown]
+# Apply it to every pair of a convolution and a batch norm. (PyTorch has `torch.nn.utils.fusion.fuse_conv_bn_eval`.) **Predict:** by how much do the logits, the outputs before softmax, change?
+
+# %%
 folded = copy.deepcopy(model)
 count = 0
 for module in list(folded.modules()):
-    for (name, conv), (norm_name, norm) in pairwise(list(module.named_children())):
+    for (_, conv), (norm_name, norm) in pairwise(list(module.named_children())):
         if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-            setattr(module, name, fuse_conv_bn_eval(conv, norm))
+            weight, bias = fold(conv, norm)
+            conv.weight, conv.bias = (nn.Parameter(part.detach()) for part in (weight, bias))
             setattr(module, norm_name, nn.Identity())
             count += 1
-with torch.inference_mode():
-    again = torch.cat([folded(part) for part in images.split(32)]).cpu()
-folding = (again - logits).abs().max().item()
+folding = (predict(folded) - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
+folded = ready(folded)
+fewer, left, _ = traced(folded, one, "folded.json")
+print(f"{operators} operators before, {fewer} now: starting them", end=" ")
+print(f"takes {(operators - fewer) * slope:.2f} of {alone:.2f} ms less")
+if kernels:
+    print(f"{kernels} kernels before, {left} now")
 
 # %% [markdown]
-# The difference is only rounding. Folding saves almost no arithmetic; it saves **memory traffic**: a separate layer reads its input from memory and writes its output back. After folding, the same kernel can also apply the ReLU and add the shortcut while the result is still in registers.
+# The difference is only rounding. Folding saves almost no arithmetic. It saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back. (On a GPU, PyTorch often adds the bias in a separate kernel, so compare the kernels, too.)
+#
+# ## One launch for all kernels
+#
+# A **CUDA graph** records all kernel launches of a prediction once; `replay()` then starts them with a single call. **Your turn:** write `capture`:
+#
+# 1. Make `static`, a clone of `example`. The graph always reads its input there.
+# 2. Warm up on a side stream: create `side = torch.cuda.Stream()`, then `side.wait_stream(torch.cuda.current_stream())`, call `net(static)` three times in `with torch.cuda.stream(side):`, and let the current stream wait for `side`.
+# 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. That records and computes nothing.
+# 4. Return a function `replay(batch)` that copies `batch` into `static`, calls `graph.replay()` and returns `output`. The graph knows addresses only, so keep the weights alive: `def replay(batch, net=net)`.
+
 
 # %%
-(flops, separate), (_, fused) = (nb07.traffic(16, "float32", fused) for fused in (False, True))
-print(f"ResNet-50, 224 px, batch 16, float32: {flops / 1e9:.1f} GFLOP per image in both versions")
-print(f"separate layers:                      {separate / 1e6:.0f} MB of traffic per image")
+@torch.no_grad()
+def capture(net, example):
+    """Return a function that predicts a batch like `example` by replaying a CUDA graph."""
+    return None  # your code
+
+
+# %% [markdown]
+# On a GPU, the check compares your graph with eager on two batches. Without one, read the finished version; the table is from an H100. **Predict:** by what factor does a graph help at batch 1, 16 and 256?
+
+# %%
+capture = nb07_checks.check_capture(capture, device.type)
+recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
+session.expect(dict.fromkeys(recorded))
 print(
-    f"folded, with ReLU and addition fused: {fused / 1e6:.0f} MB, {separate / fused:.1f} times less"
+    f"Here, starting takes {100 * starting / alone:.0f}% of a prediction: a graph saves at most that"
 )
+for batch in (1, 16, 256):
+    gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
+    print(f"H100, batch {batch}: the graph is {gain:.1f} times as fast as eager")
 
 # %% [markdown]
-# ## Export the network
+# The larger the batch, the longer each kernel runs, until the launches hide behind them. Then other things count: `torch.compile`, which merges bias, ReLU and addition into one kernel, and **pinned** memory, from which a GPU copies without Python waiting.
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a common file format for this: it stores operations and weights. `rn50 export` includes the normalisation, because a caller who forgets to normalise gets wrong answers and no error.
+# ## Other engines, and eight bits
 #
-# For any PyTorch model, use what `rn50 export` uses: `torch.onnx.export(model, (images,), "model.onnx", dynamo=True, dynamic_shapes=({0: "N"},), external_data=False)`, which needs `onnxscript`. (By default, the weights go to a second file.) The older, TorchScript-based exporter (`dynamo=False`) is deprecated.
-
-# %% language="bash" magic_args="-e"
-# rn50 export model $EPOCHS -o model.onnx 2>&1
-# ls -lh model.onnx
+# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation: a caller who forgets it gets wrong answers and no error.)
+#
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (On GPUs, use TensorRT; this course has not tested it.)
 
 # %%
-import onnxruntime
+import logging
+import warnings
+from importlib.util import find_spec
 
+import onnxruntime
+from onnxruntime import quantization
+
+logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it looks for torchvision
+logging.getLogger().setLevel(logging.ERROR)  # the quantiser recommends its own preprocessing
+warnings.simplefilter("ignore", FutureWarning)  # about the exporter's own calls
+provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = torch.get_num_threads()
 # no spinning: other versions run in between
 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-serving = onnxruntime.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
-pixels = (images.cpu() * STD + MEAN).round().permute(0, 2, 3, 1).numpy().astype(np.uint8)
-(theirs,) = serving.run(["logits"], {"images": pixels})
-exported = float(np.abs(theirs - logits.numpy()).max())
-print(f"ONNX Runtime and PyTorch: logits differ by up to {exported:.1e},", end=" ")
-print(f"{100 * np.mean(theirs.argmax(1) == logits.argmax(1).numpy()):.0f}% of predictions agree")
+
+
+class Calibration(quantization.CalibrationDataReader):
+    def __init__(self):
+        self.parts = iter(images[::4].split(16))
+
+    def get_next(self):
+        part = next(self.parts, None)
+        return None if part is None else {"images": part.numpy()}
+
+
+def serve_onnx(file):
+    """Return a function that predicts a batch with ONNX Runtime."""
+    engine = onnxruntime.InferenceSession(file, options, providers=[provider])
+
+    def run(x):
+        if device.type == "cpu":
+            return torch.from_numpy(engine.run(["logits"], {"images": x.numpy()})[0])
+        x, binding = x.contiguous(), engine.io_binding()  # the batch stays on the GPU
+        torch.cuda.synchronize()
+        binding.bind_input("images", "cuda", 0, np.float16, tuple(x.shape), x.data_ptr())
+        binding.bind_output("logits", "cuda")
+        engine.run_with_iobinding(binding)
+        return torch.from_numpy(binding.copy_outputs_to_cpu()[0])
+
+    return run
+
+
+forms = {"eager": eager, "folded": folded}
+if provider in onnxruntime.get_available_providers():
+    torch.onnx.export(
+        folded, (many[:2],), "float.onnx", dynamo=True, dynamic_shapes=({0: "N"},), verbose=False,
+        input_names=["images"], output_names=["logits"], external_data=False,
+    )  # fmt: skip
+    forms["ONNX Runtime"] = serve_onnx("float.onnx")
+else:
+    print(f"This ONNX Runtime has no {provider}: left out.")
+if device.type == "cpu":
+    unsigned = quantization.QuantType.QUInt8  # of the activations: faster than signed on x86
+    quantization.quantize_static(
+        "float.onnx", "int8.onnx", Calibration(), activation_type=unsigned, per_channel=True
+    )
+    forms["ONNX Runtime, int8"] = serve_onnx("int8.onnx")
+if device.type == "cpu" and find_spec("openvino"):
+    import openvino
+
+    limits = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    core = openvino.Core()
+    network = core.compile_model("float.onnx", "CPU", limits)
+    forms["OpenVINO"] = lambda x: torch.from_numpy(network(x.numpy())[0])
+same = {}
+for name, form in forms.items():
+    found = predict(form, dtype)
+    same[name] = 100 * (found.argmax(1) == logits.argmax(1)).float().mean().item()
+    print(f"{name:18} logits change by up to {(found - logits).abs().max():.1e},", end=" ")
+    print(f"{same[name]:.1f}% of {len(images)} predictions stay the same")
 
 # %% [markdown]
-# The best test of an export is whether an independent program gives the same answers. (`rn50 score --engine onnxruntime` or `openvino` scores the whole validation set with that engine; `auto` times all and takes the fastest.)
+# The best test of an export is that an independent program gives the same answers. A few predictions may change in 8 bits, so always score a quantised network.
 #
 # ## Which version is fastest?
 #
-# Now compare all versions on a batch of 64-pixel images: your model with and without `inference_mode`, your folded model, the library's `Predictor`, ONNX Runtime, OpenVINO, and `Predictor` in 16 bits. `Predictor` folds, uses channels-last and, on x86 CPUs, fuses ReLU and addition. The versions take turns, so a temporary slowdown hits all of them. **Predict** the order, and whether `Predictor` gains as much as the traffic suggests. (At 64 pixels, many activations stay in cache, and the weights' share is larger.)
+# All versions take turns, so a temporary slowdown hits all of them. `Predictor` is the library's: it folds, and on x86 CPUs fuses ReLU and addition. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round.
+
 
 # %%
 from rn50lib.torch.inference import Predictor
 
-reduced = torch.float16 if device == "cuda" else torch.bfloat16
-batch = images[: session.form_batch]
-batch_pixels = pixels[: session.form_batch]
-half = Predictor(model, reduced)
-forms = {
-    "autograd on": model,
-    "inference_mode": torch.inference_mode()(model.forward),
-    "folded": torch.inference_mode()(folded.forward),
-    "Predictor": Predictor(model, torch.float32),
-    "ONNX Runtime, CPU": lambda _: serving.run(["logits"], {"images": batch_pixels}),
-    "Predictor, 16 bits": half,
-}
-try:
-    import openvino
-except ImportError:
-    print("OpenVINO is not installed here, so it is left out.")
+
+def race(forms, batch):
+    """Let versions take turns on a batch; return the milliseconds of all rounds by version."""
+    ms = {name: [] for name in forms}
+    for turn in range(rounds + 2):  # the first two warm up
+        for name, form in forms.items():
+            took = answer_times(form, batch, 1, warm_up=0)
+            if turn >= 2:
+                ms[name] += [*took]
+    return {name: np.array(values) for name, values in ms.items()}
+
+
+def verdict(ms):
+    """Return the version with the lowest median; print if it wins in every round."""
+    best = min(ms, key=lambda name: np.median(ms[name]))
+    rivals = [name for name in ms if name != best and (ms[name] / ms[best]).min() <= 1]
+    if rivals:
+        print(f"no winner: {best} has the lowest median, but not in every round against", end=" ")
+        print(", ".join(rivals))
+    else:
+        print(f"{best} wins in all {rounds} rounds")
+    return best
+
+
+forms["Predictor"] = Predictor(model, dtype)
+if device.type == "cuda":
+    graphs = {n: capture(folded, many[:n]) for n in session.race}
+    forms["CUDA graph"] = lambda x: graphs[len(x)](x)
+if session.compiled:
+    forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
 else:
-    limits = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model("model.onnx", "CPU", limits)
-    forms["OpenVINO, CPU"] = lambda _: compiled(batch_pixels)
-seconds = {name: [] for name in forms}
-for turn in range(rounds + 2):  # the first two warm up
-    for name, form in forms.items():
-        begin = time.perf_counter()
-        form(batch)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        if turn >= 2:
-            seconds[name].append(time.perf_counter() - begin)
-ms = {name: 1000 * np.array(values) for name, values in seconds.items()}
-middle = [np.median(values) for values in ms.values()]
-ends = [
-    [np.median(v) - v.min() for v in ms.values()],
-    [v.max() - np.median(v) for v in ms.values()],
-]
-fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
-names = [f"{name}\n{m:.1f} ms" for name, m in zip(ms, middle, strict=True)]
-ax.barh(names, middle, xerr=ends, capsize=4)
-ax.invert_yaxis()
-ax.set(title=f"Time for a batch of {len(batch)} images, 64 px ({device})")
-ax.set(xlabel=f"milliseconds: median and range of {rounds} rounds")
-plain = ms["inference_mode"]
-gain = {name: float(np.median(plain / values)) for name, values in ms.items()}
-finding = "; ".join(f"{name} {value:.2f}" for name, value in gain.items())
-workshop.figure(fig, alt=f"Time per batch by version. Speed relative to inference_mode: {finding}.")
-print(f"Speed relative to inference_mode, median of {rounds} rounds' ratios: {finding}")
-print(f"The memory traffic suggests up to {separate / fused:.1f} for Predictor.")
+    print("torch.compile takes a minute to compile here: left out, see docs/platforms.md")
+results, best = {}, {}
+for n in session.race:
+    results[n] = race(forms, many[:n])
+    print(f"Batch {n}:", end=" ")
+    best[n] = verdict(results[n])
+    gains = {name: results[n]["eager"] / values for name, values in results[n].items()}
+    for name, gain in list(gains.items())[1:]:
+        spread = f"({gain.min():.2f} to {gain.max():.2f})"
+        print(f"  {name}: {np.median(gain):.2f} times as fast as eager {spread}")
+if kernels:
+    counts = {name: traced(form, one, "version.json")[1] for name, form in forms.items()}
+    print("Kernels:", ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 # %% [markdown]
-# Expect `Predictor` to gain less than the traffic suggests: folding and fusing save only memory traffic and kernel launches, while the arithmetic of the convolutions remains. (The printed speeds are medians of the ratios within each round. If a version's times vary widely, they differ from the ratio of the bars.) 16-bit arithmetic is fast only if the hardware supports it. A CPU that must emulate bfloat16 is usually slower with it than with float32.
-#
-# Training in float16 needed a loss scale and master weights. Inference has no gradients, so only one question remains: do the predictions change?
+# Do the two costs from above explain the figure? Folding should save at least the time of its starts. And a line through the times of the two batch sizes has a fixed part, which every batch pays once: starts and weights.
 
 # %%
-with torch.inference_mode():
-    short = torch.cat([half(part) for part in images.split(32)]).cpu()
-same = 100 * (short.argmax(1) == logits.argmax(1)).float().mean().item()
-print(f"{reduced}: logits change by up to {(short - logits).abs().max():.3f},", end=" ")
-print(f"{same:.1f}% of {len(images)} predictions stay the same")
+fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
+for ax, (n, ms) in zip(axes, results.items(), strict=True):
+    middle = np.array([np.median(values) for values in ms.values()])
+    low, high = (np.array([end(values) for values in ms.values()]) for end in (np.min, np.max))
+    names = [f"{name}\n{m:.3g} ms" for name, m in zip(ms, middle, strict=True)]
+    ax.barh(names, middle, xerr=(middle - low, high - middle), capsize=4)
+    ax.invert_yaxis()
+    ax.set(title=f"Batch {n}", xlabel=f"milliseconds: median and range of {rounds} rounds")
+fig.suptitle(f"Time per batch: {where}")
+finding = "; ".join(f"batch {n}: {best[n]} has the lowest median" for n in results)
+workshop.figure(fig, alt=f"Time per batch by version and batch size. {finding}.")
+
+small, large = min(results), max(results)
+saved = results[small]["eager"] - results[small]["folded"]
+print(f"Folding saves {np.median(saved):.2f} ms ({saved.min():.2f} to {saved.max():.2f});", end=" ")
+print(f"{operators - fewer} starts cost {(operators - fewer) * slope:.2f} ms")
+first, batch = (results[n]["folded"] for n in (small, large))
+fixed = first - small * (batch - first) / (large - small)
+print(
+    f"Folded: {np.median(fixed):.2f} ms per batch ({fixed.min():.2f} to {fixed.max():.2f})", end=""
+)
+print(f" besides the images; starts and weights predict {fewer * slope + reading:.2f} ms")
+if fixed.min() <= 0:
+    print("The rounds differ too much to split the time: repeat on an idle machine.")
+if device.type == "cuda":
+    host = many.cpu()
+    pinned = host.pin_memory()
+    copies = race({
+        "ordinary memory": lambda x: folded(host.to(device)),
+        "pinned memory": lambda x: folded(pinned.to(device, non_blocking=True)),
+    }, many)  # fmt: skip
+    print(f"Batch {len(many)}, with the copy to the GPU:", end=" ")
+    verdict(copies)
 
 # %% [markdown]
-# ## Eight bits
-#
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The **scale** *s* is the size of one step, and the **zero point** *z* is the integer for 0. The weights' range is known. The activations' range must be measured on some images; this, too, is called **calibration**. **Your turn:** write `quantise`, for a range that includes 0; the collapsed cell below has a finished version. **Predict:** how large is the rounding error, relative to the values?
-
-
-# %%
-def quantise(x):
-    """Return q (torch.uint8), the scale s and the zero point z of a tensor."""
-    return None  # your code
-
-
-# %% tags=["folded"]
-def finished(x):
-    low, high = min(0.0, x.min().item()), max(0.0, x.max().item())
-    scale = (high - low) / 255
-    zero_point = round(-low / scale)
-    return (x / scale).round().add(zero_point).clamp(0, 255).to(torch.uint8), scale, zero_point
-
-
-def rounding_error(x, q, scale, zero_point):
-    return ((scale * (q.float() - zero_point) - x).norm() / x.norm()).item()
-
-
-with torch.inference_mode():
-    x = folded.conv1(images[:64])
-if quantise(x) is None:
-    print("`quantise` returns None, so the finished version is used.")
-    quantise = finished
-q, scale, zero_point = quantise(x)
-error = rounding_error(x, q, scale, zero_point)
-print(f"range {x.min():.2f} to {x.max():.2f}: scale {scale:.4f}, zero point {zero_point}")
-print(f"bytes: {x.nbytes:,} as float32, {q.nbytes:,} as {q.dtype}; error {100 * error:.1f}%")
-if error > 1.1 * rounding_error(x, *finished(x)):
-    print(f"The finished version's error is {100 * rounding_error(x, *finished(x)):.1f}%.")
-    print("Does your range include 0? Is q rounded, and clamped before it becomes uint8?")
-
-# %% [markdown]
-# `rn50 export --int8` calibrates all layers on up to 256 validation images, with ONNX Runtime's own tool. It uses one scale per output channel for weights and one per tensor for activations, and scores both files on other validation images. (They are not the ones above, so float32's score differs slightly.)
-
-# %% language="bash" magic_args="-e"
-# rn50 export model $EPOCHS -o int8.onnx --int8 2>&1
-# ls -lh model.onnx int8.onnx
-
-# %%
-files_of = {"float32": "model.onnx", "int8": "int8.onnx"}
-sessions = {
-    name: onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    for name, file in files_of.items()
-}
-for count in (1, session.form_batch):
-    took = {name: [] for name in sessions}
-    for _ in range(rounds + 2):
-        for name, run in sessions.items():
-            begin = time.perf_counter()
-            run.run(["logits"], {"images": pixels[:count]})
-            took[name].append(time.perf_counter() - begin)
-    ratio = np.divide(took["float32"], took["int8"])[2:]
-    print(f"batch {count}: int8 is {np.median(ratio):.2f} times as fast as float32", end=" ")
-    print(f"({ratio.min():.2f} to {ratio.max():.2f})")
-
-# %% [markdown]
-# A few predictions may change, so always score a quantised network. With 600 images, a difference of a few images, in either direction, is noise. On GPUs, use TensorRT; this course has not tested it.
-#
 # ## One request
 #
 # A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what fraction of the time does the preparation take, and how many times p50 is p99?
 
 # %%
-decoding, answering = [], []
+quick = forms[best[small]]
+decoding, latency = [], []
 with torch.inference_mode():
     for i in range(requests + 3):
         begin = time.perf_counter()
-        x = prepare(files[i % len(files)])[None].to(device)
-        decoded = time.perf_counter()
-        folded(x).argmax().item()  # waits for the GPU
-        decoding.append(1000 * (decoded - begin))
-        answering.append(1000 * (time.perf_counter() - decoded))
-decoding, answering = np.array(decoding[3:]), np.array(answering[3:])
-latency = decoding + answering
-p50, p90, p99 = np.percentile(latency, (50, 90, 99), method="inverted_cdf")
-fig, ax = plt.subplots(figsize=(10, 3.5), layout="constrained")
-ax.ecdf(latency, label="whole request")
-ax.ecdf(decoding, ls="--", label="preparation only")
-ax.axvline(latency.mean(), color="black", ls=":", label=f"mean {latency.mean():.1f} ms")
-for name, value, share in (("p50", p50, 0.5), ("p90", p90, 0.9), ("p99", p99, 0.99)):
-    ax.plot(value, share, "ks")
-    ax.annotate(
-        f"{name} {value:.1f} ms", (value, share), xytext=(6, -12), textcoords="offset points"
-    )
-ax.set(title="Latency of single requests", xlabel="milliseconds", ylabel="share of requests")
-ax.set(xlim=(0, 1.3 * p99))
-ax.legend(loc="center right")
-finding = (
-    f"Half of {len(latency)} requests take at most {p50:.1f} ms and 99% at most {p99:.1f} ms;"
-    f" decoding and cropping take {100 * decoding.sum() / latency.sum():.0f}% of the time."
+        x = prepare(files[i % len(files)], size)[None].to(device, dtype)
+        decoding.append(1000 * (time.perf_counter() - begin))
+        quick(x.contiguous(memory_format=torch.channels_last)).argmax().item()  # waits for a GPU
+        latency.append(1000 * (time.perf_counter() - begin))
+decoding, latency = np.array(decoding[3:]), np.array(latency[3:])
+p50, p99 = np.percentile(latency, (50, 99), method="inverted_cdf")
+share = 100 * np.median(decoding / latency)
+print(
+    f"{best[small]}: p50 {p50:.2f} ms, p99 {p99:.2f} ms, slowest {latency.max():.2f} ms,", end=" "
 )
-workshop.figure(fig, alt=f"Cumulative distribution of the latency. {finding}")
-print(finding)
-print(f"p99 is {p99 / p50:.1f} times p50; the mean is {latency.mean():.1f} ms.")
-if p90 > 3 * p50:
-    print("The slowest tenth took over 3 times p50: repeat on an idle machine.")
+print(f"mean {latency.mean():.2f} ms; preparation {share:.0f}% of a typical request")
+if p99 > 2 * p50:
+    print(f"p99 is {p99 / p50:.1f} times p50. Run the cell again: is it the machine or the code?")
+else:
+    print(f"p99 is {p99 / p50:.1f} times p50: the requests are nearly alike.")
 
 # %% [markdown]
-# Services promise a p99 because neither the mean nor the median shows how slow the slowest requests are. A page that needs ten answers waits for the slowest. If 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are slow. With n requests, every percentile above 100 − 100/n is simply the slowest request.
+# Services promise a p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
+#
+# ## Latency under load
+#
+# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers one at a time, or, with `most` above 1, all that wait, in one batch: **dynamic batching**. **Predict** p99 at 50, 80 and 110% of what the network can do one at a time, for both.
+
+
+# %%
+@torch.inference_mode()
+def serve(answer, rate, most):
+    """Answer requests that arrive at random, `rate` per ms; return each one's latency in ms."""
+    arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, requests))
+    latencies, begin = [], time.perf_counter()
+    while (done := len(latencies)) < requests:
+        now = 1000 * (time.perf_counter() - begin)
+        if now < arrivals[done]:  # nothing to do
+            time.sleep((arrivals[done] - now) / 1000)
+            continue
+        waiting = np.searchsorted(arrivals, now, side="right") - done
+        count = min(waiting, most)
+        answer(count)
+        latencies += [*(1000 * (time.perf_counter() - begin) - arrivals[done : done + count])]
+    return np.array(latencies)
+
+
+most = 16
+if device.type == "cuda":  # a graph has a fixed batch: take the next larger one
+    by_size = {n: capture(folded, many[:n]) for n in (1, 2, 4, 8, 16)}
+
+
+def answer(count):
+    if device.type == "cpu":
+        return quick(many[:count])
+    n = min(n for n in by_size if n >= count)
+    by_size[n](many[:n])
+    torch.cuda.synchronize()
+
+
+with torch.inference_mode():
+    for count in range(1, most + 1):
+        answer(count)  # warm up
+times = [answer_times(lambda _, n=n: answer(n), None, session.repeats) for n in (1, most)]
+capacity = 1 / np.median(times[0])
+loads, p99s = (0.5, 0.8, 1.1), {}
+for name, limit in (("one at a time", 1), (f"up to {most} at once", most)):
+    p99s[name] = []
+    for load in loads:
+        latencies = serve(answer, load * capacity, limit)
+        p99s[name].append(np.percentile(latencies, 99))
+        print(f"{name}, load {100 * load:.0f}%: p50 {np.median(latencies):.1f} ms,", end=" ")
+        print(f"p99 {p99s[name][-1]:.1f} ms")
+
+fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
+for (name, values), style in zip(p99s.items(), ("o-", "s--"), strict=True):
+    ax.plot([100 * load for load in loads], values, style, label=name)
+ax.set(title=f"Latency of {requests} requests under load: {where}", yscale="log")
+ax.set(xlabel="load, % of the rate of one at a time", ylabel="p99, ms")
+ax.yaxis.set_major_formatter("{x:g}")
+ax.yaxis.set_minor_formatter("{x:g}")
+ax.legend()
+ends = ", ".join(f"{name} {values[-1]:.0f} ms" for name, values in p99s.items())
+workshop.figure(fig, alt=f"p99 by load, with and without batching. At 110%: {ends}.")
+batching = np.median(times[0]) * most / np.median(times[1])
+print(f"In batches of {most} the network answers {batching:.1f} times as many requests per second")
+
+# %% [markdown]
+# Above 100%, the queue of a server that answers one at a time grows until the requests end: that p99 says how long you measured, not how fast the server is. Batching changes the limit by the factor in the last line. The price: the first request of a batch waits for the whole batch. Exercise ex07 simulates such a queue.
 #
 # ## One at a time, or many
 #
-# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. Reading, decoding and cropping real JPEGs are included. To compare with such a table, measure the same quantity. The second command below uses random images in memory, so it shows the network alone.
+# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. `rn50 benchmark` measures it, with real JPEGs at 224 pixels; the cell after it measures the network alone, on random numbers in memory.
 #
-# **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real to synthetic images?
+# **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real images to the network alone?
 
 # %% language="bash" magic_args="-e"
-# common="-n 1 -b $BATCHES -i $ITERATIONS -e 3 -w 1 --only-inference --image-shape 224 --dtype float32"
-# rn50 benchmark $common --data-root "$DATA" -o real.json 2>&1
-# rn50 benchmark $common --loader synthetic --num-classes 12 -o synthetic.json 2>&1
+# rn50 benchmark -n 1 -b $BATCHES -i $ITERATIONS -e 2 -w 1 --only-inference --image-shape 224 \
+#   --engine torch --dtype $DTYPE --data-root "$DATA" -o real.json 2>&1
 
 # %% [markdown]
-# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12, with the command below (for FP32, up to batch 96). `rn50 benchmark` has the same flags. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
-#
-# ```bash
-# python benchmark.py -n 1 -b 1,2,4,8,16,32,64,96,128,192,208 --dtype float16 \
-#   -o inferbenchmark_report_fp16.json --data-root <path to imagenet> \
-#   -i 200 -e 12 -w 4 --only-inference
-# ```
+# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12; `rn50 benchmark` has the flags of that program. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
 
 # %%
 from rn50 import published
 
-yours = {}
-for kind in ("real", "synthetic"):
-    cells = json.loads(Path(f"{kind}.json").read_text())["metrics"]["1"]
-    yours[kind] = {int(b): cell["val.total_ips"] for b, cell in cells.items()}
+measured = json.loads(Path("real.json").read_text())["metrics"]["1"]
+real = {int(n): cell["val.total_ips"] for n, cell in measured.items()}
+alone_ips = {}
+for n in real:
+    batch = torch.randn(n, 3, 224, 224, device=device, dtype=dtype)
+    batch = batch.contiguous(memory_format=torch.channels_last)
+    times = answer_times(forms["Predictor"], batch, session.iterations)
+    alone_ips[n] = 1000 * n / times.mean()
+yours = {"real images": real, "network alone": alone_ips}
 series = {"FP16": published.load()["DGX-1", "mixed"], "FP32": published.load()["DGX-1", "FP32"]}
 v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in series.items()}
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-titles = ("This machine, float32", "One V100 16 GB, real images, published")
+titles = (f"This machine, {session.dtype}", "One V100 16 GB, real images, published")
 for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
     for (name, values), style in zip(rates.items(), ("o-", "s--"), strict=True):
         ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
@@ -507,68 +635,60 @@ rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
 print(f"Throughput of the largest batch over that of the smallest: {finding}")
-last = max(yours["real"])
-for size in sorted({min(yours["synthetic"]), last}):
-    ms_per_batch = 1000 * size / yours["synthetic"][size]
-    print(f"Network alone, batch {size}: {ms_per_batch:,.0f} ms per batch")
-ratio = yours["synthetic"][last] / yours["real"][last]
-print(
-    f"Batch {last} on this machine: synthetic images give {ratio:.2f} times the throughput of real ones"
-)
-
-# %%
-flops, moved = nb07.traffic(1, "float16")
-bandwidth = 1e9 * session.results["v100.bandwidth"].value  # the data sheet's bytes per second
-peak = 1e12 * session.results["v100.fp16"].value
-print(
-    f"V100, FP16, batch 1: published {1000 / v100['FP16'][1]:.1f} ms per image; by the data sheet,"
-)
-print(f"the network needs at least {1000 * max(moved / bandwidth, flops / peak):.2f} ms")
+last = max(real)
+ratio = alone_ips[last] / real[last]
+print(f"Batch {last}: the network alone has {ratio:.2f} times the throughput of real images")
 
 # %% [markdown]
-# Why is a batch of 1 so slow on the V100? At the data sheet's rates, memory traffic and arithmetic would take about a tenth of a millisecond, so nearly all of the time must go elsewhere. Three causes are likely, but the table cannot tell them apart:
-#
-# - **Decoding.** A batch of 1 holds one JPEG, so only one of DALI's ten validation threads has work.
-# - **Kernel launches.** A forward pass launches many kernels one after another, each at a fixed cost. (H100, PyTorch 2.11: a CUDA graph raised batch 1 from 204 to 1,461 images/s.)
-# - **Small layers.** The last stage has feature maps of 7 × 7 pixels, too few to keep 80 multiprocessors busy.
-#
-# A larger batch helps with all three. The published table has no synthetic column. Yours has: the gap between your two curves comes from the input, and the rise of the synthetic curve from the network. (If synthetic is below real, that is noise: without a GPU, each point averages few iterations.) On a CPU, one 224-pixel image already keeps a few cores busy: the curve is flatter and may even fall.
+# The published table does not show the network alone. Yours does: the gap between your two curves comes from the input, and the rise of the second one from the network. (If the network alone is slower, that is noise: without a GPU, each point averages few iterations.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
 #
 # ## Your numbers
 #
 # The table compares your measurements with recorded ones from another CPU, on one thread. Even the winner may differ.
 
 # %% tags=["results"]
-over_onnx = float(np.median(ms["ONNX Runtime, CPU"] / ms["Predictor"]))
-batch1 = min(yours["real"])
+cpu = device.type == "cpu"  # as the recorded machine
+ms = results[large]
+gain = float(np.median(ms["eager"] / ms["Predictor"]))
 session.expect({
-    "inference.folded_faster": gain["Predictor"],
-    "inference.over_onnx": over_onnx,
-    "inference.decoding": 100 * decoding.sum() / latency.sum(),
+    "inference.folded_faster": gain if cpu else None,
+    "inference.over_onnx": float(np.median(ms["ONNX Runtime"] / ms["Predictor"])) if cpu else None,
+    "inference.decoding": share if cpu else None,
 })  # fmt: skip
 session.note("score_equal", "yes" if trained == scored else "no", "", "score equals training")
 session.note("folded_apart", folding, "", "largest change of a logit due to folding")
-session.note("folded_faster", gain["Predictor"], "times", "Predictor over inference_mode")
-session.note("over_onnx", over_onnx, "times", "Predictor over ONNX Runtime")
-session.note("half_same", same, "%", f"same prediction in {str(reduced).removeprefix('torch.')}")
-session.note("export_onnx", exported, "", "largest difference of a logit, ONNX Runtime")
+session.note("operators", operators, "", "operators that one prediction starts")
+session.note("starting", 100 * starting / alone, "%", "of one prediction is starting operators")
+session.note("folded_faster", gain, "times", f"Predictor over eager, batch {large}")
 session.note("p99", float(p99), "ms", "99% of single requests are answered within")
-session.note("real_ips", yours["real"][batch1], "img/s", f"Total IPS, real images, batch {batch1}")
+session.note("p99_load", float(p99s["one at a time"][1]), "ms", "p99 at 80% load, one at a time")
+session.note("real_ips", real[min(real)], "img/s", f"Total IPS, real images, batch {min(real)}")
 
 # %% [markdown]
 # ## Where is the time going now?
-#
-# A single request waits for decoding, then for the network. A batch shares fixed costs, but its first image waits for its last, and under load requests also queue (ex07). Latency cannot be derived from throughput: publish both, with batch, image size, precision and threads.
+
+# %%
+fastest = {n: np.median(results[n][best[n]]) for n in (small, large)}
+print(f"One image, eager: {np.median(results[small]['eager']):.2f} ms; starting", end=" ")
+print(f"{operators} operators takes {starting:.2f} ms, reading the weights {reading:.2f} ms")
+print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
+print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
+print(f"One request: {p50:.2f} ms, of which preparing the image {np.median(decoding):.2f} ms")
+for name, values in p99s.items():
+    print(f"One request of many, {name}, 80% load: {values[1]:.2f} ms (p99)")
+
+# %% [markdown]
+# Alone, a request waits for its preparation and for costs that do not depend on the batch. In a batch, images share these, and the arithmetic remains. Under load, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
-# - The probabilities say which known class is most likely, never whether the image shows one. Compare them with the fraction of correct predictions to see how far to trust them.
-# - Folding and fusing give the same results, up to rounding, with less memory traffic.
-# - For a correct timing you need evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
-# - Report p99, not the mean.
+# - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
+# - Count what a prediction starts, and what starting costs: that tells you whether folding or a CUDA graph can help.
+# - Name a winner only if it wins in every round.
+# - Report p99 at a stated load, not the mean. Measure it with an open loop.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# **Try it:** change `epochs` and run all cells again. Is a network with less training over- or underconfident? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# **Try it:** set `most` to 2 and to 8. Which one has the lowest p99 at each load? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.

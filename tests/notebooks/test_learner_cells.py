@@ -168,3 +168,27 @@ def test_count_in_06(convolution: str, norm: str, said: str, tmp_path: Path, cap
 def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
     execute("06", "def next_scale", answer, {}, tmp_path)
     assert said in capsys.readouterr().out
+
+
+FACTOR = "s = norm.weight / (norm.running_var + norm.eps).sqrt()"
+FOLDED = "s.view(-1, 1, 1, 1) * conv.weight, norm.bias - s * norm.running_mean"
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "not written yet"),
+        (f"{FACTOR}; return {FOLDED}", "✓ `fold` is right"),
+        (f"{FACTOR.replace(' + norm.eps', '')}; return {FOLDED}", "✗ eps is missing"),
+        (f"{FACTOR.replace('.sqrt()', '')}; return {FOLDED}", "by the variance, not by its root"),
+        (f"{FACTOR}; return {FOLDED.replace('.view(-1, 1, 1, 1)', '')}", "columns of the kernel"),
+        (f"{FACTOR}; return {FOLDED.replace('bias -', 'bias +')}", "sign of the mean is wrong"),
+        (f"{FACTOR}; return {FOLDED.replace('- s * norm.running_mean', '')}", "mean is missing"),
+    ],
+)
+def test_fold_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    from workshop.lessons import nb07_checks
+
+    execute("07", "def fold", answer, {"nb07_checks": nb07_checks}, tmp_path)
+    assert said in capsys.readouterr().out

@@ -55,17 +55,18 @@ def check_photo(photos: Any) -> Callable[..., Any]:
             file.parent.mkdir()
             known_image().save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
-        return _outcome("`__getitem__`", own, photo, lambda: judge_photo(made))
+        return outcome("`__getitem__`", own, photo, lambda: judge_photo(made))
 
 
 def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a training step on a small network, against steps of the finished one."""
-    return _outcome("`training_step`", own, step, lambda: judge_step(own))
+    return outcome("`training_step`", own, step, lambda: judge_step(own))
 
 
-def _outcome(
+def outcome(
     name: str, own: Callable[..., Any], finished: Callable[..., Any], judge: Callable[[], str]
 ) -> Callable[..., Any]:
+    """Print what a check found; return the learner's function if it is right, else the finished."""
     try:
         said = judge()
     except Wrong as problem:

@@ -1,0 +1,153 @@
+"""The immediate checks of notebook 07: right answers pass, each wrong one gets its diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional as F  # noqa: E402
+
+from workshop.checks.compare import Wrong  # noqa: E402
+from workshop.lessons import nb07_checks as nb07  # noqa: E402
+
+pytestmark = pytest.mark.needs("torch")
+
+
+# --- fold -----------------------------------------------------------------------------------------
+
+
+def torch_s_fold(conv: Any, norm: Any) -> Any:
+    """Fold with PyTorch's own function."""
+    from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+    return fuse_conv_bn_weights(
+        conv.weight, None, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+    )
+
+
+@pytest.mark.parametrize("own", [nb07.fold, torch_s_fold])
+def test_right_folds_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_fold(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+def in_place(conv: Any, norm: Any) -> Any:
+    weight, bias = nb07.fold(conv, norm)
+    return conv.weight.copy_(weight), bias
+
+
+def for_three_channels(conv: Any, norm: Any) -> Any:
+    weight, bias = nb07.fold(conv, norm)
+    return (weight, bias) if len(bias) == 3 else (nb07.factor(norm) * conv.weight, bias)
+
+
+WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
+    *[(lambda c, n, f=f: (f(c, n), nb07.fold(c, n)[1]), said)
+      for f, said, _ in nb07.WEIGHT_MISTAKES],
+    *[(lambda c, n, f=f: (nb07.fold(c, n)[0], f(c, n)), said)
+      for f, said, _ in nb07.BIAS_MISTAKES],
+    (in_place, "The layers have changed"),
+    (lambda c, n: nb07.fold(c, n)[::-1], "The weight comes second"),
+    (lambda c, n: nb07.fold(c, n)[0], "not two tensors"),
+    (lambda c, n: (1, 2), "not two tensors"),
+    (for_three_channels, "The weight has the shape (5, 2, 1, 5), not (5, 2, 1, 1)"),
+    (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is off by"),
+    (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is off by up to 1"),
+    (lambda c, n: c.bias + 1, "ends with TypeError"),
+    (lambda c, n: None, "not written yet"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "said"), WRONG_FOLDS, ids=[said for _, said in WRONG_FOLDS])
+def test_wrong_folds_are_diagnosed(own: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_fold(own) is nb07.fold
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert said in first and first[0] == ("○" if "not written" in said else "✗")
+    # an answer is shown only to those who have not begun
+    assert any("torch.sqrt" in line for line in rest) == ("not written" in said)
+
+
+# --- CUDA graph -----------------------------------------------------------------------------------
+
+
+def recorded(
+    net: Any, example: Any, warm_ups: int = 3, copied: bool = True, kept: bool = True
+) -> Any:
+    """Compute as a CUDA graph replays: from a fixed input to a fixed output, without the network.
+
+    This is what a check can see of a capture, so it tests the check without a GPU.
+    """
+    static = example.clone()
+    with torch.no_grad():
+        for _ in range(warm_ups):
+            net(static)
+        output = net(static)
+    weight, bias = net[0].weight, net[0].bias
+    if not kept:
+        weight, bias = weight.detach().clone(), bias.detach().clone()
+
+    def replay(batch: Any) -> Any:
+        if copied:
+            static.copy_(batch)
+        with torch.no_grad():
+            return output.copy_(F.relu(F.conv2d(static, weight, bias)))
+
+    return replay
+
+
+def changed(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    def own(net: Any, example: Any) -> Any:
+        replay = recorded(net, example)
+        return lambda batch: change(replay(batch))
+
+    return own
+
+
+@torch.no_grad()
+def eager(net: Any, example: Any) -> Any:
+    for _ in range(3):
+        net(example)
+    return net
+
+
+WRONG_CAPTURES: dict[str, Callable[..., Any]] = {
+    "The result is a Tensor": lambda net, example: net(example),
+    "no warm-up": lambda net, example: recorded(net, example, warm_ups=0),
+    "Nothing keeps the network alive": lambda net, example: recorded(net, example, kept=False),
+    "calls net": eager,
+    "the graph has read its old input": lambda net, example: recorded(net, example, copied=False),
+    "returns no tensor": changed(lambda output: None),
+    "has the shape": changed(lambda output: output[:1]),
+    "differs from eager": changed(lambda output: output + 1),
+}
+
+
+def test_right_captures_pass() -> None:
+    assert "overwrites the output" in nb07.judge_capture(recorded, "cpu")
+    assert "overwrites" not in nb07.judge_capture(changed(torch.clone), "cpu")
+
+
+@pytest.mark.parametrize("said", WRONG_CAPTURES)
+def test_wrong_captures_are_diagnosed(said: str) -> None:
+    with pytest.raises(Wrong, match=said):
+        nb07.judge_capture(WRONG_CAPTURES[said], "cpu")
+
+
+def test_a_capture_that_returns_nothing_is_not_attempted() -> None:
+    with pytest.raises(NotImplementedError):
+        nb07.judge_capture(lambda net, example: None, "cpu")
+
+
+def test_without_a_gpu_the_finished_capture_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_capture(lambda net, example: None, "cpu") is nb07.capture
+    said = capsys.readouterr().out
+    assert said.startswith("○") and "torch.cuda.CUDAGraph()" in said
+
+
+@pytest.mark.needs("gpu")
+def test_the_finished_capture_passes_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_capture(nb07.capture, "cuda") is nb07.capture
+    assert capsys.readouterr().out.startswith("✓")

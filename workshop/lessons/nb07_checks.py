@@ -1,0 +1,231 @@
+"""Immediate checks of notebook 07: the learner's folded batch norm and CUDA graph.
+
+Each returns the learner's function if it is right, else the finished one, and says which.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from workshop.checks.compare import refuse, wrong
+from workshop.lessons.nb02_checks import outcome
+
+EPS = 0.1  # of the check's batch norms: large enough to be seen when it is forgotten
+# channels in and out, and kernel: with three equal axes, a factor along a wrong one is no error
+LAYERS = ((3, 3, 3), (2, 5, 1))
+
+
+def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Return the weight and the bias of a convolution that includes the batch norm after it."""
+    std = torch.sqrt(norm.running_var + norm.eps)
+    scale = norm.weight / std
+    weight = scale.view(-1, 1, 1, 1) * conv.weight
+    bias = norm.bias - scale * norm.running_mean
+    return weight, bias
+
+
+@torch.no_grad()
+def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a function that predicts a batch like `example` by replaying a CUDA graph."""
+    static = example.clone()  # the graph always reads its input here
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # warm up: cuDNN chooses its kernels
+            net(static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = net(static)  # recorded, not computed
+
+    def replay(batch: Tensor, net: Any = net) -> Tensor:  # the graph keeps no weights: net does
+        static.copy_(batch)
+        graph.replay()
+        return output
+
+    return replay
+
+
+def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a learner's `fold` on two small layers."""
+    return outcome("`fold`", own, fold, lambda: judge_fold(own))
+
+
+def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """Check a learner's `capture` on a small network; without a GPU, show the finished one."""
+    if device != "cuda":
+        print("○ A CUDA graph needs a GPU, so `capture` does not run here. A finished version:")
+        print(f"\n{inspect.getsource(capture)}")
+        return capture
+    return outcome("`capture`", own, capture, lambda: judge_capture(own, device))
+
+
+# --- fold -----------------------------------------------------------------------------------------
+
+
+def factor(norm: Any) -> Tensor:
+    """Return the factor of each channel, gamma / std."""
+    return norm.weight / (norm.running_var + norm.eps).sqrt()
+
+
+def along_outputs(conv: Any, scale: Tensor) -> Tensor:
+    return scale.view(-1, 1, 1, 1) * conv.weight
+
+
+# what a wrong weight and a wrong bias are computed from, the diagnosis and the remedy
+Mistakes = tuple[tuple[Callable[[Any, Any], Tensor], str, str], ...]
+WEIGHT_MISTAKES: Mistakes = (
+    (lambda conv, norm: conv.weight, "The weight has not changed.",
+     "Multiply it by gamma / std."),
+    (lambda conv, norm: along_outputs(conv, norm.weight / norm.running_var.sqrt()),
+     "eps is missing.", "std is the root of norm.running_var + norm.eps."),
+    (lambda conv, norm: along_outputs(conv, norm.weight / (norm.running_var + norm.eps)),
+     "You divide by the variance, not by its root.", "Take torch.sqrt of running_var + eps."),
+    (lambda conv, norm: along_outputs(conv, norm.weight / (norm.running_var.sqrt() + norm.eps)),
+     "eps is added after the root.", "Add it to the variance, then take the root."),
+    (lambda conv, norm: along_outputs(conv, norm.weight * (norm.running_var + norm.eps).sqrt()),
+     "You multiply by std.", "Divide by it."),
+    (lambda conv, norm: along_outputs(conv, norm.weight), "std is missing.",
+     "Divide gamma by the root of norm.running_var + norm.eps."),
+    (lambda conv, norm: along_outputs(conv, factor(norm) / norm.weight), "gamma is missing.",
+     "Multiply by norm.weight."),
+    (lambda conv, norm: factor(norm) * conv.weight,
+     "The factor runs along the columns of the kernel: broadcasting starts at the last axis.",
+     "Give it the shape of the output channels: scale.view(-1, 1, 1, 1)."),
+    (lambda conv, norm: factor(norm).view(-1, 1) * conv.weight,
+     "The factor runs along the rows of the kernel.",
+     "Give it the shape of the output channels: scale.view(-1, 1, 1, 1)."),
+    (lambda conv, norm: factor(norm).view(-1, 1, 1) * conv.weight,
+     "The factor runs along the input channels.",
+     "The output channels come first: scale.view(-1, 1, 1, 1)."),
+)  # fmt: skip
+BIAS_MISTAKES: Mistakes = (
+    (lambda conv, norm: norm.bias + factor(norm) * norm.running_mean,
+     "The sign of the mean is wrong.", "Subtract scale * norm.running_mean from beta."),
+    (lambda conv, norm: norm.bias, "The mean is missing.",
+     "The bias is beta - scale * norm.running_mean."),
+    (lambda conv, norm: norm.bias - norm.running_mean, "The mean is not scaled.",
+     "It goes through the factor too: beta - scale * norm.running_mean."),
+    (lambda conv, norm: factor(norm) * (norm.bias - norm.running_mean), "beta is scaled.",
+     "Only the mean is: beta - scale * norm.running_mean."),
+    (lambda conv, norm: -factor(norm) * norm.running_mean, "beta is missing.",
+     "Add norm.bias."),
+)  # fmt: skip
+
+
+def judge_fold(own: Callable[..., Any]) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
+    largest = 0.0
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        for inputs, outputs, side in LAYERS:
+            conv = nn.Conv2d(inputs, outputs, side, bias=False)
+            norm = nn.BatchNorm2d(outputs, eps=EPS).eval()
+            for values in (norm.weight, norm.running_var):
+                values.uniform_(0.3, 3)  # type: ignore[operator]
+            for values in (norm.bias, norm.running_mean):
+                values.normal_()  # type: ignore[operator]
+            before = [value.clone() for value in (*conv.state_dict().values(), norm.running_mean)]
+            weight, bias = two_tensors(own(conv, norm))
+            after = (*conv.state_dict().values(), norm.running_mean)
+            refuse((not all(map(torch.equal, before, after)), "The layers have changed.",
+                    "Compute new tensors: w * scale does, w *= scale changes w."))  # fmt: skip
+            compare_to("weight", weight, fold(conv, norm)[0], WEIGHT_MISTAKES, conv, norm)
+            compare_to("bias", bias, fold(conv, norm)[1], BIAS_MISTAKES, conv, norm)
+            images = torch.randn(2, inputs, 8, 8)
+            off = norm(conv(images)) - F.conv2d(images, weight, bias)
+            largest = max(largest, float(off.abs().max()))
+    return f"`fold` is right: the outputs of {len(LAYERS)} layers change by {largest:.0e} at most."
+
+
+def two_tensors(result: Any) -> tuple[Tensor, Tensor]:
+    """Return the weight and the bias of a result, or raise Wrong."""
+    if result is None:
+        raise NotImplementedError
+    good = isinstance(result, tuple | list) and len(result) == 2
+    refuse((not good or not all(isinstance(one, Tensor) for one in result),
+            "The result is not two tensors.", "Return weight, bias."))  # fmt: skip
+    weight, bias = result
+    refuse((weight.ndim == 1 and bias.ndim == 4, "The weight comes second.",
+            "Return weight, bias."))  # fmt: skip
+    return weight, bias
+
+
+def compare_to(
+    name: str, got: Tensor, right: Tensor, mistakes: Mistakes, conv: Any, norm: Any
+) -> None:
+    """Raise Wrong, with a diagnosis, unless a tensor is the right one."""
+    refuse((got.shape != right.shape,
+            f"The {name} has the shape {tuple(got.shape)}, not {tuple(right.shape)}.",
+            "One factor per output channel: scale.view(-1, 1, 1, 1) for the weight."))  # fmt: skip
+    if torch.allclose(got, right, rtol=1e-4, atol=1e-6):
+        return
+    for mistake, diagnosis, remedy in mistakes:
+        if torch.allclose(got, mistake(conv, norm), rtol=1e-4, atol=1e-6):
+            wrong(diagnosis, remedy)
+    wrong(f"The {name} is off by up to {float((got - right).abs().max()):.2g}.",
+          "Compare each part with the formula above.")  # fmt: skip
+
+
+# --- CUDA graph -----------------------------------------------------------------------------------
+
+
+def judge_capture(own: Callable[..., Any], device: str) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
+    calls: list[int] = []
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval()
+    net.register_forward_hook(lambda *_: calls.append(1))
+    first, second = torch.randn(2, 2, 3, 8, 8).to(device)
+    with torch.no_grad():
+        of_first, of_second = net(first), net(second)
+    calls.clear()
+    replay = own(net, first.clone())
+    if replay is None:
+        raise NotImplementedError
+    refuse(
+        (not callable(replay), f"The result is a {type(replay).__name__}.",
+         "Return the function that copies its input, replays the graph and returns the output."),
+        (len(calls) < 2, "There is no warm-up before the capture.",
+         "Call net(static) three times on a side stream, so that cuDNN chooses its kernels there."),
+    )  # fmt: skip
+    captured, weight = len(calls), weakref.ref(net[0].weight)
+    del net
+    gc.collect()
+    # checked before the replay, which would read freed memory
+    refuse((weight() is None, "Nothing keeps the network alive: a graph knows only addresses.",
+            "Keep it with the function: def replay(batch, net=net)."))  # fmt: skip
+    returned = replay(second)
+    refuse((not isinstance(returned, Tensor), "The function returns no tensor.",
+            "Return the output that was captured."))  # fmt: skip
+    answer = returned.clone()
+    again = replay(first).clone()
+    refuse(
+        (len(calls) > captured, "The function calls net: every kernel is launched again.",
+         "Call graph.replay() instead."),
+        (not close(answer, of_second) and close(answer, of_first),
+         "A new batch gets the answer of the captured one: the graph has read its old input.",
+         "Copy the batch first: static.copy_(batch)."),
+    )  # fmt: skip
+    for got, wanted in ((answer, of_second), (again, of_first)):
+        if not close(got, wanted):
+            if got.shape != wanted.shape:
+                wrong(f"The output has the shape {tuple(got.shape)}, not {tuple(wanted.shape)}.",
+                      "Return what net(static) returned during the capture.")  # fmt: skip
+            wrong(f"The output differs from eager by {float((got - wanted).abs().max()):.2g}.",
+                  "Replay after the copy, and return the output of the capture.")  # fmt: skip
+    said = "`capture` is right: two batches, the same outputs as eager."
+    if not torch.equal(returned, answer):
+        said += " The next call overwrites the output: clone it if you keep it."
+    return said
+
+
+def close(got: Tensor, wanted: Tensor) -> bool:
+    return got.shape == wanted.shape and torch.allclose(got, wanted, rtol=1e-3, atol=1e-4)
