@@ -59,7 +59,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 
 
 def train(images, labels, dtype=usual):
-    images = images.to(memory_format=torch.channels_last)
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         loss = cross_entropy(model(images), labels)
     loss.backward()
@@ -70,6 +69,7 @@ def train(images, labels, dtype=usual):
 def training_step(batch, size=session.size, dtype=usual):
     """Return a function that trains on random images, the same at each call."""
     images = torch.randn(batch, 3, size, size, device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(12, (batch,), device=device)
     return lambda: train(images, labels, dtype)
 
@@ -133,7 +133,8 @@ show("no warm-up", 4 * big / sum(first), right)
 thread = ThreadPoolExecutor(1)
 launch = step if gpus else lambda: thread.submit(step)
 queued = measure(launch, 2, 0, wait=int)
-wait() if gpus else thread.shutdown()
+thread.shutdown()  # waits
+wait()
 show("no waiting", 2 * big / sum(queued), right)
 
 # %% [markdown]
@@ -222,7 +223,7 @@ sweep, trained = {}, {}
 for batch in (big // 2, big, 100_000):
     begin, trained[batch] = time.perf_counter(), 0
     for images, labels in DataLoader(data, batch, drop_last=True):
-        train(images.to(device), labels.to(device))
+        train(images.to(device, memory_format=torch.channels_last), labels.to(device))
         trained[batch] += len(labels)
     wait()
     sweep[batch] = len(data) / (time.perf_counter() - begin)
@@ -555,7 +556,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 if it has everything, otherwise a finished script is. (Rung 6 runs on GPUs only: compiling takes about a minute.)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 if it has everything, otherwise a finished script is. (Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, see [troubleshooting](../docs/troubleshooting.md).)
 
 # %%
 ladder.predict("5_tuned", 1.2)  # your number

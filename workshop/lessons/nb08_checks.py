@@ -56,7 +56,7 @@ def check_clock(yours: Clock, file: str) -> Clock:
     chosen = report("measure", yours, measure, find_clock_mistake(yours))
     own = chosen is yours and yours is not measure
     text = cell_of(yours) if own else inspect.getsource(measure).replace(": Clock", "")
-    Path(file).write_text(f"import time\n\n\n{text.lstrip()}")
+    Path(file).write_text(f"import time\n\nimport numpy as np\nimport torch\n\n\n{text.lstrip()}")
     return chosen  # type: ignore[no-any-return]
 
 
@@ -185,7 +185,7 @@ def one_number(value: float, right: np.ndarray) -> str:
         "the median": np.median(right),
         "the mean": right.mean(),
     }
-    name = min(known, key=lambda name: abs(np.log(abs(value / known[name]) or 1e-9)))
+    name = min(known, key=lambda name: abs(value / known[name] - 1))
     what = name if abs(value / known[name] - 1) < 0.2 else f"{value:.3g}"
     return f"It returns one number, {what}. Return the list of seconds, one per step."
 
