@@ -8,6 +8,7 @@ stopped while others train.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -95,6 +96,8 @@ class Runner:
         if status:
             lines = self.log(folder).read_text(errors="replace").splitlines()
             lines = [line for line in lines if not programs.NOISE.match(line)]
+            # torchrun's own lines follow
+            lines = list(itertools.takewhile(lambda line: "distributed/elastic" not in line, lines))
             raise RunFailed(
                 f"{self.name} ended with exit status {status}; it said:", "\n".join(lines[-12:])
             )
