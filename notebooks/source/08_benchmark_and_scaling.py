@@ -119,12 +119,16 @@ from concurrent.futures import ThreadPoolExecutor
 effects = {}
 
 
+def digits(number):
+    return f"{number:,.0f}" if number > 99 else f"{number:.3g}"
+
+
 def show(mistake, wrong, right, unit="img/s"):
     """Print a wrong result and the range of right ones."""
     low, middle, high = np.quantile(right, [0, 0.5, 1])
     effects[mistake] = wrong / middle, not low <= wrong <= high
-    print(f"{mistake}: {wrong:,.4g} instead of {middle:,.4g} {unit}", end=" ")
-    print(f"({low:,.4g} to {high:,.4g})", end="")
+    print(f"{mistake}: {digits(wrong)} instead of {digits(middle)} {unit}", end=" ")
+    print(f"({digits(low)} to {digits(high)})", end="")
     print("" if effects[mistake][1] else ": does not show on this machine")
 
 
@@ -148,7 +152,7 @@ import itertools
 scales = itertools.cycle([training_step(big, session.size // 2), step])
 pairs = np.array(measure(lambda: next(scales)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
 show("mean of rates", np.mean(big / pairs), 2 * big / pairs.sum(axis=1))
-print(f"harmonic mean of the rates: {1 / np.mean(pairs / big):,.4g}")
+print(f"harmonic mean of the rates: {digits(1 / np.mean(pairs / big))}")
 
 # %% [markdown]
 # ### 3. The best of n short epochs
@@ -270,7 +274,7 @@ fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
 for row, (factor, shows) in enumerate(effects.values()):
     colour = "lightgrey" if not shows else "C1" if factor > 1 else "C0"
     ax.barh(row, factor - 1, left=1, color=colour)
-    ax.text(factor, row, f" {factor:,.3g} ", va="center", ha="left" if factor > 1 else "right")
+    ax.text(factor, row, f" {digits(factor)} ", va="center", ha="left" if factor > 1 else "right")
 factors = [factor for factor, _ in effects.values()]
 ax.set_yticks(range(len(effects)), list(effects))
 ax.set(xscale="log", xlim=(min(factors) / 3, 3 * max(factors)))
@@ -528,7 +532,7 @@ for links, marker in ((network, "o-"), ("nvlink4+100g", "s--")):
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
 left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="price", ylim=(0, None))
-left.legend(fontsize="small")
+left.legend(fontsize="small", ncols=2, loc="lower left")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
@@ -561,10 +565,12 @@ ladder.changes("6_compiled")
 # %%
 ladder.predict("5_tuned", 1.2)  # your number
 ranks = min(workers, gpus) or session.ranks
-rung_batch, rung_steps = (2, 1) if emulated else (session.rung_batch, session.rung_steps)
+rung_batch, rung_steps, warm_up = session.rung_batch, session.rung_steps, 3
+if emulated:
+    rung_batch, rung_steps, warm_up = 2, 1, 1
 rungs = ladder.race(
     session.rungs.split(), turns=session.rung_turns, ranks=ranks, own="5_tuned",
-    image_size=session.size, batch_size=rung_batch, steps=rung_steps, warm_up=3,
+    image_size=session.size, batch_size=rung_batch, steps=rung_steps, warm_up=warm_up,
     workers=min(session.rung_workers, max(1, cores // ranks)),
 )  # fmt: skip
 
