@@ -126,8 +126,12 @@ WRONG_CLOCKS = {
 
 @pytest.mark.parametrize("problem", WRONG_CLOCKS)
 def test_wrong_clocks_are_diagnosed(
-    problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(nb08, "TRIES", 1)
     file = tmp_path / "clock.py"
     assert nb08.check_clock(WRONG_CLOCKS[problem], str(file)) is nb08.measure
     first = capsys.readouterr().out.splitlines()[0]
