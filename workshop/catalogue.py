@@ -50,7 +50,7 @@ COURSE = (
            "compute", "How few bits are enough?"),
     Lesson("07", "07_inference", "Inference", 50, 90,
            "latency", "How fast is one answer?"),
-    Lesson("08", "08_benchmark_and_scaling", "Scaling", 45, 90,
+    Lesson("08", "08_benchmark_and_scaling", "Scaling", 60, 90,
            "everything", "How much faster are more GPUs?"),
 )  # fmt: skip
 

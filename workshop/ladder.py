@@ -13,6 +13,8 @@ import html
 import json
 import re
 import shutil
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from rn50lib import hardware
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from workshop import expected, output, paths, programs, session
+from workshop import race as racing
 
 RUNGS = {
     "1_single": "one device",
@@ -47,6 +50,7 @@ PUBLISHED = {
     "FP16, 8 GPUs": "published.v100.8gpu.fp16.ips",
 }
 RECORDED = ("1_single", "3_dali", "4_amp", "5_tuned")  # on one GPU, where rung 2 changes nothing
+PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device
 RECORD = "ladder.json"  # in the folder of runs; one for each machine
 
 
@@ -127,23 +131,14 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty
     report if DALI is missing here. Raises RunFailed if the script fails.
     """
-    path = script(rung) if own else finished(rung)
-    uses = _used(_text(path))
-    if "DALI" in uses and not session.has("nvidia.dali"):
+    prepared = _prepare(rung, ranks, own, flags)
+    if prepared is None:
         return {}
-    name = finished(rung).stem
-    report = session.need().runs / "ladder" / f"{name}.json"
-    report.parent.mkdir(parents=True, exist_ok=True)
-    words: list[object] = []
-    for flag, value in flags.items():
-        words += [f"--{flag.replace('_', '-')}", value]
-    data = shards() if "readers.tfrecord" in _text(path) else session.need().data_root
-    words = ["--data", data, *words, "--report", report]
-    launcher = "torchrun" if "DDP" in uses else "horovodrun"
-    programs.run_script(path, *words, np=ranks, launcher=launcher)
+    runner, report = prepared
+    programs.run_script(runner.script, *runner.flags, np=ranks, launcher=runner.launcher)
     record = _load(_file())
-    rungs = record["rungs"]
-    rungs[name] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(path)}
+    rungs, name = record["rungs"], runner.name
+    rungs[name] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(runner.script)}
     _save(record)
     guess, before = record["predictions"].get(_split(name)[0]), _before(name, rungs)
     if guess and before:
@@ -152,6 +147,82 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
     elif guess:
         print(f"You predicted {guess:g} times the speed of an earlier rung; none has run here.")
     return dict(rungs[name])
+
+
+def race(
+    rungs: Sequence[str], *, turns: int, ranks: int, own: str = "", **flags: Any
+) -> dict[str, dict[str, Any]]:
+    """Run the scripts of several rungs in turns; record and return their reports, by rung.
+
+    Each script starts once. Then one at a time trains for `steps` steps while the others wait. A
+    report is that of `climb`, with the images/s of each turn in `turns`; images_per_s is their
+    median. `warm_up` is at least 1. Your train.py runs for the rung `own`; rung 1 has one rank.
+    Rungs that need DALI are left out if it is missing here. If memory does not suffice for all at
+    once, each rung has its turns alone.
+
+    Raises RunFailed if a script fails.
+    """
+    window = flags["steps"]
+    runners, reports = {}, {}
+    for rung in rungs:
+        count = 1 if rung == "1_single" else ranks
+        if prepared := _prepare(rung, count, rung == own, flags, turns):
+            runners[rung], reports[rung] = prepared
+    together = _fit_in_memory(list(runners.values()))
+    groups = [list(runners.values())] if together else [[each] for each in runners.values()]
+    for group in groups:
+        racing.race(group, flags["warm_up"], window, turns)
+    record, found = _load(_file()), {}
+    for rung, runner in runners.items():
+        images = flags["batch_size"] * runner.ranks * window
+        found[rung] = json.loads(reports[rung].read_text())
+        rates = [images / sum(turn) for turn in runner.turns] or [found[rung]["images_per_s"]]
+        found[rung] |= {"images_per_s": statistics.median(rates), "turns": rates}
+        found[rung] |= {"ranks": runner.ranks, "script": str(runner.script)}
+        record["rungs"][runner.name] = found[rung]
+    _save(record)
+    return found
+
+
+def _prepare(
+    rung: str, ranks: int, own: bool, flags: Mapping[str, Any], turns: int = 0
+) -> tuple[racing.Runner, Path] | None:
+    """Return the script of a rung with its flags, and its report's path; None without its DALI.
+
+    With `turns`, the steps are those of as many turns.
+    """
+    path = script(rung) if own else finished(rung)
+    uses = _used(_text(path))
+    if "DALI" in uses and not session.has("nvidia.dali"):
+        return None
+    name = finished(rung).stem
+    report = session.need().runs / "ladder" / f"{name}.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)  # never take an earlier one for this run's
+    # the batches that are ready when a turn begins, by default, and one more
+    lead = 3 if "DALI" in uses else 2 * flags.get("workers", 2) + 1
+    if turns:
+        flags = {**flags, "steps": turns * (lead + flags["steps"])}
+    words: list[object] = []
+    for flag, value in flags.items():
+        words += [f"--{flag.replace('_', '-')}", value]
+    data = shards() if "readers.tfrecord" in _text(path) else session.need().data_root
+    words = ["--data", data, *words, "--report", report]
+    launcher = "torchrun" if "DDP" in uses else "horovodrun"
+    return racing.Runner(name, path, words, ranks, launcher, lead), report
+
+
+def _fit_in_memory(runners: Sequence[racing.Runner]) -> bool:
+    """Return True if all processes of a race fit into memory at once; if not, say so."""
+    machine = hardware.machine()
+    needed = PROCESS_BYTES * sum(runner.ranks for runner in runners)
+    least = min([machine.memory, *(gpu.memory for gpu in machine.gpus)])
+    if machine.gpus:
+        needed = GPU_PROCESS_BYTES * len(runners)
+    if needed <= least:
+        return True
+    print(f"{needed / 2**30:.0f} GiB for all rungs at once do not fit: each has its turns alone.")
+    return False
 
 
 def shards_folder() -> Path:
@@ -203,6 +274,9 @@ def picture(file: Path) -> dict[str, Any]:
             width = rates[-1] * ms / sum(parts.values())
             here.barh(row, width, left=left, color=PARTS[part], label="" if row else part)
             left += width
+        if spread := found.get("turns"):
+            ends = [[rates[-1] - min(spread)], [max(spread) - rates[-1]]]
+            here.errorbar(rates[-1], row, xerr=ends, color="black", capsize=3)
         before, guess = _before(name, record["rungs"]), record["predictions"].get(_split(name)[0])
         if before and guess:
             label = "your prediction"
@@ -211,7 +285,10 @@ def picture(file: Path) -> dict[str, Any]:
             here.plot(at, row, "kD", label="" if label in seen else label)
     if climbed:
         here.set_yticks(range(len(climbed)), [_label(name) for name in climbed])
-        here.set(title="This machine", xlabel="images/s; colours: share of the step's time")
+        here.set(
+            title="This machine",
+            xlabel="images/s (lines: range of turns); colours: share of the step",
+        )
         here.set_ylim(max(len(climbed), 4) - 0.5, -0.5)
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")

@@ -55,7 +55,19 @@ def run_script(
         UserError: The launcher is unknown, or the machine is too small for the ranks.
     """
     path = Path(script).resolve()
-    end = [path.name, *map(str, arguments)]
+    words, shown, threads = command(path.name, arguments, np, launcher)
+    run(words, shown, path.parent, threads)
+
+
+def command(
+    script: str, arguments: Sequence[object], np: int, launcher: str
+) -> tuple[list[str], str, dict[str, str]]:
+    """Return Python's arguments that start a script on `np` ranks, the line to show, and variables.
+
+    The variables divide the cores among the ranks.
+    Raises UserError for an unknown launcher, or if the machine is too small for the ranks.
+    """
+    end = [script, *map(str, arguments)]
     if launcher not in LAUNCHERS:
         raise UserError(f"launcher {launcher!r}: there are {', '.join(LAUNCHERS)}")
     check_ranks(np, f"np={np}")
@@ -63,8 +75,7 @@ def run_script(
     words, shown = ([], "python ") if single else LAUNCHERS[launcher](np)
     threads = str(max(1, hardware.machine().cores // np))
     python = [sys.executable] if launcher == "horovodrun" and not single else []
-    run([*words, *python, *end], f"{shown}{shlex.join(end)}", path.parent,
-        dict.fromkeys(THREADS, threads))  # fmt: skip
+    return [*words, *python, *end], f"{shown}{shlex.join(end)}", dict.fromkeys(THREADS, threads)
 
 
 def check_ranks(ranks: int, given: str, least: int = 1) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import os
 import struct
 from pathlib import Path
@@ -192,3 +193,63 @@ def test_fold_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
 
     execute("07", "def fold", answer, {"nb07_checks": nb07_checks}, tmp_path)
     assert said in capsys.readouterr().out
+
+
+CLOCK = """for _ in range(warm_up):
+        step()
+    seconds = []
+    for _ in range(steps):
+        wait()
+        begin = time.perf_counter()
+        step()
+        wait()
+        seconds.append(time.perf_counter() - begin)
+    return seconds"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "not attempted"),
+        (CLOCK, "✓"),
+        (CLOCK.replace("range(warm_up)", "range(0)"), "nothing warmed up"),
+        (CLOCK.replace("wait()\n        seconds", "seconds"), "It does not wait"),
+        (CLOCK.replace("return seconds", "return min(seconds)"), "the best of n"),
+    ],
+)
+def test_clock_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    execute("08", "def measure", answer, {}, tmp_path)
+    assert said in capsys.readouterr().out.splitlines()[0]
+    text = (tmp_path / "clock.py").read_text()
+    clock: dict[str, Any] = {}
+    exec(text, clock)  # as bench.py imports it: the learner's, or the finished one
+    assert len(clock["measure"](lambda: None, 3, 1, lambda: None)) == 3
+    assert ("for _ in range(steps):" in text) and ("-> list" in text) == (said != "✓")
+
+
+FIT = """a = np.stack([1 / seconds, size / seconds], axis=1)
+    alpha, per_byte = np.linalg.lstsq(a, np.ones(len(size)), rcond=None)[0]
+    return alpha, 1 / per_byte"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "not attempted"),
+        (FIT, "✓"),
+        (FIT.replace("1 / per_byte", "per_byte"), "seconds per byte"),
+        (FIT.replace(" / seconds", "").replace("[1,", "[np.ones(len(size)),")
+         .replace("np.ones(len(size)), rcond", "seconds, rcond"), "dominate the squares"),
+    ],
+)  # fmt: skip
+def test_fit_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    from workshop.lessons import nb08_checks
+
+    monkeypatch.chdir(tmp_path)
+    found = {"all_reduce": [[1000.0, 0.001 + 1e-6], [1e9, 1.001]], "bytes": 10**8}
+    (tmp_path / "together.json").write_text(json.dumps(found))
+    names = {"np": np, "json": json, "Path": Path, "nb08_checks": nb08_checks}
+    execute("08", "def fit", answer, names, tmp_path)
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert said in first and "α 1000 µs, β 1.00 GB/s: 100 MB (12 classes) take 101 ms" in last

@@ -141,18 +141,23 @@ def held_out(*names: str) -> list[list[Any]]:
 
 
 def efficiency(
-    gpus: int, reading: str, batch: int | None = None, ips: float | None = None
+    gpus: int,
+    reading: str,
+    batch: int | None = None,
+    ips: float | None = None,
+    network: str = NETWORK,
 ) -> float:
     """Return the predicted share of perfect speed, from 0 to 1, with float16 gradients.
 
     Args:
-        gpus: How many GPUs, in hosts of 8 (NETWORK).
+        gpus: How many GPUs, in hosts of 8.
         reading: The cause that is blamed, with its number as fitted to the DGX-1's FP16 rows.
         batch: Images per GPU; by default the DGX-1's.
         ips: Images per second of one GPU, with every batch; by default the DGX-1's.
+        network: Within and between the hosts, as for `rn50 scale`.
     """
     series = load()["DGX-1", "mixed"]
     cause = READINGS[reading]
     value = parameter("DGX-1", "mixed", cause)
     one = replace(training(series), batch=batch or series.batch, compute_ips=ips or series.ips[1])
-    return predict(one, cause.enter(Cluster(*links.parse(NETWORK)), value), gpus).efficiency
+    return predict(one, cause.enter(Cluster(*links.parse(network)), value), gpus).efficiency

@@ -1,0 +1,177 @@
+"""The checks of notebook 08: right answers pass, each wrong one gets its diagnosis."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workshop.lessons import nb08_checks as nb08
+
+
+def in_another_style(step: Any, steps: int, warm_up: int, wait: Any) -> Any:
+    readings = []
+    for i in range(warm_up + steps + 1):
+        if i >= warm_up:
+            wait()
+            readings.append(time.perf_counter())
+        if i < warm_up + steps:
+            step()
+    return np.diff(readings)
+
+
+@pytest.mark.parametrize("own", [nb08.measure, in_another_style])
+def test_right_clocks_pass_and_are_written(
+    own: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "clock.py"
+    file.write_text("")
+    if own is nb08.measure:
+        assert nb08.check_clock(own, str(file)) is own
+        assert capsys.readouterr().out.startswith("✓")
+        assert_works(file)
+    assert nb08.find_clock_mistake(own) is None
+
+
+def assert_works(file: Path) -> None:
+    """Import the file of a clock, as bench.py does, and time three steps with it."""
+    spec = importlib.util.spec_from_file_location("clock", file)
+    assert spec and spec.loader
+    clock = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(clock)
+    calls: list[int] = []
+    assert len(clock.measure(lambda: calls.append(0), 3, 2, int)) == 3 and len(calls) == 5
+
+
+def clock(
+    warm_up_calls: bool = True, before: bool = True, after: bool = True, result: Any = list
+) -> Any:
+    """Return a clock that leaves something out."""
+
+    def measure(step: Any, steps: int, warm_up: int, wait: Any) -> Any:
+        for _ in range(warm_up * warm_up_calls):
+            step()
+        seconds = []
+        for _ in range(steps):
+            if before:
+                wait()
+            begin = time.perf_counter()
+            step()
+            if after:
+                wait()
+            seconds.append(time.perf_counter() - begin)
+        return result(seconds)
+
+    return measure
+
+
+def waits_at_the_end(step: Any, steps: int, warm_up: int, wait: Any) -> list[float]:
+    seconds = clock(after=False, before=False)(step, steps - 1, warm_up, wait)
+    begin = time.perf_counter()
+    step()
+    wait()
+    return [*seconds, time.perf_counter() - begin]
+
+
+def waits_first(step: Any, steps: int, warm_up: int, wait: Any) -> list[float]:
+    for _ in range(warm_up):
+        step()
+    seconds = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        wait()
+        step()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def counts_the_warm_up(step: Any, steps: int, warm_up: int, wait: Any) -> Any:
+    return clock()(step, steps + warm_up, 0, wait)
+
+
+def rates(seconds: list[float]) -> list[float]:
+    return [1 / s for s in seconds]
+
+
+WRONG_CLOCKS = {
+    "nothing warmed up": clock(warm_up_calls=False),
+    "does not wait": clock(after=False),
+    "the rest of the warm-up": clock(before=False),
+    "waits only once": waits_at_the_end,
+    "is the step before": waits_first,
+    "The steps of the warm-up are in the list": counts_the_warm_up,
+    "These are rates": clock(result=rates),
+    "the mean of the rates": clock(result=lambda s: statistics.mean(rates(s))),
+    "the shortest step: the best of n": clock(result=min),
+    "the rate of the fastest step": clock(result=lambda s: max(rates(s))),
+    "steps per second": clock(result=lambda s: len(s) / sum(s)),
+    "one number, the total": clock(result=sum),
+    "one number, the mean": clock(result=statistics.mean),
+    "milliseconds": clock(result=lambda s: [1000 * x for x in s]),
+    "since the start": clock(result=np.cumsum),
+    "not their mean": clock(result=lambda s: [statistics.mean(s)] * len(s)),
+    "The list has 3 values": clock(result=lambda s: s[1:]),
+    "returns nothing": clock(result=lambda s: None),
+    "It returns dict": clock(result=lambda s: {"s": s}),
+    "It ran 1 steps": lambda step, *rest: step() or [0.1],
+    "ended with TypeError": lambda step: [],
+    "The steps took": clock(result=lambda s: [1.7 * x for x in s]),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG_CLOCKS)
+def test_wrong_clocks_are_diagnosed(
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(nb08, "TRIES", 1)
+    file = tmp_path / "clock.py"
+    assert nb08.check_clock(WRONG_CLOCKS[problem], str(file)) is nb08.measure
+    first = capsys.readouterr().out.splitlines()[0]
+    assert problem in first and first.startswith("✗")
+    assert_works(file)
+
+
+def test_clock_that_is_not_attempted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "clock.py"
+    assert nb08.check_clock(lambda *_: None, str(file)) is nb08.measure
+    assert "not attempted" in capsys.readouterr().out
+    assert_works(file)
+
+
+def weighted(size: Any, seconds: Any) -> Any:
+    slope, start = np.polyfit(size, seconds, 1, w=1 / seconds)
+    return start, 1 / slope
+
+
+def fitted(change: Any) -> Any:
+    return lambda size, seconds: change(*nb08.fit(size, seconds))
+
+
+FITS = {
+    "✓": nb08.fit,
+    "✓ ": weighted,
+    "not attempted": lambda size, seconds: None,
+    "seconds per byte": fitted(lambda a, b: (a, 1 / b)),
+    "Return α first": fitted(lambda a, b: (b, a)),
+    "The units differ": fitted(lambda a, b: (1e6 * a, b / 1e6)),
+    "The units": fitted(lambda a, b: (1e3 * a, b)),
+    "dominate the squares": lambda x, y: (np.polyfit(x, y, 1)[1], 1 / np.polyfit(x, y, 1)[0]),
+    "ended with TypeError": fitted(lambda a, b: a),
+    "it returns": fitted(lambda a, b: (3 * a, b)),
+}
+
+
+@pytest.mark.parametrize("said", FITS)
+def test_fits(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = FITS[said]
+    right = said.startswith("✓")
+    assert nb08.check_fit(own) is (own if right else nb08.fit)
+    assert said in capsys.readouterr().out.splitlines()[0]

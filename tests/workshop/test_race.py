@@ -1,0 +1,142 @@
+"""Scripts that take turns: their steps alternate, and a failure ends all of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rn50lib.hardware import Gpu
+from tests.support import LAPTOP
+from workshop import ladder, turns
+from workshop.errors import RunFailed
+from workshop.race import Runner, race
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
+
+SCRIPT = """
+import argparse, json, os, time
+from pathlib import Path
+from torch.profiler import ProfilerAction, profile
+parser = argparse.ArgumentParser()
+for name, kind in {"data": Path, "report": Path, "spans": Path, "steps": int, "warm-up": int,
+                   "workers": int, "batch-size": int}.items():
+    parser.add_argument(f"--{name}", type=kind)
+args = parser.parse_args()
+log = args.spans or args.report.with_suffix(".log")
+spans = []
+with profile(schedule=lambda step: ProfilerAction.NONE) as trace:
+    for step in range(args.warm_up + args.steps):
+        begin = time.time()
+        time.sleep(0.02)
+        spans.append((begin, time.time()))
+        trace.step()
+rank = os.environ.get("RANK", os.environ.get("HOROVOD_RANK", ""))
+log.with_suffix("." + (rank or "log")).write_text(json.dumps(spans))
+if args.report:
+    args.report.write_text(json.dumps({"images_per_s": 1.0, "compute_ms": 20.0}))
+"""
+
+
+def runner(folder: Path, name: str, text: str, *more: object, ranks: int = 1) -> Runner:
+    script = folder / f"{name}.py"
+    script.write_text(text)
+    flags = ["--spans", folder / f"{name}.log", "--warm-up", 2, "--steps", 10, *more]
+    return Runner(name, script, flags, ranks, "torchrun" if ranks > 1 else "horovodrun", 2)
+
+
+HOROVOD = """
+import horovod.torch as hvd, torch
+hvd.init()
+exchange = lambda: hvd.allreduce(torch.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", pytest.param("horovodrun", marks=pytest.mark.needs("horovod"))]
+)
+def test_steps_of_scripts_alternate_on_all_ranks(launcher: str, tmp_path: Path) -> None:
+    text = SCRIPT
+    if launcher == "horovodrun":
+        text = text.replace("parser =", f"{HOROVOD}parser =", 1)
+        text = text.replace("time.sleep(0.02)", "time.sleep(0.02); exchange()")
+    both = runner(tmp_path, "both", text, ranks=2)
+    both.launcher, other = launcher, runner(tmp_path, "other", SCRIPT)
+    race([both, other], warm_up=2, window=3, rounds=2)
+    for each in (both, other):
+        assert [len(turn) for turn in each.turns] == [3, 3]
+        assert all(0.019 < seconds < 2 for turn in each.turns for seconds in turn)
+    assert bool(both.stopped) == (launcher == "horovodrun")
+    spans = json.loads((tmp_path / "other.log").read_text())
+    for rank in "01":
+        steps = json.loads((tmp_path / f"both.{rank}").read_text())
+        order = [steps[2:7], spans[2:7], steps[7:], spans[7:]]  # the first two warm up
+        for (*_, (_, end)), ((begin, _), *_) in itertools.pairwise(order):
+            assert end <= begin
+
+
+def test_failure_is_shown_and_ends_the_others(tmp_path: Path) -> None:
+    good = runner(tmp_path, "good", SCRIPT)
+    text = SCRIPT.replace("time.sleep(0.02)", "raise ValueError('no disk')")
+    bad = runner(tmp_path, "bad", text, ranks=2)
+    with pytest.raises(RunFailed, match="bad ended with exit status 1") as failed:
+        race([good, bad], warm_up=2, window=3, rounds=2)
+    assert failed.value.log.endswith("ValueError: no disk")
+    assert good.process and good.process.poll() is not None
+
+
+def test_script_without_a_profiler_takes_no_turns(tmp_path: Path) -> None:
+    plain = runner(tmp_path, "plain", SCRIPT.replace("trace.step()", "pass"))
+    race([plain, runner(tmp_path, "other", SCRIPT)], warm_up=2, window=3, rounds=2)
+    assert plain.turns == []
+
+
+def test_waiting_ends_with_the_notebook(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    waiting = turns.Turns(str(tmp_path), "a", gone.pid, 1, 1, 1)
+    with pytest.raises(ProcessLookupError):
+        waiting.after_step()
+
+
+def test_ladder_records_the_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def finished(rung: str) -> Path:
+        script = tmp_path / f"{rung}.py"
+        script.write_text(SCRIPT)
+        return script
+
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    monkeypatch.setattr(ladder, "finished", finished)
+    monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, memory=2**20))
+    flags = {"batch_size": 4, "steps": 3, "warm_up": 2, "workers": 1}
+    found = ladder.race(["1_single", "2_ddp"], turns=2, ranks=1, **flags)
+    assert list(found) == ["1_single", "2_ddp"]
+    for report in found.values():
+        low, high = sorted(report["turns"])
+        assert low <= report["images_per_s"] <= high < 4 / 0.019
+        assert report["compute_ms"] == 20
+    record = json.loads((tmp_path / "ladder.json").read_text())
+    assert record["rungs"]["2_ddp"] == found["2_ddp"]
+    assert "do not fit" in capsys.readouterr().out  # so they were not there at the same time
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu_gib", "fits"), [(8, 0, False), (16, 0, True), (128, 16, False), (128, 80, True)]
+)
+def test_rungs_start_together_if_memory_suffices(
+    gib: int, gpu_gib: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = (Gpu(0, "a GPU", gpu_gib * 2**30, (9, 0), "580", "GPU-0"),) if gpu_gib else ()
+    machine = replace(LAPTOP, memory=gib * 2**30, gpus=gpus)
+    monkeypatch.setattr(ladder.hardware, "machine", lambda: machine)
+    runners = [Runner(f"{n}", Path("a.py"), [], 2 if n else 1, "torchrun", 2) for n in range(5)]
+    assert ladder._fit_in_memory(runners) == fits

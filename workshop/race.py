@@ -1,0 +1,138 @@
+"""Training scripts that take turns: all start at once, then one trains while the others wait.
+
+`workshop.turns` is their half of it, in each rank. Ranks of Horovod exchange messages every
+millisecond even if they have nothing to do, which takes a tenth of a core from each, so they are
+stopped while others train.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rn50 import launch
+from rn50lib import lifetime
+from workshop import output, programs, turns
+from workshop.errors import RunFailed
+
+
+@dataclass
+class Runner:
+    """A script of a race, with its flags; `turns` are filled in: the seconds of each step.
+
+    The first `lead` steps of a turn do not count.
+    """
+
+    name: str
+    script: Path
+    flags: Sequence[object]
+    ranks: int
+    launcher: str
+    lead: int
+    turns: list[list[float]] = field(default_factory=list)
+    process: subprocess.Popen | None = None
+    stopped: list[int] = field(default_factory=list)
+
+    def start(self, folder: Path, numbers: Sequence[int]) -> None:
+        """Start the ranks, which write what they print to a file."""
+        signals = [folder, self.name, os.getpid(), *numbers]
+        words, _, threads = programs.command(
+            turns.__file__, [*signals, self.script.resolve(), *self.flags],
+            self.ranks, self.launcher,
+        )  # fmt: skip
+        env = launch.with_library(dict(os.environ)) | threads
+        env["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "3600"  # a stopped rank does not answer
+        with open(self.log(folder), "w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *words], cwd=self.script.parent, env=env,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                preexec_fn=lifetime.end_with_parent,
+            )  # fmt: skip
+
+    def log(self, folder: Path) -> Path:
+        """Return the file with what the script prints."""
+        return folder / f"{self.name}.log"
+
+    def wait(self, folder: Path, done: int) -> None:
+        """Return when all ranks wait for the turn after `done`, or when the script has ended.
+
+        Raises RunFailed if the script fails.
+        """
+        signals = [folder / f"{self.name}-{rank}.{done}" for rank in range(self.ranks)]
+        while not all(file.exists() for file in signals):
+            if self.ended(folder):
+                return
+            time.sleep(turns.POLL_S)
+        if self.launcher == "horovodrun" and self.ranks > 1:
+            self.stopped = [int(file.read_text()) for file in signals]
+            self.send(signal.SIGSTOP)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the ranks that are stopped, or are to be."""
+        for pid in self.stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self) -> None:
+        """End the script if it is still running."""
+        self.send(signal.SIGCONT)
+        if self.process and self.process.poll() is None:
+            lifetime.stop(self.process, programs.GRACE_S)
+
+    def ended(self, folder: Path) -> bool:
+        """Return True if the script has ended. Raises RunFailed if it failed."""
+        assert self.process is not None
+        status = self.process.poll()
+        if status:
+            lines = self.log(folder).read_text(errors="replace").splitlines()
+            lines = [line for line in lines if not programs.NOISE.match(line)]
+            # torchrun's own lines follow
+            lines = list(itertools.takewhile(lambda line: "distributed/elastic" not in line, lines))
+            raise RunFailed(
+                f"{self.name} ended with exit status {status}; it said:", "\n".join(lines[-12:])
+            )
+        return status == 0
+
+
+def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> None:
+    """Let scripts take turns; fill in the seconds of `window` steps of each turn.
+
+    Each script does `warm_up` steps, and then in each of `rounds` turns its lead and `window`
+    steps that count. A script without a profiler takes no turns. Raises RunFailed if one
+    fails; then all are ended.
+    """
+    slot = output.Slot()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        names = ", ".join(runner.name for runner in runners)
+        slot.line(f"Starting {names}")
+        for runner in runners:
+            runner.start(folder, [warm_up, runner.lead, window])
+            stack.callback(runner.stop)
+        for runner in runners:
+            runner.wait(folder, 0)
+        for done in range(rounds):
+            for runner in runners:
+                slot.line(f"Turn {done + 1} of {rounds}: {runner.name}")
+                turns.write(folder / "turn", f"{runner.name} {done}")
+                runner.send(signal.SIGCONT)
+                runner.wait(folder, done + 1)
+        turns.write(folder / "turn", "end")
+        for runner in runners:
+            runner.send(signal.SIGCONT)
+        for runner in runners:
+            while not runner.ended(folder):
+                time.sleep(turns.POLL_S)
+            file = folder / f"{runner.name}.json"
+            runner.turns = json.loads(file.read_text()) if file.exists() else []
+        slot.line(f"{rounds} turns of {names}")
