@@ -150,7 +150,7 @@ print(finding)
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
 #
-# **Your turn:** write `next_scale`; the folded cell below compares it with a reference. Exercise `ex06.scaler` adds a lower and an upper limit.
+# **Your turn:** write `next_scale`; the folded cell below compares it with a reference.
 
 
 # %%
