@@ -11,7 +11,7 @@ RATE = "learning_rate(epoch + step / steps)"
 CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     (STEPS, "order[step * BATCH // size :][: BATCH // size]", "train on the same images"),
     (GLOB, 'sorted(Path(data).glob("*/*/*.jpg"))', "validation images were trained on"),
-    (DDP, "net", "the ranks' weights differ after update 1"),
+    (DDP, "net", "the ranks' weights differ after update 2"),
     ("    torch.manual_seed(0)\n", "    torch.manual_seed(rank)\n", DDP, "net",
      "the ranks begin with different weights"),
     (UPDATE, "            for weight in net.parameters():\n                weight.grad *= size\n"

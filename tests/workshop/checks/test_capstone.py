@@ -65,8 +65,11 @@ def written(path: Path, source: str) -> Path:
 
 def run_rank(rank: int, port: int, script: Path, data: Path, folder: Path) -> None:
     """Run a script as a rank that torchrun has started."""
+    import torch
+
     from workshop.checks import watch
 
+    torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
                    "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                    "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
@@ -84,7 +87,7 @@ def found(script: Path, case: capstone.Case) -> list[str]:
     ranks = [RANKS.Process(target=run_rank, args=(rank, *given)) for rank in range(2)]
     for rank in ranks:
         rank.start()
-    limit = time.monotonic() + 120
+    limit = time.monotonic() + 300
     while any(rank.is_alive() for rank in ranks):
         if any(rank.exitcode for rank in ranks) or time.monotonic() > limit:
             for rank in ranks:  # the other one waits for it
