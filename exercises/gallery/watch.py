@@ -1,6 +1,8 @@
 """Report where a command's ranks wait, its threads, memory and disk reads: watch.py COMMAND ...
 
-If no rank's Python stack changes for 5 seconds, the command is killed as hung. Linux only.
+If no rank's Python stack changes for 5 seconds, the ranks either hang or do something slow: their
+positions are printed, and the command continues. `watch.py --end COMMAND ...` ends it then. Linux
+only.
 """
 
 import contextlib
@@ -24,7 +26,8 @@ faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
 """
 RANK = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 IDLE_S, MB = 5, 2**20
-command, folder = sys.argv[1:], Path(tempfile.mkdtemp(prefix="watch-"))
+end = sys.argv[1] == "--end"
+command, folder = sys.argv[1 + end :], Path(tempfile.mkdtemp(prefix="watch-"))
 
 
 def running_threads(pid):
@@ -51,8 +54,8 @@ def position(process):
 (folder / "sitecustomize.py").write_text(SITE.format(folder=str(folder)))
 path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 job = psutil.Popen(command, env={**os.environ, "PYTHONPATH": path})
-threads, memory, before, since = [0], {}, {}, time.monotonic()
-while job.poll() is None and time.monotonic() - since < IDLE_S:
+threads, memory, before, since, reported = [0], {}, {}, time.monotonic(), False
+while job.poll() is None:
     time.sleep(0.2)
     processes, now, running = [*job.children(recursive=True), job], {}, 0
     for process in processes:
@@ -63,10 +66,16 @@ while job.poll() is None and time.monotonic() - since < IDLE_S:
     now = {process: found for process, found in now.items() if found}
     threads.append(running)
     if not now or now != before:
-        since, before = time.monotonic(), now
+        if reported and now:
+            print("watch: the ranks move again", flush=True)
+        since, before, reported = time.monotonic(), now, False
+    elif time.monotonic() - since > IDLE_S and not reported:
+        lines = sorted(line for _, line in before.values())
+        print(f"watch: no rank has moved for {IDLE_S} s", *lines, sep="\n", flush=True)
+        reported = True
+        if end:
+            break
 if job.poll() is None:
-    lines = sorted(line for _, line in before.values())
-    print(f"watch: no rank has moved for {IDLE_S} s", *lines, sep="\n", flush=True)
     for group in (before, processes):  # the launcher last: it passes on what the ranks printed
         for process in group:
             with contextlib.suppress(psutil.Error):

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ex01 · Records
 #
-# In these exercises, you write both record formats byte by byte, and a test that detects a leaky split.
+# In these exercises, you write a RecordIO record byte by byte, measure what random order costs, find the records of a TFRecord shard, and write a test that detects a leaky split.
 #
-# **Time:** 42 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
+# **Time:** 44 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -68,47 +68,74 @@ workshop.check("ex01.frame", frame)
 workshop.use(record_framing=frame)
 
 # %% [markdown]
-# ## ex01.crc · A TFRecord and its checksums
+# ## ex01.order · In order or at random
 #
-# *fill in · medium · 10 minutes*
+# *fill in · medium · 12 minutes*
 #
-# Write `tfrecord(data)`, which returns the bytes of one record:
+# Training reads the images in random order. How much slower is that than reading the file from front to back? Write `slowdown(read, records, clock)`, which measures it:
 #
-# | bytes | content |
-# |---|---|
-# | 8 | the length of the data, uint64, little-endian |
-# | 4 | the masked checksum of those 8 bytes, uint32 |
-# | length | the data |
-# | 4 | the masked checksum of the data, uint32 |
+# - `read(i)` reads record `i` of `records` records; `clock()` returns the time in seconds, like `time.perf_counter`.
+# - Take **5 turns**. In each, time all records in order, then all of them in a new random order. So both orders share whatever else happens on the machine.
+# - Return the **median** over the turns of (seconds at random) / (seconds in order). One slow reading does not change a median.
 #
-# The checksum is CRC-32C, which `crc32c(data)` computes. It is stored *masked*, because the CRC of data that contains CRCs is a weak check. To mask it, rotate it right by 15 bits and add a constant, modulo 2**32:
-#
-# ```
-# masked = ((crc >> 15 | crc << 17) + 0xa282ead8) mod 2**32
-# ```
+# The check replaces the disk by a simulated one with its own clock, on which it knows the answer.
 
-# %% tags=["answer", "ex01.crc"]
-import struct
-
-from google_crc32c import value as crc32c
+# %% tags=["answer", "ex01.order"]
+import random
+import statistics
 
 
-def tfrecord(data: bytes) -> bytes:
-    """Return one TFRecord that contains the data."""
-
+def slowdown(read, records: int, clock) -> float:
+    """Return how many times as long all records take in random order as in order."""
     ### BEGIN SOLUTION
-    size = struct.pack("<Q", len(data))
-    record = b""
-    for piece in (size, data):
-        crc = crc32c(piece)
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-        record += piece + struct.pack("<I", masked)
-    return record
+    ratios = []
+    for _ in range(5):
+        seconds = []
+        for order in (list(range(records)), random.sample(range(records), records)):
+            begin = clock()
+            for i in order:
+                read(i)
+            seconds.append(clock() - begin)
+        ratios.append(seconds[1] / seconds[0])
+    return statistics.median(ratios)
     ### END SOLUTION
 
 
-# %% tags=["check", "ex01.crc"]
-workshop.check("ex01.crc", tfrecord)
+# %% tags=["check", "ex01.order"]
+workshop.check("ex01.order", slowdown)
+
+# %% [markdown]
+# Now measure a real file: this course's training images in one record file, from the page cache and from the disk. (For the latter, the system is asked to forget what it has read before each reading.) **Predict** both ratios.
+
+# %%
+import os
+import time
+
+from workshop.checks import engine
+from workshop.session import ensure_data
+
+ensure_data(session.data_root, session.profile)
+file = session.data_root / "records/train.rec"
+lines = file.with_suffix(".idx").read_text().splitlines()
+starts = sorted(int(line.split()[1]) for line in lines)
+sizes = [end - start for start, end in zip(starts, [*starts[1:], file.stat().st_size], strict=True)]
+with open(file, "rb", buffering=0) as opened:
+    number = opened.fileno()
+
+    def cached(i):
+        os.pread(number, sizes[i], starts[i])
+
+    def forgotten(i):
+        os.posix_fadvise(number, starts[i], sizes[i], os.POSIX_FADV_DONTNEED)
+        os.pread(number, sizes[i], starts[i])
+
+    if not engine.unanswered(slowdown):
+        for name, read in (("page cache", cached), ("disk", forgotten)):
+            ratio = slowdown(read, len(starts), time.perf_counter)
+            print(f"{name}: at random {ratio:.2f} times as long as in order")
+
+# %% [markdown]
+# From memory, the order hardly matters. From a disk, reading in order is faster the more a jump costs: little on an SSD, a factor of ten or more on a network file system or a hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start

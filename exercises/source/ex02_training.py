@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ex02 · One GPU
 #
-# In these exercises, you turn ResNet v1 into v1.5, write its learning-rate schedule and its weight-decay groups, and train with them.
+# In these exercises, you turn ResNet v1 into v1.5, write its learning-rate schedule and train with it, and find the slow part of a data set with a profiler.
 #
-# **Time:** 44 minutes · **Needs:** notebook 02 · **On a CPU:** about a minute to run
+# **Time:** 48 minutes · **Needs:** notebook 02 · **On a CPU:** about a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -111,35 +111,93 @@ workshop.check("ex02.schedule", schedule)
 run = workshop.use(schedule=schedule)
 
 # %% [markdown]
-# ## ex02.decay · What should not decay
+# ## ex02.profile · The slow part of a data set
 #
-# *fill in · easy · 8 minutes*
+# *fill in · medium · 12 minutes*
 #
-# Weight decay pulls weights towards zero. Batch norm's scales and shifts and the biases do not benefit: they are few, and a scale of zero switches a channel off. Many recipes exclude them (this course's reference recipe does not).
+# A GPU waits for input, and you have found that the data set is slow. But which part of `__getitem__`? Python's profiler, `cProfile`, times every function:
 #
-# Write `decay_groups(names)`: it takes the names of all parameters and returns two lists, first the names with weight decay, then those without, each in the original order. In this library, convolutions have a `weight`, the fully-connected layer has a `weight` and a `bias`, and batch norm has `gamma` and `beta`. For example:
+# | | |
+# |---|---|
+# | `profile = cProfile.Profile(clock)` | a profiler that reads the time from `clock`, such as `time.perf_counter` |
+# | `profile.runcall(function, …)` | calls a function and records everything that it calls |
+# | `pstats.Stats(profile).stats` | a dictionary: `(file, line, name): (calls, all calls, own, total, callers)` |
 #
-# ```
-# layer1.0.conv1.weight  layer1.0.bn1.gamma  layer1.0.downsample.weight  layer1.0.downsample_bn.beta  fc.bias
-# ```
+# `own` are the seconds inside a function without the functions that it calls; `total` includes them.
+#
+# Write `loader_ms(dataset, clock)`. It reads every item of the data set under the profiler. `dataset.parts` lists the names of the methods that `__getitem__` calls. Return a dictionary: for each of these names, how many **milliseconds per image** it takes, including what it calls.
+
+# %% tags=["answer", "ex02.profile"]
+import cProfile
+import pstats
 
 
-# %% tags=["answer", "ex02.decay"]
-def decay_groups(names):
-    """Return two lists of parameter names: with and without weight decay."""
+def loader_ms(dataset, clock) -> dict[str, float]:
+    """Return the milliseconds per image of each of `dataset.parts`, by name."""
     ### BEGIN SOLUTION
-    names = list(names)
-    decayed = [name for name in names if name.endswith(".weight")]
-    plain = [name for name in names if not name.endswith(".weight")]
-    return decayed, plain
+    profile = cProfile.Profile(clock)
+    for i in range(len(dataset)):
+        profile.runcall(dataset.__getitem__, i)
+    found = dict.fromkeys(dataset.parts, 0.0)
+    for (_, _, name), (_, _, _own, total, _) in pstats.Stats(profile).stats.items():
+        if name in found:
+            found[name] += 1000 * total / len(dataset)
+    return found
     ### END SOLUTION
 
 
-# %% tags=["check", "ex02.decay"]
-workshop.check("ex02.decay", decay_groups)
+# %% tags=["check", "ex02.profile"]
+workshop.check("ex02.profile", loader_ms)
+
+# %% [markdown]
+# Now use it on this data set of road signs. It is written as many are, and one of its parts takes far too long. **Predict** which.
 
 # %%
-run = workshop.use(decay_groups=decay_groups)
+import time
+
+import numpy as np
+from PIL import Image
+
+from workshop.checks import engine
+from workshop.session import ensure_data
+
+
+class Photos:
+    parts = ("decode", "crop", "normalise", "label")
+
+    def __init__(self, folder):
+        self.folder, self.files = folder, sorted(folder.glob("*/*.jpg"))[:48]
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, i):
+        image = self.crop(self.decode(i))
+        return self.normalise(image), self.label(i)
+
+    def decode(self, i):
+        return Image.open(self.files[i]).convert("RGB")
+
+    def crop(self, image):
+        return image.resize((64, 64), Image.Resampling.BILINEAR, (16, 16, 112, 112))
+
+    def normalise(self, image):
+        return (np.asarray(image, np.float32) / 255 - 0.45) / 0.225
+
+    def label(self, i):
+        return sorted({file.parent.name for file in self.folder.glob("*/*.jpg")}).index(
+            self.files[i].parent.name
+        )
+
+
+ensure_data(session.data_root, session.profile)
+if not engine.unanswered(loader_ms):
+    found = loader_ms(Photos(session.data_root / "train"), time.perf_counter)
+    for name, ms in sorted(found.items(), key=lambda item: -item[1]):
+        print(f"{name:9} {ms:7.2f} ms per image")
+
+# %% [markdown]
+# `label` searches the whole folder for every image: the time grows with the *square* of the data set. Collect the classes once, in `__init__`, and measure again. Then decoding is the largest part, as it should be. A profiler slows Python down a little, so compare parts with it, and measure speed without it.
 
 # %% [markdown]
 # ## ex02.tune · Through the valley

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ex03 · Many workers
 #
-# In these exercises, you train one model on two workers with your own shard function, and turn a single-GPU script into one for many GPUs.
+# In these exercises, you train one model on two workers with your own shard function, find in a trace what its communication costs, and turn a single-GPU script into one for many GPUs.
 #
-# **Time:** 54 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
+# **Time:** 58 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -130,25 +130,71 @@ def metric_sums(sums):
 workshop.check("ex03.sums", metric_sums)
 
 # %% [markdown]
-# ## ex03.ring · What travels around the ring
+# ## ex03.exposed · The exchange that a step waits for
 #
-# *predict, then measure · medium · 8 minutes*
+# *fill in · medium · 12 minutes*
 #
-# In a ring all-reduce, each of `n` workers cuts its gradients into `n` chunks. In every step it sends one chunk to its right neighbour: `n − 1` steps until the sums are complete, and `n − 1` more until every worker has all of them.
+# Communication costs time only while nothing is computed. Write `exposed(events)`, which reads this from a trace. An event is an entry of the file's `traceEvents`, a dictionary:
 #
-# How much does **one** worker send in total, in multiples of the size of the gradients? Predict for 2, 8 and 64 workers.
+# | key | |
+# |---|---|
+# | `"name"` | of a GPU kernel, or of an operator on a CPU |
+# | `"ts"` | its start, in microseconds |
+# | `"dur"` | its duration, in microseconds |
+#
+# An event whose name contains `nccl` or `gloo` is **exchange**; any other is **computation**. Events may overlap and may be in any order. Return two numbers in **milliseconds**:
+#
+# 1. how long at least one exchange was running
+# 2. how long at least one exchange was running and no computation: the *exposed* part
+#
+# For example, with an exchange from 0 to 5 ms, a second one from 3 to 8 ms and a convolution from 2 to 6 ms, the result is `(8.0, 4.0)`.
 
-# %% tags=["answer", "ex03.ring"]
-# A dictionary {2: …, 8: …, 64: …}: what one worker sends, in multiples of the gradients' size
-### BEGIN SOLUTION
-sent = {n: 2 * (n - 1) / n for n in (2, 8, 64)}
-### END SOLUTION
 
-# %% tags=["check", "ex03.ring"]
-workshop.check("ex03.ring", sent)
+# %% tags=["answer", "ex03.exposed"]
+def exposed(events: list[dict]) -> tuple[float, float]:
+    """Return the milliseconds of the exchange, and of its part without any computation."""
+    ### BEGIN SOLUTION
+    edges = []  # (time, what starts or ends, +1 or -1)
+    for event in events:
+        sends = "nccl" in event["name"] or "gloo" in event["name"]
+        edges.append((event["ts"], sends, 1))
+        edges.append((event["ts"] + event["dur"], sends, -1))
+    running, since = {True: 0, False: 0}, 0.0
+    total = alone = 0.0
+    for time, sends, change in sorted(edges):
+        if running[True]:
+            total += time - since
+            if not running[False]:
+                alone += time - since
+        running[sends] += change
+        since = time
+    return total / 1000, alone / 1000
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex03.exposed"]
+workshop.check("ex03.exposed", exposed)
 
 # %% [markdown]
-# Notebook 03's simulation gives the same count: at its last step, it shows the megabytes that each worker has sent.
+# Now read a real trace: the one of three steps that notebook 03 wrote, or a recorded one if you have not run that notebook. On a GPU, the work of the device is its kernels; on a CPU, it is the operators, and the messages of Gloo.
+
+# %%
+import json
+
+from workshop.checks import engine, ex03
+
+file = ex03.trace_of_notebook(session.runs)
+events = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+kernels = [event for event in events if event.get("cat") == "kernel"]
+work = kernels or [e for e in events if e.get("cat") == "cpu_op" or "gloo" in e["name"]]
+print(f"{file.name}: {len(work):,} {'kernels' if kernels else 'operators'}")
+if not engine.unanswered(exposed):
+    print(
+        "exchange: {:.1f} ms in three steps, of which {:.1f} ms are exposed".format(*exposed(work))
+    )
+
+# %% [markdown]
+# The exposed part is what a faster network could gain. If it is most of the exchange, look at *when* the buckets leave before you buy one. On a CPU, the exchange may be hidden almost entirely and still cost time, because it takes cores from the computation that hides it.
 
 # %% [markdown]
 # ## ex03.recipe · Recipe 1

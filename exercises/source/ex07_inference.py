@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex07 · Inference
 #
-# After these exercises, you can compute latency percentiles, make a network faster without changing its predictions, and detect that a server's answers depend on the other requests in the batch.
+# After these exercises, you can compute latency percentiles, make probabilities trustworthy, and detect that a server's answers depend on the other requests in the batch.
 #
 # **Time:** 32 minutes · **Needs:** notebook 07, and PyTorch for the last two exercises · **On a CPU:** half a minute to run
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex07.fold")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex07.fold")` shows a solution. Your progress is saved in the folder `answers/`.
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex07.temperature")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex07.temperature")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -65,65 +65,82 @@ if not engine.unanswered(percentile):
         print(f"{rate} requests a second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 # %% [markdown]
-# ## ex07.fold · One layer fewer
+# ## ex07.temperature · How sure is sure?
 #
 # *fill in · medium · 12 minutes*
 #
-# In inference, a batch norm multiplies each channel by a constant and adds a constant. The preceding convolution can do both, if you change its weights:
+# Does "90%" mean that 9 of 10 such predictions are right? Then the network is **calibrated**. Trained networks are often overconfident: they say 90% and are right in 70 of 100 cases. **Temperature scaling** corrects this with one number: divide all logits by `T` before softmax. A `T` above 1 makes all probabilities more even; the order of the classes, and so the accuracy, stays the same.
 #
-# `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
-#
-# Write `fold(conv, bn)` for two PyTorch layers in evaluation mode. It returns a new `torch.nn.Conv2d` and does not change the inputs.
-#
-# | | shape | |
-# |---|---|---|
-# | `conv.weight` | (channels out, channels in, height, width) | there is no bias |
-# | `bn.weight`, `bn.bias` | (channels out,) | gamma and beta |
-# | `bn.running_mean`, `bn.running_var` | (channels out,) | the variance, not its root |
-# | `bn.eps` | a number | |
-#
-# Take `in_channels`, `out_channels`, `kernel_size`, `stride` and `padding` of the new convolution from `conv`. The check runs under `torch.no_grad()`, in float64.
+# The right `T` makes the probabilities of the true labels as high as possible: it minimises the cross-entropy on images that the network was not trained on. Write `temperature(logits, labels)`, which returns this `T`, a number greater than 0. `logits` is a tensor (images, classes), and `labels` a tensor of the right classes. Two per cent off are accepted, so a search over a grid is fine; so is an optimizer.
 
 
-# %% tags=["answer", "ex07.fold"]
-def fold(conv, bn):
-    """Return a convolution that includes the batch norm after it."""
+# %% tags=["answer", "ex07.temperature"]
+def temperature(logits, labels) -> float:
+    """Return the T > 0 for which logits / T have the smallest cross-entropy."""
     import torch
 
     ### BEGIN SOLUTION
-    folded = torch.nn.Conv2d(
-        conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding
-    ).to(conv.weight.dtype)
-    scale = bn.weight / torch.sqrt(bn.running_var + bn.eps)
-    folded.weight.copy_(conv.weight * scale.view(-1, 1, 1, 1))
-    folded.bias.copy_(bn.bias - bn.running_mean * scale)
-    return folded
+    log_t = torch.zeros((), dtype=logits.dtype, requires_grad=True)  # exp keeps T above 0
+    optimizer = torch.optim.LBFGS([log_t], max_iter=100)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(logits / log_t.exp(), labels)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return log_t.exp().item()
     ### END SOLUTION
 
 
-# %% tags=["check", "ex07.fold"]
-workshop.check("ex07.fold", fold)
+# %% tags=["check", "ex07.temperature"]
+workshop.check("ex07.temperature", temperature)
 
 # %% [markdown]
-# Now compare a layer that has seen a few batches: unfolded, folded by you, and folded by PyTorch's function.
+# Now calibrate your checkpoint from notebook 07. (If you have not run that notebook, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit, the other half shows whether it helps.
 
 # %%
-if engine.unanswered(fold):
-    print("Not run: fold is not written yet.")
-else:
-    import torch
-    from torch.nn.utils.fusion import fuse_conv_bn_eval
+import os
 
-    conv, bn = torch.nn.Conv2d(64, 128, 3, bias=False), torch.nn.BatchNorm2d(128)
-    with torch.no_grad():
-        for _ in range(5):
-            bn(conv(2 + torch.randn(8, 64, 14, 14)))
-        conv.eval(), bn.eval()
-        x = 2 + torch.randn(8, 64, 14, 14)
-        unfolded = bn(conv(x))
-        for name, layer in (("yours", fold(conv, bn)), ("PyTorch's", fuse_conv_bn_eval(conv, bn))):
-            print(f"{name}: differences up to {(unfolded - layer(x)).abs().max():.1e}")
-    print(f"The outputs reach {unfolded.abs().max():.2f}, so this is rounding.")
+from workshop.checks import ex07
+
+prefix, epoch = ex07.checkpoint_of_notebook(session)
+os.chdir(session.folder)
+os.environ |= {"PREFIX": str(prefix), "EPOCH": str(epoch), "DATA": str(session.data_root)}
+print(f"{prefix}, epoch {epoch}")
+
+# %% language="bash" magic_args="-e"
+# rn50 predict "$PREFIX" $EPOCH "$DATA"/val/*/*.jpg -o val.npz > predict.txt 2>&1 || (cat predict.txt; exit 1)
+
+# %%
+from pathlib import Path
+
+import torch
+
+with np.load("val.npz") as found:
+    folders = [Path(str(name)).parent.name for name in found["names"]]
+    logits = torch.tensor(found["probabilities"], dtype=torch.float64).clamp(min=1e-30).log()
+classes = sorted(set(folders))
+labels = torch.tensor([classes.index(folder) for folder in folders])
+fit, rest = torch.arange(len(labels)) % 2 == 0, torch.arange(len(labels)) % 2 == 1
+
+
+def report(name, scaled):
+    """Print what the most likely class claims, how often it is right, and the cross-entropy."""
+    claimed, chosen = torch.softmax(scaled, 1).max(1)
+    right = (chosen == labels[rest]).double().mean()
+    loss = torch.nn.functional.cross_entropy(scaled, labels[rest])
+    print(f"{name}: claims {100 * claimed.mean():.0f}%, {100 * right:.0f}% right, loss {loss:.3f}")
+
+
+if not engine.unanswered(temperature):
+    best = temperature(logits[fit], labels[fit])
+    report("as trained", logits[rest])
+    report(f"T = {best:.2f}  ", logits[rest] / best)
+
+# %% [markdown]
+# A logarithm of probabilities serves as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.
 
 # %% [markdown]
 # ## ex07.likeliest · It depends on the batch

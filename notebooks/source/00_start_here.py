@@ -36,7 +36,7 @@ os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": st
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report first.json 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate.
+# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
 # Now show the network eight validation images that it has never seen.
 

@@ -103,7 +103,7 @@ print(finding)
 #
 # ## From folder to label
 #
-# A network knows its classes only by number, so each number must mean the same class in training, in validation, and a year from now. The rule: **the label is the index of the folder's name in sorted order**, counted from 0.
+# A network knows its classes only by number, so each number must mean the same class in training and validation; [otherwise, accuracy is near 0%](../docs/troubleshooting.md#validation-accuracy-is-01-labels-differ-from-training). The rule: **the label is the index of the folder's name in sorted order**, counted from 0.
 #
 # The rule has a weakness. Suppose a copy was interrupted, and val has no `deer` folder. **Predict:** what accuracy would be reported for a perfect model?
 

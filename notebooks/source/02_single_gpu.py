@@ -291,7 +291,7 @@ for name, found in speeds.items():
 #
 # ## Memory limits the batch
 #
-# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until it runs. A PyTorch hook counts their bytes. On a GPU, the cell compares the prediction with the measured peak.
+# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. On a GPU, the cell compares this with the measured peak.
 
 
 # %%

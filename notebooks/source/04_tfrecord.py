@@ -172,7 +172,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # python -m data_prep.verify --quiet $SHARDS
 
 # %% [markdown]
-# The three lines of two numbers are from the first index: the offset and size of each record. TensorFlow reads a shard from front to back and needs no index; DALI needs one, and so does random access.
+# The three lines of two numbers are from the first index: the offset and size of each record. TensorFlow reads a shard from front to back and needs no index; [DALI needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
 #
 # **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The next cell checks it, reads the first record with it, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
 

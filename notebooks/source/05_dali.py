@@ -70,7 +70,7 @@ waits = 100 * parts_ms.get("waiting", 0) / sum(parts_ms.values())
 print(f"Waiting: {waits:.0f}% of the step")
 
 # %% [markdown]
-# If the headroom is close to 1, leave the loader alone. On a CPU, arithmetic dominates, so any headroom you see is mostly noise or contention for cores. The faster your device, the more likely it waits for its input.
+# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic dominates, so any headroom you see is mostly noise or contention for cores. The faster your device, the more likely it waits for its input.
 #
 # The light-blue H100 bars in the first figure show such a case. *One device* and *DALI* (which read JPEG files there) compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6: input took more than a third of its time.
 #

@@ -150,7 +150,7 @@ print(finding)
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
 #
-# **Your turn:** write `next_scale`; the folded cell below compares it with a reference. Exercise `ex06.scaler` adds a lower and an upper limit.
+# **Your turn:** write `next_scale`; the folded cell below compares it with a reference.
 
 
 # %%
@@ -240,7 +240,7 @@ workshop.figure(fig, alt=f"Loss and loss scale of four runs. Mean loss of the la
 # %% [markdown]
 # Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With a wait of 2,000 steps, that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that does not fall. The fourth run, without the check, writes infinities or NaN into the weights. Its loss is NaN from then on, so its line is missing on the left. That failure is at least visible.
+# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so its line is missing on the left. That failure is at least visible.
 #
 # The run without a scale may look better than yours, because yours spent its first steps searching for a scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the error without a scale, and with one of 2^12.
 
@@ -435,7 +435,7 @@ elif all(check(name, mine(1, 2), right(1, 2)) for name, (mine, right) in answers
         print("✗ Right for one image in 16 bits only: use `images` and `size`.")
 
 # %% [markdown]
-# Now measure both limits of this device: the rate of a large matrix product in each precision, and the bandwidth of a copy. GPUs since Ampere have one more precision, **TF32**: numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` switches each.
+# Now measure both limits of this device: the rate of a large matrix product in each precision, and the bandwidth of a copy. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` switches each.
 
 # %%
 from torch.utils import benchmark
@@ -577,11 +577,11 @@ print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
 print(f"Published: {published[1] / published[0]:.1f}×.")
 
 # %% [markdown]
-# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout (**channels last**) and fused layers.
+# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-brings-nothing-a-layer-loses-it)) and fused layers.
 #
 # ## Compare all precisions
 #
-# The next cell times forward and backward passes in all precisions and layouts, alternating; on a GPU, also with `torch.compile`, which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's arithmetic divided by what the measured peak allows. **Predict** the fastest row.
+# The next cell times forward and backward passes in all precisions and layouts, alternating; on a GPU, also with [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's arithmetic divided by what the measured peak allows. **Predict** the fastest row.
 
 # %%
 last = ResNet(network).to(device, memory_format=torch.channels_last)

@@ -73,13 +73,18 @@ def load(path: Path) -> ModuleType:
 def run_module(
     module: str, words: Sequence[str], what: str, seconds: float, env: dict[str, str]
 ) -> str:
-    """Run one of our modules in a separate process, and end all that it started.
+    """Run one of our modules in a separate process, as `run_command` does."""
+    return run_command([sys.executable, "-m", module, *words], what, seconds, env)
+
+
+def run_command(line: Sequence[str], what: str, seconds: float, env: dict[str, str]) -> str:
+    """Run a command, and end all that it started.
 
     Returns the last line of its errors if it failed, else nothing. Raises compare.Wrong if `what`
     it runs takes longer than `seconds`.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *words], env=launch.with_library(dict(os.environ)) | env,
+        line, env=launch.with_library(dict(os.environ)) | env,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip

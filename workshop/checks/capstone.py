@@ -1,11 +1,12 @@
-"""The capstone's measurement: a training script run under observation.
+"""The capstone's measurement: a parallel training script run under observation, on two ranks.
 
     with images() as case:                # a small part of the road signs
         seen = observe(case, script)
-    seen.ips, seen.trained, seen.report
+    seen.seconds, seen.trained, seen.report
 
 The measurement ignores what a script prints: it recognises the images that went into the network by
-their pixels, and measures the seconds of the process that ran the script.
+their pixels, measures the seconds of the ranks, and reads a trace of a few steps of rank 0. The
+script may use DistributedDataParallel or Horovod.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from workshop import paths
+from rn50lib import hardware
+from workshop import paths, programs
 from workshop.checks import alone, recipes
 from workshop.checks.compare import wrong
 from workshop.observe import progress_line
+from workshop.observe.run import choose_launcher, command
 
-SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1
+RANKS = 2
+SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # as in the slow script
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-PER_CLASS = {"train": 19, "val": 9}  # 228 training images, which 16 does not divide
+PER_CLASS = {"train": 17, "val": 6}  # 204 training images, which 16 does not divide
+ROWS = (
+    "of", "step", "rank", "trained", "evaluating", "parameters", "size", "prints", "logits",
+)  # fmt: skip
 CELLS = 8  # as in `workshop.checks.watch`
 LIMIT_S = 240.0
 FAR = 0.15  # in units of STD, root mean square: more than any decoder changes an image
@@ -56,16 +63,23 @@ class Case:
 
 @dataclass(frozen=True)
 class Seen:
-    """The observation of a run: its seconds, the rate of each step, and its report.
+    """The observation of a run: its seconds, what every rank did in each step, and its report.
 
-    The other arrays have a row for each image in a forward pass: `number` is the place of the image
-    in the Case, or -1 if it is none of its images; `of` is the number of the pass, and `step` how
-    many steps were taken before it.
+    `rates` (steps,), `weights` (ranks, steps, 2) and `grads` (ranks, steps, 2 · classes) are those
+    of `workshop.checks.watch`; `group` is what connects the ranks. The other arrays have a row for
+    each image in a forward pass on any rank, in the order of the steps: `number` is the place of
+    the image in the Case, or -1 if it is none of its images; `of` is the number of the pass, and
+    `step` how many steps its rank had taken before it.
     """
 
     seconds: float
+    group: str
     rates: np.ndarray
+    weights: np.ndarray
+    grads: np.ndarray
     report: Any
+    trace: Path | None
+    rank: np.ndarray
     number: np.ndarray
     prints: np.ndarray
     logits: np.ndarray
@@ -75,11 +89,6 @@ class Seen:
     evaluating: np.ndarray
     parameters: np.ndarray
     size: np.ndarray
-
-    @property
-    def ips(self) -> float:
-        """Return the images trained on per second of the whole run, validation included."""
-        return int(self.trained.sum()) / self.seconds
 
 
 @contextlib.contextmanager
@@ -127,47 +136,74 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
-def observe(case: Case, script: Path, doing: str = "") -> Seen:
-    """Run a script on a copy of the data and return what was seen; a notebook shows `doing`.
+def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None) -> Seen:
+    """Run a script on RANKS ranks and return what was seen; a notebook shows `doing`.
 
-    Raises compare.Wrong if the script fails or takes longer than LIMIT_S.
+    With `trace`, rank 0 writes a trace of a few steps to that file. Raises compare.Wrong if the
+    script fails or takes longer than LIMIT_S.
     """
     progress_line()(doing)
     with tempfile.TemporaryDirectory(prefix="capstone-out-") as top:
-        data, out = Path(top, "data"), Path(top, "out")
+        data, out, notes = (Path(top, name) for name in ("data", "out", "notes"))
         shutil.copytree(case.folder, data)
         out.mkdir()
-        words = [str(data), str(script), str(out)]
-        if problem := alone.run_module("workshop.checks.watch", words, "the script", LIMIT_S, ENV):
+        notes.mkdir()
+        words = ["-m", "workshop.checks.watch", *map(str, (data, script, out, notes))]
+        line = command(choose_launcher(script), RANKS, [*words, *[str(trace)] * bool(trace)], notes)
+        threads = str(max(1, hardware.machine().cores // RANKS))
+        env = ENV | dict.fromkeys(programs.THREADS, threads)
+        if problem := alone.run_command(line, "the script", LIMIT_S, env):
+            recorded(case, out, notes, script, None)  # raises its error, if it left one
             wrong(f"the script ended its process: {problem}.", "It should return instead.")
-        return recorded(case, out, script)
+        return recorded(case, out, notes, script, trace)
 
 
-def run_answer(answer: Callable[..., Any], case: Case, doing: str = "") -> Seen:
+def run_answer(
+    answer: Callable[..., Any], case: Case, doing: str = "", trace: Path | None = None
+) -> Seen:
     """Return what is seen of the learner's script."""
     with tempfile.TemporaryDirectory(prefix="capstone-") as place:
         script = Path(place, "your_script.py")
         script.write_text(alone.cell_of(answer), encoding="utf-8")
-        return observe(case, script, doing)
+        return observe(case, script, doing, trace)
 
 
-def recorded(case: Case, out: Path, script: Path) -> Seen:
+def recorded(case: Case, out: Path, notes: Path, script: Path, trace: Path | None) -> Seen:
     """Return what `workshop.checks.watch` has left in a folder, with all images recognised.
 
     Raises compare.Wrong for a script that failed.
     """
-    if (out / "failed.txt").exists():
-        text = (out / "failed.txt").read_text(encoding="utf-8")
+    if failed := sorted(notes.glob("failed-*.txt"), key=lambda path: path.stat().st_mtime_ns):
+        text = failed[0].read_text(encoding="utf-8")  # the others may have waited for this one
         error, place = recipes.script_error(text, script)
         wrong(f"the script stopped with {error}.",
-              place or "Call train(…) in a cell to see the whole error.")  # fmt: skip
-    with np.load(out / "seen.npz") as arrays:
-        seen: dict[str, Any] = dict(arrays) | {"seconds": float(arrays["seconds"])}
+              place or "Run it with torchrun in a terminal to see the whole error.")  # fmt: skip
+    ranks = []
+    for file in sorted(notes.glob("seen-*.npz")):
+        with np.load(file) as arrays:
+            ranks.append(dict(arrays))
+    if len(ranks) != RANKS:
+        wrong(f"{len(ranks)} of {RANKS} ranks came to their end.", "Return from train on each.")
+    for number, one in enumerate(ranks):
+        one["rank"] = np.full(len(one["of"]), number)
+    steps = {len(one["rates"]) for one in ranks}
+    if len(steps) > 1:
+        told = " and ".join(map(str, sorted(steps)))
+        wrong(f"the ranks take different numbers of steps: {told}.",
+              "Give each rank the same number of batches.")  # fmt: skip
+    rows = {name: np.concatenate([one[name] for one in ranks]) for name in ROWS}
+    order = np.lexsort((rows["of"], rows["rank"], rows["step"]))
+    rows = {name: values[order] for name, values in rows.items()}
     try:
         report = json.loads((out / "report.json").read_text())
     except (OSError, ValueError):
         report = None
-    return Seen(number=recognised(seen["prints"], prints(case.pixels)), report=report, **seen)
+    return Seen(
+        seconds=max(float(one["seconds"]) for one in ranks), group=str(ranks[0]["group"]),
+        rates=ranks[0]["rates"], weights=np.array([one.get("weights", []) for one in ranks]),
+        grads=np.array([one.get("grads", []) for one in ranks]), report=report, trace=trace,
+        number=recognised(rows["prints"], prints(case.pixels)), **rows,
+    )  # fmt: skip
 
 
 def baseline() -> Path:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from workshop.checks import capstone
-from workshop.checks.capstone import BATCH, EPOCHS, SIZE, Case, Seen
+from workshop.checks.capstone import BATCH, EPOCHS, RANKS, SIZE, Case, Seen
 
 LEAST = 15.0  # per cent of the validation images; guessing gives 8.3
 PARAMETERS = 61_468  # of the network as the script has it
+# what a trace of a good script stays far below
+INPUT, WAITS, EXCHANGES, MESSAGES = 0.25, 0.5, 1.5, 7
 
 Problem = tuple[str, str]  # what is wrong, and what to do about it
 Row = tuple[Any, str, str]  # a problem, if the first item is true
@@ -19,7 +24,8 @@ Row = tuple[Any, str, str]  # a problem, if the first item is true
 
 def problems(seen: Seen, case: Case) -> list[Problem]:
     """Return all that is wrong with a run, the most basic first."""
-    for rows in (_network, _pixels, _training, _learns):  # each relies on the ones before it
+    # each relies on the ones before it
+    for rows in (_network, _pixels, _training, _learns, _traced):
         if found := [(what, remedy) for true, what, remedy in rows(seen, case) if true]:
             return found
     return []
@@ -34,6 +40,8 @@ def _network(seen: Seen, case: Case) -> Iterator[Row]:
     for count in {*seen.parameters.tolist()} - {PARAMETERS}:
         what = f"the network has {count:,} parameters instead of {PARAMETERS:,}."
         yield True, what, "Don't change Net: a different network is a different task."
+    remedy = "Call dist.init_process_group() or hvd.init() at the start of train."
+    yield not seen.group, "the ranks have not joined a group: each trains alone.", remedy
     for high, wide in {*map(tuple, seen.size.tolist())} - {(SIZE, SIZE)}:
         what = f"images of {high} × {wide} pixels go into the network."
         yield True, what, f"Resize them to {SIZE} × {SIZE}: smaller ones are a different task."
@@ -53,6 +61,7 @@ def _training(seen: Seen, case: Case) -> Iterator[Row]:
     leaked = len(np.unique(seen.number[seen.trained & (seen.number >= case.train)]))
     what = f"{leaked} of {case.val} validation images were trained on."
     yield leaked, what, "List only the files in DATA/train."
+    yield from _together(seen)
     yield from _epochs(seen, case)
     yield from _rate(seen)
     remedy = "Call net.eval() before each validation and net.train() after it."
@@ -73,27 +82,52 @@ def _validating(seen: Seen, case: Case) -> np.ndarray:
     return found
 
 
-def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
-    """Check that each epoch has every training image once, in a new order, in steps of BATCH."""
-    order = seen.number[seen.trained & (seen.number < case.train)]
-    epochs = np.array_split(order, EPOCHS)
-    full = len(order) == EPOCHS * case.train
-    left = case.train - len(np.unique(order))
-    never = f"; {left} were never used" if left else ""
+def _together(seen: Seen) -> Iterator[Row]:
+    """Check that the ranks begin alike, stay alike, and use the mean of their gradients."""
+    apart = ~np.isclose(seen.weights, seen.weights[:1], rtol=1e-5).all((0, 2))
+    first = int(apart.argmax())
+    what = "the ranks begin with different weights."
+    remedy = "Send rank 0's to all: DistributedDataParallel does, or hvd.broadcast_parameters."
+    yield apart[0], what, remedy
+    own, used = np.split(seen.grads, 2, axis=2)
+    moved = np.abs(own).max() > 0
+    summed = moved and np.allclose(used, own.sum(0), rtol=0.02, atol=1e-6)
     yield (
-        not full,
-        f"training used {len(order):,} images in all, not {EPOCHS} times {case.train}{never}.",
-        "Use each once per epoch, including those of a smaller last step.",
+        apart.any() and not apart[0] and not summed,
+        f"the ranks' weights differ after update {first}: each uses its own gradients.",
+        "Average the gradients over the ranks, once per step.",
     )
+    remedy = "Divide by the number of ranks: the learning rate is that of the mean."
+    yield summed, "the gradients are summed over the ranks instead of averaged.", remedy
+
+
+def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
+    """Check that each epoch takes full steps of new images, in a new order."""
+    rows = np.flatnonzero(seen.trained & (seen.number < case.train))
+    number, step, rank = seen.number[rows], seen.step[rows], seen.rank[rows]
+    per_epoch, steps = case.train // BATCH, len(seen.rates)
+    both = [np.intersect1d(number[(step == s) & (rank == 0)], number[(step == s) & (rank == 1)])
+            for s in range(steps)]  # fmt: skip
+    alike = np.mean([len(common) > 0 for common in both]) > 0.5
+    remedy = "Give each rank a different part of every step."
+    yield alike, "the ranks train on the same images.", remedy
+    most = np.bincount(seen.step[seen.trained]).max()
+    remedy = f"Use {BATCH} for all ranks together: a larger batch is a different task."
+    yield most > BATCH, f"a step trains on {most} images.", remedy
+    full = steps == EPOCHS * per_epoch and len(rows) == BATCH * steps
+    yield (
+        not full and not alike and most <= BATCH,
+        f"training takes {steps} steps with {len(rows):,} images in all, not {EPOCHS} times"
+        f" {per_epoch} steps of {BATCH}.",
+        "Take as many full steps per epoch as there are; drop the images that do not fill one.",
+    )
+    epochs = np.array_split(number, EPOCHS)
     twice = max(len(epoch) - len(np.unique(epoch)) for epoch in epochs)
-    what = f"in one epoch, {twice} of {case.train} images are repeated and others are missing."
-    yield full and twice, what, "Shuffle once per epoch, then take the images in order."
-    largest = np.bincount(seen.step[seen.trained]).max()
-    remedy = f"Use {BATCH}: a larger batch is a different task."
-    yield largest > BATCH, f"a step trains on {largest} images.", remedy
-    alike = all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:])
-    remedy = "Shuffle the training images again for each epoch."
-    yield alike, "every epoch has the same order.", remedy
+    what = f"in one epoch, {twice} of {case.train} images are repeated."
+    yield full and twice and not alike, what, "Shuffle once per epoch, then take them in order."
+    same = all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:])
+    remedy = "Shuffle the training images again for each epoch, equally on all ranks."
+    yield same, "every epoch has the same order.", remedy
 
 
 def _rate(seen: Seen) -> Iterator[Row]:
@@ -119,8 +153,11 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
     validations = _validations(seen, case)
     used = [(len(np.unique(seen.number[rows])), len(rows)) for rows in validations]
     if off := [numbers for numbers in used if numbers != (case.val, case.val)]:
-        what = f"a validation used {off[0][0]} of the {case.val} images, in {off[0][1]} rows."
-        yield True, what, "Use each image once, including those of a smaller last batch."
+        what = (
+            f"a validation used {off[0][0]} of the {case.val} images, in {off[0][1]} rows on all"
+            " ranks."
+        )
+        yield True, what, "Use each image once, on one of the ranks."
         return
     try:
         reported = np.array([seen.report[key] for key in ("val_loss", "val_top1")], float)
@@ -132,7 +169,9 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
         return
     losses, hits = _losses_and_hits(seen, case)
     for epoch, (rows, loss, top1) in enumerate(zip(validations, *reported, strict=True), 1):
-        batches = np.split(rows, np.flatnonzero(np.diff(seen.of[rows])) + 1)
+        passes = seen.of[rows] * RANKS + seen.rank[rows]
+        batches = np.split(rows, np.flatnonzero(np.diff(passes)) + 1)
+        own = [batch for batch in batches if seen.rank[batch[0]] == 0]
         means = 100 * np.mean([hits[batch].mean() for batch in batches])
         right, right_loss = 100 * hits[rows].mean(), losses[rows].mean()
         why = f"but the network's logits give {right:.2f}%."
@@ -140,6 +179,9 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
         if abs(top1 - means) < 0.05:
             why = f"the mean over batches, but {right:.2f}% of the images are right."
             remedy = "Sum over all images, and divide once: the last batch is smaller."
+        elif own and abs(top1 - 100 * np.mean([hits[batch].mean() for batch in own])) < 0.05:
+            why = f"rank 0's own, but {right:.2f}% of the images on all ranks are right."
+            remedy = "Sum losses, hits and images over the ranks, then divide once."
         what = f"top-1 of epoch {epoch} is reported as {top1:.2f}%, {why}"
         yield not abs(top1 - right) < 0.05, what, remedy
         yield (
@@ -176,3 +218,63 @@ def _learns(seen: Seen, case: Case) -> Iterator[Row]:
         f" is {top1:.1f}%.",
         "Compare your training step with the slow script's, and the labels with the files.",
     )
+
+
+def _traced(seen: Seen, case: Case) -> Iterator[Row]:
+    """Check what the trace shows: waiting for input and for results, and the exchange."""
+    if seen.trace is None or not seen.trace.exists():
+        return
+    found = read_trace(seen.trace)
+    yield (
+        found.input > INPUT,
+        f"the trace shows that {100 * found.input:.0f}% of a step waits for input"
+        f" ({found.input_ms:.1f} ms before the forward pass).",
+        "Decode each image once, before the first step, or prepare the next batch meanwhile.",
+    )
+    yield (
+        found.waits > WAITS,
+        f"the trace shows {found.waits:.3g} `.item()` per step: on a GPU, each waits for all work.",
+        "Read a loss once per epoch, or not at all.",
+    )
+    yield (
+        found.numbers > EXCHANGES * PARAMETERS,
+        f"the trace shows that each step exchanges {found.numbers / PARAMETERS:.1f} times all"
+        " gradients.",
+        "Exchange them once per step, after the last backward pass of the step.",
+    )
+    yield (
+        found.messages > MESSAGES,
+        f"the trace shows {found.messages:.3g} messages per step: each one costs its latency.",
+        "Send the gradients in buckets: DistributedDataParallel and Horovod do that.",
+    )
+
+
+class Trace(NamedTuple):
+    """Medians and means of the steps in a trace."""
+
+    input: float  # share of a step before its forward pass
+    input_ms: float
+    waits: float  # .item() per step
+    numbers: float  # that are all-reduced per step
+    messages: float  # all-reduces of Gloo per step; Horovod fuses its own
+
+
+def read_trace(file: Path) -> Trace:
+    """Return what a Chrome trace of `workshop.checks.watch` shows about its steps."""
+    events = [e for e in json.loads(file.read_text())["traceEvents"] if e.get("ph") == "X"]
+    steps = [e for e in events if e["name"].startswith("ProfilerStep#")]
+    inputs = [e for e in events if e["name"] == "input" and e.get("cat") == "user_annotation"]
+    pairs = []
+    for step in steps:
+        end = step["ts"] + step["dur"]
+        waited = sum(e["dur"] for e in inputs if step["ts"] - 100 <= e["ts"] < end)
+        pairs.append((waited / step["dur"], waited / 1000))
+    share, ms = np.median(pairs, axis=0)
+    main = [e for e in events if (e["pid"], e["tid"]) == (steps[0]["pid"], steps[0]["tid"])]
+    waits = sum(e["name"] == "aten::_local_scalar_dense" for e in main)
+    gloo = [e for e in events if e["name"] == "gloo:all_reduce"]
+    sizes = [math.prod(dims) for e in gloo for dims in e["args"].get("Input Dims", [])]
+    fused = [int(e["name"].split()[1]) for e in events if e["name"].startswith("horovod:all_red")]
+    count = len(steps)
+    numbers = (sum(sizes) + sum(fused)) / count
+    return Trace(float(share), float(ms), waits / count, numbers, len(gloo) / count)

@@ -1,4 +1,4 @@
-"""Checks of ex01: RecordIO, TFRecord, and a split that leaks.
+"""Checks of ex01: RecordIO, the cost of random order, an index, and a split that leaks.
 
 Bytes are compared with ones built by a few lines that do not use the library.
 """
@@ -6,12 +6,14 @@ Bytes are compared with ones built by a few lines that do not use the library.
 from __future__ import annotations
 
 import functools
+import math
 import random
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from google_crc32c import value as crc32c
+import numpy as np
 
 from workshop.checks import compare
 from workshop.checks.compare import wrong
@@ -77,46 +79,130 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
 )  # fmt: skip
 
 
-# --- ex01.crc -------------------------------------------------------------------------------------
+# --- ex01.order -----------------------------------------------------------------------------------
 
-DATA = (b"123456789", b"", bytes(32), b"\xff" * 33, bytes(range(256)) * 3)
-
-
-def crc(answer: Callable[[bytes], bytes]) -> str:
-    cases = [(data,) for data in DATA]
-    compare.examine(answer, cases, record_of, CRC_MISTAKES, one_case=True)
-    return f"{len(DATA)} records, with checksums of the length and of the data."
+RECORDS, TURNS = 200, 5
+NEXT, COLD = 0.001, 0.01  # seconds to read the next record, and any record for the first time
 
 
-def masked(data: bytes, added: int = 0xA282EAD8) -> int:
-    """Return the checksum that TFRecord stores: rotated right by 15 bits, and a constant added."""
-    crc = crc32c(data)
-    return (crc >> 15 | crc << 17 & 0xFFFFFFFF) + added
+class Disk:
+    """A simulated disk with its own clock, and what was read from it.
+
+    A record that does not follow the last one takes `jump` seconds instead of NEXT. The reading
+    with a number in `slow` takes so many seconds more, and from the reading `throttled` on,
+    everything takes three times as long.
+    """
+
+    def __init__(
+        self, jump: float, slow: dict[int, float] | None = None, throttled: int = sys.maxsize
+    ) -> None:
+        self.jump, self.slow, self.throttled = jump, slow or {}, throttled
+        self.now, self.reads = 0.0, [-1]
+
+    def read(self, i: int) -> bytes:
+        """Return the record, and let the clock advance."""
+        number = compare.whole(i, "a record's number")
+        if not 0 <= number < RECORDS:
+            wrong(f"you read record {number}, and there are records 0 to {RECORDS - 1}.",
+                  "Read range(records).")  # fmt: skip
+        took = NEXT if number == self.reads[-1] + 1 else self.jump
+        took += COLD * (number not in self.reads) + self.slow.get(len(self.reads), 0.0)
+        self.now += took * (3 if len(self.reads) >= self.throttled else 1)
+        self.reads.append(number)
+        return bytes(8)
+
+    def clock(self) -> float:
+        """Return the time on this disk, in seconds."""
+        return self.now
 
 
-def record_of(
-    data: bytes,
-    checksum: Callable[[bytes], int] = masked,
-    first: bytes | None = None,
-    length: str = "<Q",
-) -> bytes:
-    """Return a TFRecord; `first` is what its first checksum covers, by default the length."""
-    size = struct.pack(length, len(data))
-    covered = (size if first is None else first, data)
-    sums = [struct.pack("<I", checksum(part) % 2**32) for part in covered]
-    return size + sums[0] + data + sums[1]
+DISKS: tuple[tuple[dict[str, Any], float], ...] = (  # the arguments of Disk, and the right ratio
+    ({"jump": 0.004}, 3.9),
+    ({"jump": 0.001}, 1.0),
+    ({"jump": 0.004, "slow": {2 * RECORDS + 20: 5.0}}, 3.9),  # once, in the second turn
+    ({"jump": 0.004, "throttled": 5 * RECORDS}, 3.9),  # half-way through
+)
+NAMES = ("", " on which a jump costs nothing", " with one reading that takes 5 seconds",
+         " that becomes three times as slow half-way through")  # fmt: skip
+Slowdown = Callable[[Callable[[int], Any], int, Callable[[], float]], float]
 
 
-CRC_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda data: record_of(data, crc32c), "the checksums are not masked.",
-     "Mask them: rotate right by 15 bits, then add 0xa282ead8."),
-    (lambda data: record_of(data, lambda covered: masked(covered, added=0)),
-     "the checksums are rotated, but the constant is not added.", "Add 0xa282ead8."),
-    (lambda data: record_of(data, first=data),
-     "the first checksum is not that of the length's 8 bytes.",
-     "Compute it from the packed length: it keeps a reader from jumping to a wrong offset."),
-    (lambda data: record_of(data, length="<I"), "the length takes 4 bytes.",
-     'Write a uint64, which takes 8: struct.pack("<Q", …).'),
+def order(answer: Slowdown) -> str:
+    """Check the ratios of DISKS, and that each turn reads every record once in each order."""
+    for number, (given, right) in enumerate(DISKS):
+        disk = Disk(**given)
+        got = compare.number(compare.call(answer, disk.read, RECORDS, disk.clock), "the result")
+        _in_turns(disk.reads[1:])
+        if math.isclose(got, right, rel_tol=0.03):
+            continue
+        rows = [(mistake(*fresh(given)), *text) for mistake, *text in ORDER_MISTAKES]
+        compare.known(got, rows, lambda x, y: math.isclose(x, y, rel_tol=0.03))
+        wrong(f"on a disk{NAMES[number]} the ratio is {got:.3g}.",
+              f"There, it should be about {right:g}.")  # fmt: skip
+    return f"{len(DISKS)} simulated disks, one with a slow reading and one that becomes slower."
+
+
+def fresh(given: dict[str, Any]) -> tuple[Callable[[int], Any], int, Callable[[], float]]:
+    """Return the arguments of an answer, of a new disk."""
+    disk = Disk(**given)
+    return disk.read, RECORDS, disk.clock
+
+
+def _in_turns(reads: list[int]) -> None:
+    """Raise Wrong unless the readings are passes over all records, and some of them in order."""
+    passes = [reads[at : at + RECORDS] for at in range(0, len(reads), RECORDS)]
+    ordered = [one for one in passes if one == sorted(one)]
+    mixed = [tuple(one) for one in passes if one != sorted(one)]
+    compare.refuse(
+        (not reads, "nothing is read.", "Call read(i) for every record."),
+        (any(sorted(one) != list(range(RECORDS)) for one in passes),
+         "some records are read more often than others.",
+         "Read each record once in each order: random.sample(range(records), records)."),
+        (not mixed, "all records are always read in order.", "Shuffle the second order."),
+        (not ordered, "the records are never read in order.", "First read range(records)."),
+        (len(mixed) > 1 and len(set(mixed)) == 1, "the random order is the same in every turn.",
+         "Draw a new one in each turn."),
+    )  # fmt: skip
+
+
+def timed_turns(
+    read: Callable[[int], Any], records: int, clock: Callable[[], float], *,
+    blocks: bool = False, turns: int = TURNS,
+) -> np.ndarray:  # fmt: skip
+    """Return the seconds of each turn in order and at random: (TURNS, 2)."""
+    kinds = [0, 1] * turns if not blocks else [0] * turns + [1] * turns
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for kind in kinds:
+        numbers = list(range(records))
+        begin = clock()
+        for i in random.sample(numbers, records) if kind else numbers:
+            read(i)
+        seconds[kind].append(clock() - begin)
+    return np.array(seconds).T
+
+
+def ratio(seconds: np.ndarray) -> np.ndarray:
+    """Return the ratio of each turn."""
+    found: np.ndarray = seconds[:, 1] / seconds[:, 0]
+    return found
+
+
+ORDER_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda *given: float(1 / np.median(ratio(timed_turns(*given)))),
+     "this is the time in order over the time at random.", "Divide the other way round."),
+    (lambda *given: float(ratio(timed_turns(*given, turns=1))[0]),
+     "one turn decides: it also contains what only happens once, such as opening the file.",
+     "Take 5 turns, and the median of their ratios."),
+    (lambda *given: float(np.mean(ratio(timed_turns(*given)))), "this is the mean of the ratios.",
+     "Take the median: a single slow reading changes a mean."),
+    (lambda *given: float(np.divide(*timed_turns(*given).sum(0)[::-1])),
+     "this is the ratio of the sums.",
+     "Take the median of the turns' ratios: a single slow reading changes a sum."),
+    (lambda *given: float(np.divide(*np.median(timed_turns(*given, blocks=True), axis=0)[::-1])),
+     "the two orders are not timed in turns: the machine has changed in between.",
+     "In each turn, read in order, then at random, and take the ratio of these two."),
+    (lambda *given: float(np.median(timed_turns(*given)[:, 1])), "these are seconds.",
+     "Divide by the seconds in order."),
 )  # fmt: skip
 
 

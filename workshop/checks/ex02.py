@@ -1,4 +1,4 @@
-"""Checks of ex02: the stride, the schedule, weight decay, and a valley to be crossed."""
+"""Checks of ex02: the stride, the schedule, a profile, and a valley to be crossed."""
 
 from __future__ import annotations
 
@@ -159,50 +159,92 @@ def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
     return f"{len(RATES)} points of three recipes, worked out by hand."
 
 
-# --- ex02.decay -----------------------------------------------------------------------------------
-
-NAMES = (
-    "conv1.weight", "bn1.gamma", "bn1.beta", "layer1.0.conv1.weight", "layer1.0.bn1.gamma",
-    "layer1.0.bn1.beta", "layer1.0.downsample.weight", "layer1.0.downsample_bn.gamma",
-    "layer1.0.downsample_bn.beta", "fc.weight", "fc.bias",
-)  # fmt: skip
-KINDS_IN_LAYERS = (  # a layer's name may hold any word: only the last part is the kind
-    "gamma.weight", "beta_branch.conv.weight", "stem.norm.gamma", "weighting.bn.beta",
-    "debiased.bias",
-)  # fmt: skip
-Halves = tuple[list[str], list[str]]
+# --- ex02.profile ---------------------------------------------------------------------------------
 
 
-def decay(answer: Callable[[list[str]], tuple[Sequence[str], Sequence[str]]]) -> str:
-    cases = [(list(names),) for names in (NAMES, NAMES[::-1], KINDS_IN_LAYERS, ())]
-    compare.examine(answer, cases, halves, DECAY_MISTAKES, one_case=True)
-    return "two networks, names in a different order, and no names."
+class Photos:
+    """A data set with its own clock, which advances by known times in the parts of an item."""
+
+    parts = ("decode", "crop", "normalise")
+
+    def __init__(self, sizes: Sequence[float], own: dict[str, float]) -> None:
+        """Take the relative size of each photo, and the seconds inside each function for size 1."""
+        self.sizes, self.own, self.now, self.size = sizes, own, 0.0, 0.0
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, i: int) -> int:
+        self.size = self.sizes[i]
+        self.decode()
+        self.crop()
+        for _ in range(3):
+            self.normalise()
+        return i
+
+    def clock(self) -> float:
+        """Return the time of this data set, in seconds."""
+        return self.now
+
+    def decode(self) -> None:
+        self.now += self.size * self.own["decode"]
+        self.huffman()
+
+    def huffman(self) -> None:
+        self.now += self.size * self.own["huffman"]
+
+    def crop(self) -> None:
+        self.now += self.size * self.own["crop"]
+
+    def normalise(self) -> None:
+        self.now += self.size * self.own["normalise"]
+
+    def times(self, called: int = 3, helper: bool = True, count: int | None = None) -> np.ndarray:
+        """Return the milliseconds per image of each part; other arguments are a mistake's."""
+        own, photos = self.own, np.mean(self.sizes[:count])
+        parts = [own["decode"] + helper * own["huffman"], own["crop"], called * own["normalise"]]
+        return np.array(parts) * photos * 1000
 
 
-def halves(
-    names: list[str], decays: Callable[[str], bool] = lambda name: name.endswith(".weight")
-) -> Halves:
-    """Return the names that decay, by default the right ones, and the rest."""
-    return [n for n in names if decays(n)], [n for n in names if not decays(n)]
+def photos() -> tuple[Photos, ...]:
+    """Return new data sets."""
+    return (
+        Photos([1.0] * 8, {"decode": 0.001, "huffman": 0.004, "crop": 0.002, "normalise": 0.0005}),
+        Photos([1.0, 2, 3, 6], {"decode": 0.0, "huffman": 0.003, "crop": 0.1, "normalise": 0.002}),
+        Photos([2.0, 1, 1], {"decode": 0.001, "huffman": 0.001, "crop": 0.001, "normalise": 0.02}),
+    )
 
 
-KIND = "Look only at the part after the last dot: weights decay; gamma, beta and biases do not."
-DECAY_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda names: halves(names)[::-1], "the two lists are swapped.",
-     "Return the list with weight decay first."),
-    (lambda names: (names, []), "everything is decayed.", KIND),
-    (lambda names: halves(names, lambda name: "bn" not in name), "the biases of the last layer are"
-     " decayed, or a batch norm that is not called bn.", KIND),
-    (lambda names: halves(names, lambda name: "weight" in name),
-     "a name with `weight` in its layer is decayed.", KIND),
-    (lambda names: halves(names, lambda name: "conv" in name), "not every weight is decayed.",
-     KIND),
-    (lambda names: (halves(names)[0], [n for n in names if n.endswith((".gamma", ".beta"))]),
-     "a bias is in neither list: it would not be trained.", "Keep all names."),
-    (lambda names: (halves(names)[0], names), "weights are in both lists.",
-     "Put each parameter into one of them."),
-    (lambda names: halves(sorted(names)), "the order of the names has changed.",
-     "Keep it, so that all ranks agree."),
+def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -> str:
+    """Check the milliseconds of each part of three data sets."""
+    for dataset in photos():
+        got = compare.call(answer, dataset, dataset.clock)
+        right = dict(zip(dataset.parts, map(float, dataset.times()), strict=True))
+        rows = [(m(dataset, dataset.clock), *text) for m, *text in PROFILE_MISTAKES]
+        compare.predicted(got, right, rows, "Divide the total seconds of each name by the number of"
+                          " images, in milliseconds.", rel_tol=1e-3)  # fmt: skip
+    return "three data sets, with helpers, and parts that are called more than once."
+
+
+def named(compute: Callable[[Photos], np.ndarray]) -> Callable[[Photos, Any], dict[str, float]]:
+    """Return an answer that computes its times from the data set's own."""
+    return lambda dataset, clock: dict(
+        zip(dataset.parts, map(float, compute(dataset)), strict=True)
+    )
+
+
+PROFILE_MISTAKES: tuple[compare.Mistake, ...] = (
+    (named(lambda d: d.times() / 1000), "these are seconds.", "Multiply by 1,000."),
+    (named(lambda d: d.times() * len(d)), "these are milliseconds for all images.",
+     "Divide by len(dataset)."),
+    (named(lambda d: d.times(helper=False)), "`decode` is too fast: its own time does not include"
+     " the functions that it calls.", "Take the fourth number, total, instead of the third, own."),
+    (named(lambda d: d.times(called=1)), "`normalise` runs three times per image, and only one"
+     " call is counted.", "Divide the total by the number of images, not by the number of calls."),
+    (named(lambda d: d.times(count=1)), "only the first image was read.",
+     "Read every item: the images differ in size."),
+    (named(lambda d: d.times(count=-1)), "the last image was not read.",
+     "Read every item, from 0 to len(dataset) - 1."),
 )  # fmt: skip
 
 

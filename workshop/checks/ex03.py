@@ -1,13 +1,15 @@
-"""Checks of ex03: shards, the common start, sums against means of means, the ring, recipe 1."""
+"""Checks of ex03: shards, the common start, sums against means of means, a trace, recipe 1."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from workshop import paths
 from workshop.checks import compare, process_ranks, recipes
 from workshop.checks.compare import wrong
 
@@ -165,28 +167,85 @@ def sums_mistakes(case: Sequence[Sequence[float]], total: Any, rank: int) -> lis
     ]  # fmt: skip
 
 
-# --- ex03.ring ------------------------------------------------------------------------------------
+# --- ex03.exposed ---------------------------------------------------------------------------------
 
-WORKERS = (2, 8, 64)
-RING_MISTAKES: tuple[compare.Mistake, ...] = (
-    ({n: (n - 1) / n for n in WORKERS}, "this is half of it: the reduce-scatter.",
-     "Add the second half, the all-gather."),
-    ({n: n - 1 for n in WORKERS},
-     "this is what sending all gradients to every other worker takes.",
-     "In a ring, a message is one chunk: 1/n of the gradients."),
+Events = list[dict[str, Any]]
+
+
+def events_of(*rows: tuple[str, int, int]) -> Events:
+    """Return events of a trace from rows of name, begin and end in microseconds."""
+    return [{"name": name, "ts": begin, "dur": end - begin} for name, begin, end in rows]
+
+
+CONV, BN, NCCL, GLOO = "sm90_fprop", "bn_bw_1C11", "ncclDevKernel_AllReduce_Sum", "gloo:all_reduce"
+TRACES = (
+    events_of((NCCL, 0, 5000), (NCCL, 3000, 8000), (CONV, 2000, 6000)),
+    # hidden but for its end, in any order; the second message starts inside the first
+    events_of((NCCL, 4000, 9000), (CONV, 0, 6000), (BN, 6000, 7500), (NCCL, 5000, 6500)),
+    # a gap in the middle is exposed, and nothing after the last message
+    events_of((GLOO, 1000, 6000), (CONV, 0, 2500), (CONV, 4000, 5500), (BN, 5500, 9000)),
+    # all exposed, twice; all hidden, below two operators at a time
+    events_of((CONV, 0, 1000), (GLOO, 1000, 2200), (CONV, 2200, 3000), (GLOO, 3000, 3700)),
+    events_of((CONV, 0, 5000), (BN, 1000, 4000), (NCCL, 1500, 4500)),
+    events_of((CONV, 0, 1000)),
+)
+
+
+def exposed(answer: Callable[[Events], Sequence[float]]) -> str:
+    """Check both numbers for each of TRACES."""
+    cases = [(events,) for events in TRACES]
+    compare.examine(answer, cases, exposed_ms, EXPOSED_MISTAKES, one_case=True)
+    return f"{len(TRACES)} traces: hidden, exposed, with gaps, and messages that overlap."
+
+
+def busy(events: Events, exchange: bool) -> np.ndarray:
+    """Return for each microsecond how many events of a kind run."""
+    running = np.zeros(10_000, int)
+    for event in events:
+        if (event["name"] in (NCCL, GLOO)) == exchange:
+            running[event["ts"] : event["ts"] + event["dur"]] += 1
+    return running
+
+
+def exposed_ms(events: Events) -> tuple[float, float]:
+    """Return the right milliseconds, counted microsecond by microsecond."""
+    sends, computes = busy(events, True) > 0, busy(events, False) > 0
+    return float(sends.sum() / 1000), float((sends & ~computes).sum() / 1000)
+
+
+def after_the_last(events: Events) -> float:
+    """Return the milliseconds of exchange after the last computation."""
+    computes = np.flatnonzero(busy(events, False))
+    return float((busy(events, True)[computes[-1] + 1 :] > 0).sum() / 1000)
+
+
+EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda e: tuple(1000 * ms for ms in exposed_ms(e)), "these are microseconds.",
+     "Divide by 1,000."),
+    (lambda e: (exposed_ms(e)[0],) * 2, "all of the exchange counts as exposed.",
+     "Leave out the time in which a kernel or operator computes."),
+    (lambda e: (busy(e, True).sum() / 1000, exposed_ms(e)[1]),
+     "two messages at the same time count twice.",
+     "Add up how long *at least one* of them runs: the union of their intervals."),
+    (lambda e: (busy(e, True).sum() / 1000, (busy(e, True) * (busy(e, False) == 0)).sum() / 1000),
+     "two messages at the same time count twice.",
+     "Add up how long *at least one* of them runs: the union of their intervals."),
+    (lambda e: (exposed_ms(e)[0],
+                max(0.0, float((busy(e, True) > 0).sum() - (busy(e, False) > 0).sum()) / 1000)),
+     "this is exchange minus computation, as if all of the computation ran during the exchange.",
+     "Look at each instant: is an exchange running, and no computation?"),
+    (lambda e: (exposed_ms(e)[0], after_the_last(e)),
+     "only what comes after the last computation counts.",
+     "A gap between two kernels is exposed too, if an exchange runs in it."),
+    (lambda e: (exposed_ms(e)[0], 0.0), "an exchange hides itself.",
+     "Only the events that are *not* exchange can hide it."),
 )  # fmt: skip
 
 
-def ring(answer: Any) -> str:
-    """Check what a worker sends, predicted for each of WORKERS."""
-    right = {n: sent(n) for n in WORKERS}
-    compare.predicted(answer, right, RING_MISTAKES, "Count the steps, then the share sent in each.")
-    return "2 (n − 1) messages, each with 1/n of the gradients."
-
-
-def sent(workers: int) -> float:
-    """Return what a worker sends in a ring all-reduce, in sizes of the gradients."""
-    return 2 * (workers - 1) / workers
+def trace_of_notebook(runs: Path) -> Path:
+    """Return the trace of notebook 03, or a recorded one: two DDP processes on a CPU, by Gloo."""
+    own = runs / "lesson-03" / "ddp.json"
+    return own if own.exists() else paths.need_checkout() / "notebooks/expected/traces/03/ddp.json"
 
 
 # --- ex03.recipe ----------------------------------------------------------------------------------

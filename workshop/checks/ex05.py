@@ -1,4 +1,4 @@
-"""Checks of ex05: a DALI graph, the bottleneck of a chain, a validation that is exact."""
+"""Checks of ex05: a DALI graph, what limits the training, a validation that is exact."""
 
 from __future__ import annotations
 
@@ -99,34 +99,121 @@ def _mirrored_and_cropped(pixels: np.ndarray) -> None:
     )  # fmt: skip
 
 
-# --- ex05.bottleneck ------------------------------------------------------------------------------
+# --- ex05.headroom --------------------------------------------------------------------------------
 
-CORES, DECODE_MS, REST_MS, DEVICE = 4, 3.2, 0.8, 1442.6
-RIGHT = {  # from seconds of work on each image
-    "in turn": 1 / ((DECODE_MS + REST_MS) / 1000 / CORES + 1 / DEVICE),
-    "overlapped": min(1000 * CORES / (DECODE_MS + REST_MS), DEVICE),
-    "cores": math.ceil(DEVICE * (DECODE_MS + REST_MS) / 1000),
-    "half the decoding": min(1000 * CORES / (DECODE_MS / 2 + REST_MS), DEVICE),
-}
-BOTTLENECK_MISTAKES: tuple[compare.Mistake, ...] = (
-    ({"in turn": 1000}, "in turn: 1,000 is the loader alone.", "Add the device's time per image."),
-    ({"in turn": 1221.3}, "in turn: 1,221 is the mean of the two rates.",
-     "Add up times: rates cannot be averaged."),
-    ({"overlapped": 590.6}, "overlapped: 591 is the rate if loader and device wait for each other.",
-     "Take the slower one: with a queue between them both work at once."),
-    ({"overlapped": 1442.6}, "overlapped: the device cannot take images that are not there yet.",
-     "Take the slower of the two."),
-    ({"cores": 5}, "cores: 5 make 1,250 images a second, which is below 1,442.6.", "Round up."),
-    ({"half the decoding": 2000}, "half the decoding: 2,000 would halve all of the loader's"
-     " work.", "Keep the other 0.8 ms; and look at what the device takes."),
-    ({"half the decoding": 1666.7}, "half the decoding: 1,667 is the rate of the loader.",
-     "Look at the device: the bottleneck has moved."),
+BATCH_IMAGES, TIMED_STEPS = 32, 10
+FIRST_S, START_S = 0.7, 1e-5  # more for the first step, and to start one
+
+
+class Machine:
+    """A simulated loader and an asynchronous device, with their own clock."""
+
+    def __init__(self, load_s: float, train_s: float) -> None:
+        self.load_s, self.train_s = load_s, train_s
+        self.now, self.done = 0.0, 0.0  # the time, and when the device will have done all
+        self.loads = self.trains = 0
+
+    def load(self) -> int:
+        """Return a batch; the first takes longer."""
+        self.now += self.load_s + FIRST_S * (self.loads == 0)
+        self.loads += 1
+        return self.loads
+
+    def train(self, batch: int) -> None:
+        """Start a step, which begins when the last one is done; the first takes longer."""
+        if not isinstance(batch, int):
+            wrong("train is called without a batch.", "Pass what load() returns.")
+        self.now += START_S
+        self.done = max(self.done, self.now) + self.train_s + FIRST_S * (self.trains == 0)
+        self.trains += 1
+
+    def wait(self) -> None:
+        """Let the clock advance until all steps are done."""
+        self.now = max(self.now, self.done)
+
+    def clock(self) -> float:
+        """Return the time, in seconds."""
+        return self.now
+
+
+MACHINES = ((0.020, 0.030), (0.050, 0.010), (0.025, 0.025))  # seconds of load and of train
+Answer = Callable[..., dict[str, float]]
+
+
+def arguments(load_s: float, train_s: float) -> tuple[Any, ...]:
+    """Return the arguments of an answer, of a new machine."""
+    new = Machine(load_s, train_s)
+    return new.load, new.train, new.wait, new.clock, BATCH_IMAGES, TIMED_STEPS
+
+
+def headroom(answer: Answer) -> str:
+    """Check the rates of MACHINES."""
+    for seconds in MACHINES:
+        got = compare.call(answer, *arguments(*seconds))
+        rows = [(m(*arguments(*seconds)), *text) for m, *text in HEADROOM_MISTAKES]
+        load_ms, train_ms = (1000 * one for one in seconds)
+        remedy = (
+            f"Here, load takes {load_ms:g} ms and train {train_ms:g} ms; {TIMED_STEPS} batches of"
+            f" {BATCH_IMAGES} images are timed."
+        )
+        compare.predicted(got, right_rates(*seconds), rows, remedy, rel_tol=1e-3)
+    return f"{len(MACHINES)} machines: limited by the device, by the loader, and by neither."
+
+
+def right_rates(load_s: float, train_s: float) -> dict[str, float]:
+    """Return the right rates. In turn, only the first load or the last step is not hidden."""
+    slower, faster = max(load_s, train_s), min(load_s, train_s)
+    images = BATCH_IMAGES * TIMED_STEPS
+    return {
+        "loader": BATCH_IMAGES / load_s,
+        "device": BATCH_IMAGES / train_s,
+        "both": images / (slower * TIMED_STEPS + faster),
+    }
+
+
+def timed(
+    load: Any, train: Any, wait: Any, clock: Any, images: int, steps: int, *,
+    warm_up: bool = True, at_end: bool = True, each: bool = False,
+) -> dict[str, float]:  # fmt: skip
+    """Measure, as a base for mistakes; the check computes what is right."""
+    batch = load()
+    begin = clock() if warm_up else 0.0
+    if warm_up:
+        train(batch)
+        wait()
+    found = {}
+    works = {"loader": load, "device": lambda: train(batch), "both": lambda: train(load())}
+    for name, work in works.items():
+        begin = clock()
+        for _ in range(steps):
+            work()
+            if each:
+                wait()
+        if at_end:
+            wait()
+        found[name] = images * steps / max(clock() - begin, 1e-9)
+    return found
+
+
+def scaled_rates(factor: float) -> Answer:
+    """Return an answer whose rates are all wrong by a factor."""
+    return lambda *given: {name: factor * rate for name, rate in timed(*given).items()}
+
+
+HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
+    (scaled_rates(1 / BATCH_IMAGES), "these are batches per second.", "Multiply by `images`."),
+    (scaled_rates(1 / TIMED_STEPS), "only one batch is counted.",
+     "All of the `steps` batches take this time: divide images * steps by the seconds."),
+    (lambda *given: timed(*given, warm_up=False),
+     "the first training step is timed: the device was not warmed up.",
+     "Load a batch, train on it and wait, before you look at the clock."),
+    (lambda *given: timed(*given, each=True),
+     "the device waits for the loader and the loader for the device.",
+     "Call wait() once, after all steps; if you wait after each, nothing overlaps."),
+    (lambda *given: timed(*given, at_end=False),
+     "the clock is read before the device is done: only *starting* the steps is timed.",
+     "Call wait() before you read the clock at the end."),
 )  # fmt: skip
-
-
-def bottleneck(answer: Any) -> str:
-    compare.predicted(answer, RIGHT, BOTTLENECK_MISTAKES, "Write down milliseconds per image.")
-    return "in turn, times add up; overlapped, the slower one decides."
 
 
 # --- ex05.exact -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checks of ex06: memory in two precisions, the loss scale, a broken step, strides."""
+"""Checks of ex06: memory in two precisions, conversions, a broken step, strides."""
 
 from __future__ import annotations
 
@@ -44,64 +44,81 @@ def memory(answer: Any) -> str:
     return "one image takes a little more in float16 than in float32, and 96 take about half."
 
 
-# --- ex06.scaler ----------------------------------------------------------------------------------
+# --- ex06.casts -----------------------------------------------------------------------------------
 
-TOP = 2.0**24
-RULES = {  # (scale, good steps, finite, growth steps): (scale, good steps), worked out by hand
-    (1024.0, 0, True, 3): (1024.0, 1),
-    (1024.0, 1, True, 3): (1024.0, 2),
-    (1024.0, 2, True, 3): (2048.0, 0),
-    (1024.0, 0, False, 3): (512.0, 0),
-    (1024.0, 2, False, 3): (512.0, 0),
-    (65536.0, 1998, True, 2000): (65536.0, 1999),
-    (65536.0, 1999, True, 2000): (131072.0, 0),
-    (8.0, 0, True, 1): (16.0, 0),
-    (2.0, 7, False, 10): (1.0, 0),
-    (1.0, 7, False, 10): (1.0, 0),
-    (TOP / 2, 2, True, 3): (TOP, 0),
-    (TOP, 2, True, 3): (TOP, 0),
-    (3.0, 1, False, 3): (1.5, 0),
-}
+Casts = Callable[[Callable[[], Any]], int]
 
 
-def updated(
-    scale: float, good: int, finite: bool, growth: int, low: float = 1.0, high: float = TOP
-) -> tuple[float, int]:
-    """Return the next scale and good steps, as a base for mistakes; RULES decide what is right."""
-    if not finite:
-        return max(scale / 2, low), 0
-    if good + 1 < growth:
-        return scale, good + 1
-    return min(scale * 2, high), 0
+def works() -> dict[str, tuple[Callable[[], Any], int]]:
+    """Return pieces of work by name, each with its number of conversions, counted by hand."""
+    import torch
+
+    x, layer = torch.ones(4, 4), torch.nn.Linear(4, 4)
+
+    def autocast(times: int = 1, passes: int = 1) -> None:
+        for _ in range(times):
+            with torch.autocast("cpu", torch.bfloat16):
+                y = x
+                for _ in range(passes):
+                    y = layer(y)
+
+    return {
+        "three calls of x.half()": (lambda: [x.half() for _ in range(3)], 3),
+        "x.float() of a float32 tensor, then x.bfloat16()": (lambda: (x.float(), x.bfloat16()), 1),
+        "x.clone() and y.copy_(x)": (lambda: (x.clone(), torch.empty(4, 4).copy_(x)), 0),
+        # weight, bias and the first input; the second input has 16 bits
+        "two layers with the same weights in one autocast": (lambda: autocast(passes=2), 3),
+        "the same layer in two autocasts": (lambda: autocast(times=2), 6),
+    }
 
 
-SCALER_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda scale, good, finite, n: updated(scale, good, not finite, n),
-     "the scale is halved if all gradients are finite.", "Halve it when one was not finite."),
-    (lambda scale, good, finite, n: updated(scale, good, finite, n) if finite else (scale, 0),
-     "after an overflow the scale stays: the next step will overflow too.", "Halve it."),
-    (lambda scale, good, finite, n: (
-        updated(scale, good, finite, n) if finite else (max(scale / 2, 1.0), good)),
-     "an overflow does not reset the count of good steps.", "Return 0 good steps after it."),
-    (lambda scale, good, finite, n: (
-        updated(scale, good, finite, n)[0], good + 1 if finite else 0),
-     "the count continues after doubling: from then on every step doubles.",
-     "Reset the count to 0."),
-    (lambda scale, good, finite, n: updated(scale, good, finite, n + 1),
-     "after growth_steps good steps the scale has not grown: it doubles one step late, or never.",
-     "Compare good_steps + 1, and double: this step is a good one too."),
-    (lambda scale, good, finite, n: updated(scale, good, finite, 1),
-     "every good step doubles the scale.", "Wait for growth_steps of them."),
-    (lambda scale, good, finite, n: updated(scale, good, finite, n, low=0.0),
-     "the scale falls below 1.", "Limit it with max(…, 1)."),
-    (lambda scale, good, finite, n: updated(scale, good, finite, n, high=2 * TOP),
-     "the scale grows beyond 2^24.", "Limit it with min(…, 2**24)."),
+def casts(answer: Casts) -> str:
+    """Check the numbers of conversions of works()."""
+    cases = works()
+    for name, (work, right) in cases.items():
+        calls: list[int] = []
+
+        def called(work: Callable[[], Any] = work, calls: list[int] = calls) -> None:
+            calls.append(1)
+            work()
+
+        got = compare.whole(compare.call(answer, called), "the result")
+        refuse(
+            (not calls, "`work` is never called.", "Call work() inside the `with` block."),
+            (len(calls) > 1, f"`work` is called {len(calls)} times.", "Call it once."),
+        )
+        if got != right:
+            rows = [(mistake(work), *text) for mistake, *text in CASTS_MISTAKES]
+            compare.known(got, rows, lambda value, other: value == other)
+            wrong(f"{name}: you count {got}.", f"There are {right} conversions.")
+    return f"{len(cases)} pieces of work, with copies that convert nothing, and with autocast."
+
+
+def counted(*keys: str, rows: bool = False) -> Casts:
+    """Return an answer that counts these operators, or with `rows` the kinds of operators."""
+
+    def answer(work: Callable[[], Any]) -> int:
+        import torch
+
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            work()
+        found = [row for row in profile.key_averages() if not keys or row.key in keys]
+        return len(found) if rows else sum(row.count for row in found)
+
+    return answer
+
+
+CASTS_MISTAKES: tuple[compare.Mistake, ...] = (
+    (counted("aten::to"), "calls that convert nothing count as well.",
+     "Count `aten::_to_copy`: `aten::to` returns the same tensor if it has that type."),
+    (counted("aten::copy_"), "copies that convert nothing count as well.",
+     "Count `aten::_to_copy`: `aten::copy_` also runs for clone() and contiguous()."),
+    (counted("aten::to", "aten::_to_copy", "aten::copy_"), "a conversion counts three times.",
+     "Count only `aten::_to_copy`: it runs inside `aten::to` and calls `aten::copy_`."),
+    (counted("aten::_to_copy", rows=True), "this is the number of entries.",
+     "key_averages() has one entry per kind of operator: add up their `count`."),
+    (counted(), "all operators count.", 'Take only the entries whose key is "aten::_to_copy".'),
 )  # fmt: skip
-
-
-def scaler(answer: Callable[[float, int, bool, int], tuple[float, int]]) -> str:
-    compare.examine(answer, list(RULES), lambda *case: RULES[case], SCALER_MISTAKES)
-    return f"{len(RULES)} steps: good ones, overflows, and both ends of the range."
 
 
 # --- ex06.step ------------------------------------------------------------------------------------

@@ -1,15 +1,17 @@
-"""Checks of ex07: percentiles, a batch norm inside its convolution, the likeliest classes."""
+"""Checks of ex07: percentiles, the temperature of probabilities, the likeliest classes."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workshop.checks import compare
+from workshop import runs, session
+from workshop.checks import compare, use
 from workshop.checks.compare import refuse, wrong
 
 # --- ex07.percentile ------------------------------------------------------------------------------
@@ -62,83 +64,91 @@ PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
 )  # fmt: skip
 
 
-# --- ex07.fold ------------------------------------------------------------------------------------
+# --- ex07.temperature -----------------------------------------------------------------------------
 
-LAYERS = ((4, 4, 3, 1, 1), (3, 6, 1, 2, 0), (5, 3, 3, 1, 0), (2, 4, 3, 2, 1))  # as in Conv2d
-EPS = 1e-2  # large enough to be seen when it is forgotten
-ROUNDING = 2e-6  # of the largest output: the rounding of float32
+TRUE = ((2.5, 10), (0.6, 4), (1.0, 12))  # by what the right logits are multiplied, and the classes
+IMAGES = 3000
 
 
-def fold(answer: Callable[[Any, Any], Any]) -> str:
-    """Check the folded convolutions of LAYERS by their outputs."""
+def drawn(factor: float, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits that are wrong by a factor, and labels drawn from the right probabilities."""
+    draw = np.random.default_rng(classes)
+    logits = draw.normal(0, 2, (IMAGES, classes))
+    labels = (logits + draw.gumbel(size=logits.shape)).argmax(1)
+    return factor * logits, labels
+
+
+def losses(logits: np.ndarray, labels: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy at each temperature."""
+    found = []
+    for scaled in (logits / t for t in at):
+        top = scaled.max(1)
+        log_sum = np.log(np.exp(scaled - top[:, None]).sum(1)) + top
+        found.append((log_sum - scaled[np.arange(len(labels)), labels]).mean())
+    return np.array(found)
+
+
+@functools.cache
+def best_temperature(factor: float, classes: int) -> float:
+    """Return the right temperature, by a search on two grids."""
+    logits, labels = drawn(factor, classes)
+    coarse = np.geomspace(0.05, 20, 60)
+    middle = coarse[losses(logits, labels, coarse).argmin()]
+    fine = middle * np.geomspace(0.9, 1.1, 100)
+    return float(fine[losses(logits, labels, fine).argmin()])
+
+
+def temperature(answer: Callable[[Any, Any], float]) -> str:
+    """Check the temperature of logits that are too large, too small, and right."""
     import torch
 
-    worst = 0.0
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        for into, out, side, stride, padding in LAYERS:
-            conv = torch.nn.Conv2d(into, out, side, stride, padding, bias=False).double().eval()
-            bn = torch.nn.BatchNorm2d(out, eps=EPS).double().eval()
-            bn.weight.normal_(1, 0.5)[0] = -0.7
-            bn.bias.normal_()
-            bn.running_mean.normal_()
-            bn.running_var.uniform_(0.1, 4)
-            image = torch.randn(1, into, 9, 8, dtype=torch.float64)
-            worst = max(worst, _fold_error(answer, conv, bn, image))
-    return f"{len(LAYERS)} layers: folding changes the outputs by {worst:.0e} at most."
+    for factor, classes in TRUE:
+        logits, labels = map(torch.tensor, drawn(factor, classes))
+        got = compare.number(compare.call(answer, logits, labels), "the result")
+        right = best_temperature(factor, classes)
+        near = functools.partial(math.isclose, rel_tol=0.02)
+        if near(got, right):
+            continue
+        rows = [(mistake(logits, labels), *text) for mistake, *text in TEMPERATURE_MISTAKES]
+        compare.known(got, rows, near)
+        side = "high" if got > right else "low"
+        wrong(f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large.",
+              f"The cross-entropy is smallest at {right:.3g}.")  # fmt: skip
+    return "overconfident, underconfident and calibrated logits: the smallest cross-entropy."
 
 
-def _fold_error(answer: Callable[[Any, Any], Any], conv: Any, bn: Any, image: Any) -> float:
-    """Return by how much the folded layer's output differs. Raises Wrong if it is too much."""
-    right = bn(conv(image)).numpy()
-    used = {"conv": conv.state_dict(), "bn": bn.state_dict()}
-    before = compare.snapshot(used)
-    layer = compare.call(answer, conv, bn)
-    refuse(
-        *((compare.snapshot(used[name]) != before[name],
-           f"your function changes `{name}`, but its caller still needs the old values.",
-           "Create a new torch.nn.Conv2d, and copy the weights into it.") for name in used),
-        (not isinstance(layer, type(conv)), f"the result is a {type(layer).__name__}.",
-         "Return a torch.nn.Conv2d."),
-    )  # fmt: skip
-    if layer.bias is None:
-        wrong("the new convolution has no bias.", "torch.nn.Conv2d(…, bias=True) has one.")
-    weight, _ = (
-        compare.numbers(getattr(layer.double(), n), f"the {n}") for n in ("weight", "bias")
+def found_for(logits: Any) -> float:
+    """Return the right temperature of the logits of a case."""
+    return next(
+        best_temperature(*case) for case in TRUE if np.array_equal(drawn(*case)[0], logits.numpy())
     )
-    got = layer(image).numpy()
-    if got.shape != right.shape:
-        wrong(f"an image of {tuple(image.shape[1:])} becomes {got.shape[1:]} instead of"
-              f" {right.shape[1:]}.",
-              "Keep stride, padding, dilation and groups of the old convolution.")  # fmt: skip
-    difference = float(np.abs(got - right).max())
-    if difference > ROUNDING * np.abs(right).max():
-        std = (bn.running_var + EPS).sqrt()
-        given = [part.numpy() for part in (conv.weight, bn.weight, std)]
-        if np.allclose(weight, scaled(*given)):
-            wrong(f"the bias is wrong: outputs differ by up to {difference:.2g}.",
-                  "Compute beta − gamma · mean / std.")  # fmt: skip
-        rows = [(mistake(*given), what, remedy) for mistake, what, remedy in FOLD_MISTAKES]
-        compare.known(weight, rows, np.allclose)
-        off = np.abs(weight / scaled(*given) - 1).max()
-        wrong(f"the weight is off by up to {100 * off:.0f}%.", "Multiply W by gamma / std.")
-    return difference
 
 
-def scaled(w: np.ndarray, gamma: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Return the right weight."""
-    return w * (gamma / std).reshape(-1, 1, 1, 1)
-
-
-FOLD_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda w, gamma, std: w, "the weight has not changed.",
-     "Multiply it by the factor gamma / std."),
-    (lambda w, gamma, std: scaled(w, gamma, np.sqrt(std**2 - EPS)), "eps is missing.",
-     "Use sqrt(running_var + eps), as in the batch norm."),
-    (lambda w, gamma, std: w * np.resize(gamma / std, w.shape[1]).reshape(1, -1, 1, 1),
-     "the factor is applied to the input channels.",
-     "Use factor.view(-1, 1, 1, 1): the weight has the shape (out, in, height, width)."),
+TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda logits, labels: 1 / found_for(logits), "this is 1 / T.",
+     "The logits are *divided* by T: large logits need a T above 1."),
+    (lambda logits, labels: 1.0, "T = 1 changes nothing.",
+     "Do not maximise the accuracy, which is the same for every T: minimise the cross-entropy."),
+    (lambda logits, labels: math.log(found_for(logits)), "this is the logarithm of T.",
+     "If you fit log T, return its exponential."),
+    (lambda logits, labels: float(logits.std()), "this is the spread of the logits.",
+     "Compare with the labels: try values of T, and take the one with the smallest cross-entropy."),
+    (lambda logits, labels: found_for(logits) ** 2, "this is the square of T.",
+     "Divide the logits by T once."),
 )  # fmt: skip
+
+
+def checkpoint_of_notebook(here: session.Session) -> tuple[Path, int]:
+    """Return the checkpoint of notebook 07, or of a short training, as prefix and epoch."""
+    from rn50lib import checkpoint
+
+    own, small = here.runs / "lesson-07" / "model", here.folder / "small"
+    for prefix in (own, small):
+        if found := checkpoint.epochs(prefix):
+            return prefix, found[-1]
+    session.ensure_data(here.data_root, here.profile)
+    runs.train(use.SMALL, name="ex07", model_prefix=str(small), num_epochs=4).wait()
+    return small, checkpoint.epochs(small)[-1]
 
 
 # --- ex07.likeliest -------------------------------------------------------------------------------

@@ -23,8 +23,9 @@ HEAD = """# When it goes wrong
 
 Common failures, each with [a small broken script](../exercises/gallery) that a test runs before and
 after the fix. To try one, run its commands in its folder. `watch.py COMMAND` runs a Python script
-and reports its threads, its disk reads and the memory that forked workers copy. If the Python stack
-does not change for 5 seconds, it reports where the script hangs **and kills it**.
+and reports its threads, its disk reads and the memory that forked workers copy. If no rank's Python
+stack changes for 5 seconds, it prints where each rank is, and the command continues: it may only be
+slow. `watch.py --end COMMAND` ends a command that hangs.
 
 | search terms | entry |
 |---|---|

@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
-GLOB, PERM = 'folder.glob("*/*.jpg")', "torch.randperm(len(labels))"
+STEPS = "order[step * BATCH : (step + 1) * BATCH].chunk(size)[rank]"
+PERM = "torch.randperm(len(labels))"
+GLOB = 'sorted(Path(data, "train").glob("*/*.jpg"))'
+DDP = "DistributedDataParallel(net)"
+UPDATE = "            optimizer.step()"
+RATE = "learning_rate(epoch + step / steps)"
 CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
-    (GLOB, 'folder.parent.glob("*/*/*.jpg")', "validation images were trained on"),
-    (f"{PERM}.split(BATCH)", f"{PERM}[BATCH:].split(BATCH)",
-     "training used 132 images in all"),
-    (f"{PERM}.split(BATCH)", "torch.arange(BATCH, len(labels)).split(BATCH)",
-     "not 3 times 60; 16 were never used"),
+    (STEPS, "order[step * BATCH // size :][: BATCH // size]", "train on the same images"),
+    (GLOB, 'sorted(Path(data).glob("*/*/*.jpg"))', "validation images were trained on"),
+    (DDP, "net", "the ranks' weights differ after update 2"),
+    ("    torch.manual_seed(0)\n", "    torch.manual_seed(rank)\n", DDP, "net",
+     "the ranks begin with different weights"),
+    (UPDATE, "            for weight in net.parameters():\n                weight.grad *= size\n"
+     f"{UPDATE}", "summed over the ranks"),
+    ("steps = len(labels) // BATCH", "steps = len(labels) // BATCH - 1",
+     "not 3 times 3 steps of 16"),
+    (PERM, "torch.arange(len(labels))", "every epoch has the same order"),
     (PERM, "torch.randint(len(labels), (len(labels),))", "images are repeated"),
-    (f"{PERM}.split(BATCH)", f"{PERM}.split(2 * BATCH)", "a step trains on 32 images"),
+    ("order[step * BATCH : (step + 1) * BATCH]", "order.roll(-step * BATCH)[: 2 * BATCH]",
+     "a step trains on 32 images"),
     ("resize((SIZE, SIZE)", "resize((32, 32)", "images of 32 × 32 pixels"),
     (".float()", ".flip(1).float()", "do not match the files"),
     ("(images - mean) / std", "images / 255", "do not match the files"),
     ("for channels in (16, 32, 64, 64)", "for channels in (8, 16, 32, 64)", "the network has"),
-    ("learning_rate(epoch + step / steps)", "learning_rate(epoch)",
-     "the learning rate is 0 in the whole first epoch"),
+    (RATE, "learning_rate(epoch)", "the learning rate is 0 in the whole first epoch"),
     ("    net.eval()\n", "", "validates in training mode"),
-    ("    net.eval()\n", "    net.eval()\n    images, labels = images[:20], labels[:20]\n",
-     "a validation used 20 of the 24 images"),
-    ("100 * hits / len(labels)", "97.0", "is reported as 97.00%"),
-    ("images.split(4 * BATCH)])\n    net.train()\n    hits = (logits.argmax(1) == labels).sum()",
-     "images.split(BATCH)])\n    net.train()\n    right = (logits.argmax(1) == labels).float()\n"
-     "    means = torch.stack([part.mean() for part in right.split(BATCH)])\n"
-     "    hits = (means.mean() * len(labels))", "the mean over batches"),
+    ("[rank::size]", "", "a validation used 24 of the 24 images, in 48 rows"),
+    ("[rank::size]", "[rank::size][:9]", "a validation used 18 of the 24 images"),
+    ("100 * hits / count", "97.0", "is reported as 97.00%"),
+    ("    dist.all_reduce(sums)\n", "", "rank 0's own, but"),
     ('json.dumps(report)', '"{}"', "has no lists val_loss and val_top1"),
-    ("net(images[chosen]), labels[chosen]", "net(images[chosen]), labels[chosen].roll(1)",
+    ("model(images[chosen]), labels[chosen]", "model(images[chosen]), labels[chosen].roll(1)",
      "the network hardly learns"),
     ("    net.train()\n", "", "trained in evaluation mode"),
-    ("100 * hits / len(labels)", 'float("nan")', "top-1 of epoch 1 is reported as nan"),
+    ("100 * hits / count", 'float("nan")', "top-1 of epoch 1 is reported as nan"),
     ('report["val_top1"].append(top1)', "pass", "val_top1 of 3 numbers"),
-    ("F.cross_entropy(logits, labels).item()", "F.cross_entropy(logits, labels, reduction='sum')"
-     ".item()", "the validation loss of epoch 1"),
-    ("            optimizer.step()", "            for weight in net.parameters():\n"
-     "                weight.grad.mul_(1e30)\n            optimizer.step()",
-     "the logits are not finite"),
-    ("    steps = -(-len(labels) // BATCH)", "    steps = len(nowhere)", "NameError"),
+    ("return loss / count", "return loss", "the validation loss of epoch 1"),
+    (UPDATE, "            for weight in net.parameters():\n"
+     f"                weight.grad.mul_(1e30)\n{UPDATE}", "the logits are not finite"),
+    ("    steps = len(labels)", "    steps = len(nowhere)", "NameError"),
+    ("range(steps)", "range(steps - rank)", "different numbers of steps"),
+]  # fmt: skip
+HOROVOD = [  # from the solution to the same script with Horovod
+    ("import numpy as np\n", "import horovod.torch as hvd\nimport numpy as np\n"),
+    ("from torch import distributed as dist\n", ""),
+    ("from torch.nn.parallel import DistributedDataParallel\n", ""),
+    ("    dist.all_reduce(sums)\n", "    sums = hvd.allreduce(sums, op=hvd.Sum)\n"),
+    ('dist.init_process_group("gloo")', "hvd.init()"),
+    ("dist.get_rank(), dist.get_world_size()", "hvd.rank(), hvd.size()"),
+    ("    model = DistributedDataParallel(net)",
+     "    hvd.broadcast_parameters(net.state_dict(), root_rank=0)\n    model = net"),
+    ("momentum=0.9)\n", "momentum=0.9)\n    optimizer = hvd.DistributedOptimizer(optimizer)\n"),
+    ("    del model\n    dist.destroy_process_group()", ""),
 ]  # fmt: skip

@@ -1,20 +1,29 @@
-"""The capstone: scripts run and watched, each mistake found, and the solution faster."""
+"""The capstone: scripts watched on two ranks, each mistake found, and the solution faster."""
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import os
+import socket
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.workshop.checks.capstone_answers import CAPSTONES
+from tests.workshop.checks.capstone_answers import CAPSTONES, HOROVOD
 from tests.workshop.checks.test_checks import answered, cell_of
 from workshop import masters
 from workshop.checks import capstone, capstone_judge, compare, engine
 
-SMALL = {"train": 5, "val": 2}  # 60 and 24 images: both have a smaller last batch
+SMALL = {"train": 5, "val": 2}  # 60 and 24 images: 16 divides neither
 HARDLY = "the network hardly learns"  # 60 images are too few for it
 SLOW_MISTAKES = (
     "validation images were trained on",
+    "the ranks begin with different weights",
+    "the ranks train on the same images",
     "every epoch has the same order",
     "the learning rate is 0 in the whole first epoch",
     "validates in training mode",
@@ -22,42 +31,70 @@ SLOW_MISTAKES = (
 
 MENDED = {  # the slow script made right, and not faster
     'glob("*/*/*.jpg")': 'glob("train/*/*.jpg")',
-    "range(0, len(files) - BATCH, BATCH)": "range(0, len(files), BATCH)",
-    "learning_rate(epoch)": "learning_rate(epoch + step / -(-len(files) // BATCH))",
+    "torch.manual_seed(rank)": "torch.manual_seed(0)",
+    "learning_rate(epoch)": "learning_rate(epoch + step / (len(files) // BATCH))",
+    "enumerate(batches(files, classes,": "enumerate(batches(own, classes,",
     "        for step, (x": "        net.train()\n"
-    "        files = [files[i] for i in torch.randperm(len(files))]\n"
+    "        order = [files[i] for i in torch.randperm(len(files))]\n"
+    "        starts = range(rank * 8, len(files) // BATCH * BATCH, BATCH)\n"
+    "        own = [file for start in starts for file in order[start : start + 8]]\n"
     "        for step, (x",
     "        loss, top1 = validate": "        net.eval()\n        loss, top1 = validate",
-    "losses.append(F.cross_entropy(logits, labels).item())":
-    "losses += F.cross_entropy(logits, labels, reduction='none').tolist()",
-    "hits.append((logits.argmax(1) == labels).double().mean().item())":
-    "hits += (logits.argmax(1) == labels).tolist()",
+    "    return sum(losses) / len(losses), 100 * sum(hits) / len(hits)":
+    "    sums = torch.tensor([sum(losses), sum(hits), len(hits)], dtype=torch.float64)\n"
+    "    dist.all_reduce(sums)\n"
+    "    return (sums[0] / sums[2]).item(), (100 * sums[1] / sums[2]).item()",
 }  # fmt: skip
+RANKS = multiprocessing.get_context("forkserver")  # which loads PyTorch once for all of them
+RANKS.set_forkserver_preload(["workshop.checks.watch"])
 
 
-def solution() -> str:
-    return masters.solved(cell_of("ex08.capstone", "answer"))
+def solution(*changes: str) -> str:
+    """The solution, with each even text replaced by the one after it."""
+    source = masters.solved(cell_of("ex08.capstone", "answer"))
+    for line, instead in zip(changes[::2], changes[1::2], strict=True):
+        assert line in source, line
+        source = source.replace(line, instead, 1)
+    return source
 
 
-def scripts(folder: Path) -> list[Path]:
-    """The solution, and the solution with each of the mistakes."""
-    right, paths = solution(), []
-    for i, (line, instead, _) in enumerate([("", "", ""), *CAPSTONES]):
-        assert line in right, line
-        paths.append(folder / f"script_{i}.py")
-        paths[-1].write_text(right.replace(line, instead, 1) if line else right)
-    return paths
+def written(path: Path, source: str) -> Path:
+    path.write_text(source)
+    return path
 
 
-def found(path: Path, case: capstone.Case) -> list[str]:
-    """What the judge says of a script that runs in this process: PyTorch is loaded once."""
+def run_rank(rank: int, port: int, script: Path, data: Path, folder: Path) -> None:
+    """Run a script as a rank that torchrun has started."""
+    import torch
+
     from workshop.checks import watch
 
-    out = path.with_suffix("")
-    out.mkdir()
-    watch.run(str(case.folder), path, out)
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                   "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                   "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+    os._exit(not watch.run(str(data), script, folder / "out", folder / "notes"))
+
+
+def found(script: Path, case: capstone.Case) -> list[str]:
+    """What the judge says of a script on two ranks."""
+    folder = script.with_suffix("")
+    for name in ("out", "notes"):
+        (folder / name).mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    given = (port, script, case.folder, folder)
+    ranks = [RANKS.Process(target=run_rank, args=(rank, *given)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    limit = time.monotonic() + 300
+    while any(rank.is_alive() for rank in ranks):
+        if any(rank.exitcode for rank in ranks) or time.monotonic() > limit:
+            for rank in ranks:  # the other one waits for it
+                rank.kill()
+        time.sleep(0.02)
     try:
-        seen = capstone.recorded(case, out, path)
+        seen = capstone.recorded(case, folder / "out", folder / "notes", script, None)
     except compare.Wrong as problem:
         return [problem.diagnosis]
     return [said for said, _ in capstone_judge.problems(seen, case)]
@@ -65,35 +102,79 @@ def found(path: Path, case: capstone.Case) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.acceptance)])
 def test_every_mistake_is_found_from_the_network_input(tmp_path, every):
     """Each script has one known mistake; the correct one gets no complaint."""
-    first, *others = scripts(tmp_path)
-    slow = tmp_path / "slow.py"
-    slow.write_text(capstone.baseline().read_text())
     with capstone.images(SMALL) as case:
-        assert [said for said in found(first, case) if HARDLY not in said] == []
-        for path, (line, instead, diagnosis) in list(zip(others, CAPSTONES, strict=True))[::every]:
+        right = found(written(tmp_path / "right.py", solution()), case)
+        assert [said for said in right if HARDLY not in said] == []
+        for number, (*changes, diagnosis) in list(enumerate(CAPSTONES))[::every]:
             if diagnosis != HARDLY:
-                said = found(path, case)
-                assert diagnosis in said[0], (line, instead, said)
-        told = found(slow, case)
+                said = found(written(tmp_path / f"wrong_{number}.py", solution(*changes)), case)
+                assert diagnosis in said[0], (changes, said)
+        told = found(written(tmp_path / "slow.py", capstone.baseline().read_text()), case)
     assert len(told) == len(SLOW_MISTAKES), told
     for said, mistake in zip(told, SLOW_MISTAKES, strict=True):
         assert mistake in said
 
 
+def trace_file(path: Path, events: list[tuple[str, float, float, dict[str, Any]]]) -> Path:
+    """Write a trace of two steps of 10 ms, each with these events: name, begin, ms, arguments."""
+    rows = []
+    for step in range(2):
+        rows.append((f"ProfilerStep#{step}", 10 * step, 10, {}))
+        rows += [(name, 10 * step + at, ms, args) for name, at, ms, args in events]
+    written = [
+        {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "name": name, "ts": 1000 * at,
+         "dur": 1000 * ms, "args": args} for name, at, ms, args in rows
+    ]  # fmt: skip
+    path.write_text(json.dumps({"traceEvents": written}))
+    return path
+
+
+def message(numbers: int) -> tuple[str, float, float, dict[str, Any]]:
+    return "gloo:all_reduce", 6, 1, {"Input Dims": [[numbers]]}
+
+
+ALL = capstone_judge.PARAMETERS
+GOOD = [("input", 0, 0.5, {}), ("forward", 0.5, 3, {}), message(ALL)]
+
+
+@pytest.mark.parametrize(
+    ("events", "diagnosis"),
+    [
+        (GOOD, ""),
+        ([("input", 0, 4, {}), message(ALL)], "40% of a step waits for input (4.0 ms"),
+        ([("input", 0, 1, {}), ("input", 3, 3, {}), message(ALL)], "40% of a step"),
+        ([*GOOD, ("aten::_local_scalar_dense", 9, 0.1, {})], "1 `.item()` per step"),
+        ([*GOOD, message(ALL)], "exchanges 2.0 times all gradients"),
+        ([("input", 0, 1, {}), *[message(ALL // 14)] * 14], "14 messages per step"),
+        ([("input", 0, 1, {}), *[(f"horovod:all_reduce {ALL // 14}", 6, 1, {})] * 14], ""),
+        ([("horovod:all_reduce 61468", 6, 1, {})] * 3, "exchanges 3.0 times all gradients"),
+    ],
+)
+def test_trace_is_judged(tmp_path, events, diagnosis):
+    seen = SimpleNamespace(trace=trace_file(tmp_path / "trace.json", events))
+    said = [what for true, what, _ in capstone_judge._traced(seen, None) if true]
+    assert len(said) == bool(diagnosis) and all(diagnosis in what for what in said), said
+
+
 @pytest.mark.acceptance
-@pytest.mark.needs("torch")
-def test_mistakes_that_need_more_images_are_found(tmp_path):
-    first, *others = scripts(tmp_path)
+@pytest.mark.needs("torch", "horovod")
+@pytest.mark.parametrize("changes", [[], [text for pair in HOROVOD for text in pair]],
+                         ids=["DDP", "Horovod"])  # fmt: skip
+def test_right_scripts_keep_all_rules_and_mistakes_that_need_more_images_are_found(
+    tmp_path, changes
+):
+    script = written(tmp_path / "right.py", solution(*changes))
     with capstone.images() as case:  # enough images to learn from
-        assert case.train % capstone.BATCH  # a script that drops the last batch is found
-        seen = capstone.observe(case, first)
+        assert case.train % capstone.BATCH
+        seen = capstone.observe(case, script, trace=tmp_path / "trace.json")
         assert capstone_judge.problems(seen, case) == []
-        assert seen.seconds > 0 and seen.ips == pytest.approx(3 * case.train / seen.seconds)
-        for path, (_, _, diagnosis) in zip(others, CAPSTONES, strict=True):
-            if diagnosis == HARDLY:
+        assert seen.trace.exists() and capstone_judge.read_trace(seen.trace).numbers == ALL
+        for number, (*wrong, diagnosis) in enumerate(CAPSTONES):
+            if diagnosis == HARDLY and not changes:
+                path = written(tmp_path / f"wrong_{number}.py", solution(*wrong))
                 assert HARDLY in found(path, case)[0]
 
 
@@ -109,4 +190,4 @@ def test_capstone_solution_reaches_the_target_and_a_slow_one_does_not():
         slow = slow.replace(line, instead)
     result = engine.judge("ex08.capstone", answered("ex08.capstone", slow))
     assert result.outcome == engine.WRONG, result.lines
-    assert "all correct, but" in result.said and "the target is 3 times" in result.said
+    assert "the trace shows that" in result.said and "waits for input" in result.said

@@ -270,12 +270,12 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     Path(os.fsdecode(os.fsencode(where) + b"/M\xfcller")).mkdir()
 
     printed, found = graded(where, "--time-limit", "10", "--memory", "2", "--jobs", "2")
-    full = {"ex01.frame": "2", "ex01.crc": "2", "ex01.index": "1", "ex01.leak": "2"}
+    full = {"ex01.frame": "2", "ex01.order": "2", "ex01.index": "1", "ex01.leak": "2"}
     for who in ("Anna Äpfel", "helped", "ben"):
         assert full.items() <= found[who].items(), (printed, found[who])
     for who in ("loop", "memory", "'=odd<script>"):  # one answer costs its own points alone
         assert (full | {"ex01.index": "0"}).items() <= found[who].items(), (printed, found[who])
-    assert found["ends"]["ex01.crc"] == "2" and found["ends"]["ex01.index"] == "0"
+    assert found["ends"]["ex01.order"] == "2" and found["ends"]["ex01.index"] == "0"
     for who, said in {"empty": "no exercise notebook", "deep": "cannot be read", "M?ller": "no ex",
                       "not-a-book": "cannot be read", "damaged": "cannot be read",
                       "ben": "larger than 40 MiB", "untouched": ""}.items():  # fmt: skip
@@ -304,7 +304,7 @@ def test_page_says_whether_bubblewrap_was_used(tmp_path: Path, boxed: bool) -> N
     page = (tmp_path / "class.html").read_text()
     assert ("Answers ran under bubblewrap" in page and "closed in" in page) == boxed, printed
     assert ("Answers ran without bubblewrap" in page) == (not boxed)
-    assert found["anna"]["ex01.crc"] == "2", printed
+    assert found["anna"]["ex01.order"] == "2", printed
 
 
 def test_grade_needs_a_folder_of_uploads(tmp_path: Path, rn50) -> None:

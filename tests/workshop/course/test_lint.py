@@ -65,9 +65,9 @@ def test_exercise_without_its_cells_is_found(repository, tmp_path, tag):
     master = tmp_path / "ex03_horovod.py"
     master.write_text(text, encoding="utf-8")
     assert lint.check_tags(masters.read_master(master), master) == []
-    master.write_text(text.replace(f'"{tag}", "ex03.ring"', f'"{tag}"'), encoding="utf-8")
+    master.write_text(text.replace(f'"{tag}", "ex03.exposed"', f'"{tag}"'), encoding="utf-8")
     lines = lint.check_tags(masters.read_master(master), master)
-    assert lines == [f'no cell has the tags "{tag}" and "ex03.ring"']
+    assert lines == [f'no cell has the tags "{tag}" and "ex03.exposed"']
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_nbgrader_export_refuses_an_exercise_without_tags(rn50, checkout, reposi
     text = (repository / "exercises/source/ex03_horovod.py").read_text(encoding="utf-8")
     master = checkout / "exercises" / "source" / "ex03_horovod.py"
     master.parent.mkdir(parents=True)
-    master.write_text(text.replace('"check", "ex03.ring"', ""), encoding="utf-8")
+    master.write_text(text.replace('"check", "ex03.exposed"', ""), encoding="utf-8")
     status, _, err = rn50(checkout, "workshop", "build", "--nbgrader", tmp_path / "out")
-    assert status == 2 and "ex03_horovod.py" in err and '"ex03.ring"' in err
+    assert status == 2 and "ex03_horovod.py" in err and '"ex03.exposed"' in err
 
 
 def test_notebook_with_a_byte_order_mark_is_read(rn50, notebook, tmp_path):
