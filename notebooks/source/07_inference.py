@@ -409,7 +409,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns, so a temporary slowdown hits all of them. `Predictor` is the library's: it folds, and on x86 CPUs fuses ReLU and addition. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round.
+# All versions take turns, so a temporary slowdown hits all of them. `Predictor` is the library's; it folds, too. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round.
 
 
 # %%
