@@ -74,8 +74,8 @@ def check_values(config: TrainConfig) -> None:
               (config.data_format == "recordio",
                "--data-format recordio: TensorFlow reads class folders and TFRecord shards: leave"
                f" the flag out, make shards by `python -m data_prep.tfrecord {config.data_root}`"),
-              (config.compile, "--compile is torch.compile: leave it out"),
-              (config.trace, "--trace is torch.profiler's: leave it out"),
+              *((getattr(config, name) != FLAGS[name].default,
+                 f"{flag_name(name)} is for PyTorch: leave it out") for name in scoped("torch")),
               (config.grad_accum_steps > 1,
                "--macrobatch-size: gradients are accumulated in PyTorch only: leave it out"),
           )),

@@ -64,6 +64,7 @@ class Flag:
     - group: for several workers only
     - output: what a run writes, and where it starts and ends; a timed run takes the default
     - untimed: makes no sense in a benchmark
+    - torch: PyTorch alone reads it
     - model: needs a model, which a run with a simulated device (`step`) does not have
     """
 
@@ -307,8 +308,8 @@ class TrainConfig:
         "run", "write a JSON report, after every epoch", "host output untimed",
         also="--log --dllogger-log --log-file --logging-dir --eval-metric")] = None
     trace: Annotated[str | None, Flag(
-        "run", "write a trace of three training steps with torch.profiler, for ui.perfetto.dev;"
-        " PyTorch", "host output untimed model", metavar="FILE",
+        "run", "write a trace of three training steps with torch.profiler, for ui.perfetto.dev",
+        "host output untimed model torch", metavar="FILE",
         excludes="only_inference test_io")] = None
     logger: Annotated[tuple[str, ...], Flag(
         "run", "log to tensorboard (in the run's folder), or call FILE.py:FUNCTION with each line"
@@ -363,15 +364,16 @@ class TrainConfig:
         choices=ENGINES, chosen="torch, or auto if the work takes much longer than its start"
         )] = "torch"
     compile: Annotated[bool, Flag(
-        "machine", "compile the model with torch.compile", "step",
+        "machine", "compile the model with torch.compile", "step torch",
         chosen="only on one GPU, for a run that makes up for the minute it takes",
         also="--torchcompile --torchscript --xla --use-xla")] = False
     cuda_graph: Annotated[bool, Flag(
         "machine", "true: record a training step or a prediction as a CUDA graph and replay it; one"
-        " GPU", "step", chosen="false: the code has not run on a GPU yet", rare=True)] = False
+        " GPU", "step torch", chosen="false: the code has not run on a GPU yet", rare=True)] = False
     fused: Annotated[bool, Flag(
         "machine", "true: batch norm, addition and ReLU as one operation in training, in Triton; on"
-        " GPUs", "step", chosen="false: the code has not run on a GPU yet", rare=True)] = False
+        " GPUs", "step torch", chosen="false: the code has not run on a GPU yet", rare=True
+        )] = False
     profile: Annotated[str, Flag(
         "machine", "ci limits the run to seconds and prints every limit", choices=PROFILES,
         chosen="gpu or cpu")]

@@ -16,7 +16,8 @@ import numpy as np
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
-from rn50lib.train_step import SUMS, TrainStep
+from rn50lib.report import SUMS
+from rn50lib.train_step import TrainStep
 
 if TYPE_CHECKING:
     from rn50lib.progress import Progress

@@ -15,7 +15,9 @@ from typing import Any
 from rn50lib.errors import UserError
 from rn50lib.files import read_json, write_file
 
-PARTS = ("top1", "top5", "loss", "time", "total_ips")
+TOP = {"top1": 1, "top5": 5}  # the label is among so many of the most likely classes
+SUMS = ("loss", *TOP, "examples")  # the sums of a training step, in this order
+PARTS = (*(name for name in SUMS if name not in ("loss", "examples")), "loss", "time", "total_ips")
 Number = (int, float, type(None))
 KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
 

@@ -10,8 +10,7 @@ import numpy as np
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
-
-SUMS = ("loss", "top1", "top5", "examples")  # the sums of a step, in this order
+from rn50lib.report import SUMS
 
 TRACED_STEPS = 3  # of `--trace`
 STEPS_BEFORE = 3  # the first starts everything, then one more, then one with the profiler on

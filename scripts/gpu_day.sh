@@ -66,7 +66,7 @@ dtypes="bfloat16 tf32 float32" half=float16 rungs="--batch-size 128 --workers 12
 epochs=9 images=7680 workers="--workers 16 --sizes 224" signs=${RN50_DATA:-data}/roadsigns draw=""
 compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
-  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 32" small="--batches 2" large=$small batches=$small
+  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64" small="--batches 8" large=$small batches=$small
   dtypes="" half=float32 rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32"
   epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" compiled="" # which takes minutes
 else

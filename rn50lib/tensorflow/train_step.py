@@ -23,10 +23,10 @@ from rn50lib.distributed import Comm
 from rn50lib.errors import UserError, memory_full
 from rn50lib.optim import weight_decays
 from rn50lib.recipe import MEAN, STD
+from rn50lib.report import SUMS, TOP
 from rn50lib.resnet import Network
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 from rn50lib.tf import PythonCalls
-from rn50lib.train_step import SUMS
 
 MESSAGES = 4  # groups of gradients that are sent one after the other
 
@@ -204,11 +204,11 @@ class TensorflowStep:
         """Add this batch to the `SUMS` on the device."""
         if not self.measure:
             return
-        best = tf.math.top_k(logits, min(5, self.net.num_classes)).indices
+        best = tf.math.top_k(logits, min(max(TOP.values()), self.net.num_classes)).indices
         hits = tf.cast(best == labels[:, None], tf.float64)
         loss = tf.reduce_sum(tf.cast(losses, tf.float64))
         count = tf.cast(tf.shape(labels)[0], tf.float64)
-        sums = [loss, tf.reduce_sum(hits[:, 0]), tf.reduce_sum(hits), count]
+        sums = [loss, *(tf.reduce_sum(hits[:, :k]) for k in TOP.values()), count]
         self.sums.assign_add(tf.stack(sums))
 
     def probabilities(self, images_NHWC: Any) -> Any:

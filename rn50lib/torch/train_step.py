@@ -20,13 +20,13 @@ from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.recipe import MEAN, STD
+from rn50lib.report import SUMS, TOP
 from rn50lib.resnet import Network
 from rn50lib.torch import engines, gpu, graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
 from rn50lib.torch.trace import Tracer
-from rn50lib.train_step import SUMS
 
 
 class TorchStep:
@@ -182,11 +182,11 @@ class TorchStep:
         """Add this batch to the `SUMS` on the device."""
         if not self.measure:
             return
-        best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+        best = logits.topk(min(max(TOP.values()), logits.shape[1]), dim=1).indices
         hits = best == labels[:, None]
         self.sums[0] += mean_loss.double() * len(labels)
-        self.sums[1] += hits[:, 0].sum()
-        self.sums[2] += hits.sum()
+        for i, k in enumerate(TOP.values(), start=1):
+            self.sums[i] += hits[:, :k].sum()
         self.sums[-1] += len(labels)
 
     def pop_metrics(self) -> np.ndarray:

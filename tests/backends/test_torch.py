@@ -43,7 +43,7 @@ def train_losses(step: Any, rates: Sequence[float]) -> list[float]:
     for i, lr in enumerate(rates):
         step.train_step(batch(8, seed=i), lr)
         sums = step.pop_metrics()
-        seen.append(sums[0] / sums[3])
+        seen.append(sums[0] / sums[-1])
     return seen
 
 

@@ -37,7 +37,7 @@ def test_a_run_of_the_library_writes_a_trace_and_goes_on(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ("--backend tensorflow", "--trace is torch.profiler's: leave it out, or use --backend tor"),
+        ("--backend tensorflow", "--trace is for PyTorch: leave it out, or use --backend torch"),
         ("--only-inference", "--only-inference contradict"),
         ("--test-io", "--test-io contradict"),
         ("--set step=100", "--set step has no model"),
