@@ -186,7 +186,7 @@ many = many.to(device, dtype, memory_format=torch.channels_last)
 one, eager = many[:1], ready(model)
 took = answer_times(eager, many[:4], session.repeats)
 name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-where = f"{name}, {session.dtype}, {size} px, {torch.get_num_threads()} threads"
+where = f"{name}, {session.dtype}, {size} px, threads: {torch.get_num_threads()}"
 print(f"median {np.median(took):.1f} ms, slowest {took.max():.1f}: batch 4, {where}")
 
 # %% [markdown]
@@ -653,13 +653,13 @@ gain = float(np.median(ms["eager"] / ms["Predictor"]))
 session.expect({
     "inference.folded_faster": gain if cpu else None,
     "inference.over_onnx": float(np.median(ms["ONNX Runtime"] / ms["Predictor"])) if cpu else None,
-    "inference.decoding": share if cpu else None,
 })  # fmt: skip
 session.note("score_equal", "yes" if trained == scored else "no", "", "score equals training")
 session.note("folded_apart", folding, "", "largest change of a logit due to folding")
 session.note("operators", operators, "", "operators that one prediction starts")
 session.note("starting", 100 * starting / alone, "%", "of one prediction is starting operators")
 session.note("folded_faster", gain, "times", f"Predictor over eager, batch {large}")
+session.note("decoding", share, "%", "of a single request is preparing the image")
 session.note("p99", float(p99), "ms", "99% of single requests are answered within")
 session.note("p99_load", float(p99s["one at a time"][1]), "ms", "p99 at 80% load, one at a time")
 session.note("real_ips", real[min(real)], "img/s", f"Total IPS, real images, batch {min(real)}")
