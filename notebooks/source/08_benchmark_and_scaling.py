@@ -3,7 +3,7 @@
 #
 # After this notebook, you can write a clock for training steps, spot seven benchmarking mistakes, predict the effect of more GPUs, and say how much to trust the prediction. At the end, you run the whole ladder.
 #
-# **Time:** 60 minutes · **Needs:** your `runs/train.py`; torchrun, Horovod or DDP, and DALI for the ladder · **On a CPU:** about 4 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -157,7 +157,7 @@ print(f"harmonic mean of the rates: {digits(1 / np.mean(pairs / big))}")
 # %% [markdown]
 # ### 3. The best of n short epochs
 #
-# The best of n is always above the median, by more on a noisy machine. It is worse if each run is short: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
+# The best of n is above the median, by more on a noisy machine. The error is larger if each run is short: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
 
 # %%
 from PIL import Image
@@ -300,13 +300,10 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 report = json.loads(Path("real.json").read_text())
 real = report["metrics"]["1"][str(big)]["train.total_ips"]
 print("too large:", report["env"]["cells"]["1"]["100000"]["reason"])
-print(
-    f"{report['model']}, {session.size} px, batch {big}, {os.environ['DTYPE']}, {device},", end=" "
-)
-print(f"PyTorch {torch.__version__}: {real:,.1f} img/s with real images,", end=" ")
-print(
-    f"{np.median(right):,.1f} by your clock with synthetic ones ({min(right):,.1f} to {max(right):,.1f})"
-)
+print(f"{report['model']}, {session.size} px, batch {big}, {str(usual)[6:]}, {device},", end=" ")
+print(f"PyTorch {torch.__version__}: {digits(real)} img/s with real images,", end=" ")
+low, middle, high = map(digits, np.quantile(right, [0, 0.5, 1]))
+print(f"{middle} by your clock with synthetic ones ({low} to {high})")
 
 # %% [markdown]
 # If real images are much slower, you measured your input pipeline; otherwise you measured the network. Publish such a line with every rate.
@@ -462,7 +459,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# Lines show the range of the turns. The first prediction knows only the exchange, the second also what the control lost. If *measured* is above the second, DDP hid part of the exchange behind the backward pass. Two workers that share one GPU, or the cores of a laptop, mostly contend; `NCCL_DEBUG=INFO` names the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
+# Lines show the range of the turns. The first prediction knows only the exchange, the second also what the control lost. If *measured* is above the second, DDP hid part of the exchange behind the backward pass. The printed lines say which loss is larger here. `NCCL_DEBUG=INFO` names the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
 #
 # ### Compare with published results
 #
@@ -563,7 +560,8 @@ ladder.changes("6_compiled")
 # Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 if it has everything, otherwise a finished script is. (Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, see [troubleshooting](../docs/troubleshooting.md).)
 
 # %%
-ladder.predict("5_tuned", 1.2)  # your number
+guess = 1.2  # your number
+ladder.predict("5_tuned", guess)
 ranks = min(workers, gpus) or session.ranks
 rung_batch, rung_steps, warm_up = session.rung_batch, session.rung_steps, 3
 if emulated:
@@ -583,37 +581,29 @@ for dtype in (torch.float32, usual):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
     peaks[dtype] = 2 * session.side**3 / np.median(measure(lambda a=a: a @ a, 5, 2, wait))
 flops, before = resnet.resnet(50, 12).train_flops(session.size), None
-print(
-    f"{session.size} px, batch {rung_batch}, {session.rung_turns} turns; ms per step: input,",
-    end=" ",
-)
-print("compute, communication")
+print(f"{session.size} px, batch {rung_batch}, {session.rung_turns} turns.", end=" ")
+print("After the MFU: ms per step in input, compute, communication")
 for rung, found in rungs.items():
     rates = np.array(found["turns"])
     peak = peaks[usual if rung >= "4" else torch.float32] * (found["ranks"] if gpus else 1)
+    low, middle, high = np.quantile(rates, [0, 0.5, 1])
+    line = f"{rung:10} {middle:8,.1f} img/s ({low:,.1f} to {high:,.1f}), "
+    line += f"MFU {middle * flops / peak:5.1%}; "
     parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
-    print(
-        f"{rung:10} {np.median(rates):8,.1f} img/s ({min(rates):,.1f} to {max(rates):,.1f}),",
-        end=" ",
-    )
-    print(
-        f"MFU {np.median(rates) * flops / peak:4.1%};",
-        "".join(f"{ms:7.1f}" for ms in parts),
-        end="",
-    )
+    line += " ".join(f"{ms:6.1f}" for ms in parts)
     if before is not None and len(rates) == len(before):
-        ratio = rates / before
-        low, high = min(ratio), max(ratio)
-        print(f"; {np.median(ratio):.2f} × the row above ({low:.2f} to {high:.2f})", end="")
-        print(", too wide to conclude" if low < 1 < high else "", end="")
-    print()
+        low, ratio, high = np.quantile(rates / before, [0, 0.5, 1])
+        line += f"; {ratio:.2f} × the row above ({low:.2f} to {high:.2f})"
+        line += ", too wide to conclude" if low < 1 < high else ""
+        line += f", predicted {guess:g}" if rung == "5_tuned" else ""
+    print(line)
     before = rates
 if "6_compiled" not in rungs:
     recorded = session.results["h100.compiled.ips"]
     print(f"compiled, recorded: {recorded.value:,} img/s ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step, and the MFU says how much is left to gain. DDP exchanges gradients inside `backward()`, so its scripts cannot time them separately.
+# Your next change should target the largest part of the fastest rung's step, and the MFU says how much is left to gain. DDP exchanges gradients inside `backward()`, so its scripts cannot time them separately. (The milliseconds are means of the whole run, the rates those of the turns.)
 #
 # ## Your numbers
 
