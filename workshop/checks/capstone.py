@@ -40,7 +40,7 @@ CELLS = 8  # as in `workshop.checks.watch`
 LIMIT_S = 240.0
 FAR = 0.15  # in units of STD, root mean square: more than any decoder changes an image
 # a waiting thread sleeps: spinning, it would take a core from other programs
-ENV = {"OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
+ENV = {"OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(frozen=True)
