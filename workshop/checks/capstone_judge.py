@@ -108,7 +108,7 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
     per_epoch, steps = case.train // BATCH, len(seen.rates)
     both = [np.intersect1d(number[(step == s) & (rank == 0)], number[(step == s) & (rank == 1)])
             for s in range(steps)]  # fmt: skip
-    alike = np.mean([len(common) > 0 for common in both]) > 0.5
+    alike = np.mean([len(common) > BATCH / RANKS / 2 for common in both]) > 0.5
     remedy = "Give each rank a different part of every step."
     yield alike, "the ranks train on the same images.", remedy
     most = np.bincount(seen.step[seen.trained]).max()
