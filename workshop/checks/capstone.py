@@ -24,7 +24,7 @@ import numpy as np
 
 from rn50lib import hardware
 from workshop import paths, programs
-from workshop.checks import alone, recipes
+from workshop.checks import alone, compare, recipes
 from workshop.checks.compare import wrong
 from workshop.observe import progress_line
 from workshop.observe.run import choose_launcher, command
@@ -152,7 +152,8 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
         line = command(choose_launcher(script), RANKS, [*words, *[str(trace)] * bool(trace)], notes)
         threads = str(max(1, hardware.machine().cores // RANKS))
         env = ENV | dict.fromkeys(programs.THREADS, threads)
-        if problem := alone.run_command(line, "the script", LIMIT_S, env):
+        endless = f"{compare.ENDLESS} Or a rank waits for a collective that others do not make."
+        if problem := alone.run_command(line, "the script", LIMIT_S, env, endless):
             recorded(case, out, notes, script, None)  # raises its error, if it left one
             wrong(f"the script ended its process: {problem}.", "It should return instead.")
         return recorded(case, out, notes, script, trace)
