@@ -77,7 +77,10 @@ def run_module(
     return run_command([sys.executable, "-m", module, *words], what, seconds, env)
 
 
-def run_command(line: Sequence[str], what: str, seconds: float, env: dict[str, str]) -> str:
+def run_command(
+    line: Sequence[str], what: str, seconds: float, env: dict[str, str],
+    endless: str = compare.ENDLESS,
+) -> str:  # fmt: skip
     """Run a command, and end all that it started.
 
     Returns the last line of its errors if it failed, else nothing. Raises compare.Wrong if `what`
@@ -91,7 +94,7 @@ def run_command(line: Sequence[str], what: str, seconds: float, env: dict[str, s
     try:
         _, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        compare.wrong(f"{what} was stopped after {seconds:g} s.", compare.ENDLESS)
+        compare.wrong(f"{what} was stopped after {seconds:g} s.", endless)
     finally:  # also if the cell is interrupted
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

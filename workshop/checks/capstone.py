@@ -24,7 +24,7 @@ import numpy as np
 
 from rn50lib import hardware
 from workshop import paths, programs
-from workshop.checks import alone, recipes
+from workshop.checks import alone, compare, recipes
 from workshop.checks.compare import wrong
 from workshop.observe import progress_line
 from workshop.observe.run import choose_launcher, command
@@ -40,7 +40,7 @@ CELLS = 8  # as in `workshop.checks.watch`
 LIMIT_S = 240.0
 FAR = 0.15  # in units of STD, root mean square: more than any decoder changes an image
 # a waiting thread sleeps: spinning, it would take a core from other programs
-ENV = {"OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
+ENV = {"OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
         line = command(choose_launcher(script), RANKS, [*words, *[str(trace)] * bool(trace)], notes)
         threads = str(max(1, hardware.machine().cores // RANKS))
         env = ENV | dict.fromkeys(programs.THREADS, threads)
-        if problem := alone.run_command(line, "the script", LIMIT_S, env):
+        endless = f"{compare.ENDLESS} Or a rank waits for a collective that others do not make."
+        if problem := alone.run_command(line, "the script", LIMIT_S, env, endless):
             recorded(case, out, notes, script, None)  # raises its error, if it left one
             wrong(f"the script ended its process: {problem}.", "It should return instead.")
         return recorded(case, out, notes, script, trace)

@@ -84,16 +84,16 @@ def _validating(seen: Seen, case: Case) -> np.ndarray:
 
 def _together(seen: Seen) -> Iterator[Row]:
     """Check that the ranks begin alike, stay alike, and use the mean of their gradients."""
-    apart = ~np.isclose(seen.weights, seen.weights[:1], rtol=1e-5).all((0, 2))
-    first = int(apart.argmax())
+    differ = ~np.isclose(seen.weights, seen.weights[:1], rtol=1e-5).all((0, 2))
+    first = int(differ.argmax())
     what = "the ranks begin with different weights."
     remedy = "Send rank 0's to all: DistributedDataParallel does, or hvd.broadcast_parameters."
-    yield apart[0], what, remedy
+    yield differ[0], what, remedy
     own, used = np.split(seen.grads, 2, axis=2)
     moved = np.abs(own).max() > 0
     summed = moved and np.allclose(used, own.sum(0), rtol=0.02, atol=1e-6)
     yield (
-        apart.any() and not apart[0] and not summed,
+        differ.any() and not differ[0] and not summed,
         f"the ranks' weights differ after update {first}: each uses its own gradients.",
         "Average the gradients over the ranks, once per step.",
     )
@@ -108,7 +108,7 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
     per_epoch, steps = case.train // BATCH, len(seen.rates)
     both = [np.intersect1d(number[(step == s) & (rank == 0)], number[(step == s) & (rank == 1)])
             for s in range(steps)]  # fmt: skip
-    alike = np.mean([len(common) > 0 for common in both]) > 0.5
+    alike = np.mean([len(common) > BATCH / RANKS / 2 for common in both]) > 0.5
     remedy = "Give each rank a different part of every step."
     yield alike, "the ranks train on the same images.", remedy
     most = np.bincount(seen.step[seen.trained]).max()

@@ -122,7 +122,7 @@ class Watch:
             self.weights.append(torch.stack([sums.sum(), sums.abs().sum()]))
 
     def step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Note a step; of Horovod's, which calls the optimizer's own, the inner one."""
+        """Note a step. With Horovod, whose step calls that of the optimizer, note the inner one."""
         if not self.stepping:
             return
         self.stepping = False
@@ -169,7 +169,7 @@ class Watch:
 
 
 def shown(exchange: Any) -> Any:
-    """Return a function of Horovod's that leaves its name and count of numbers in a trace."""
+    """Wrap a function of Horovod so that it leaves its count of numbers in a trace."""
 
     @functools.wraps(exchange)
     def named(tensors: Any, *args: Any, **keywords: Any) -> Any:

@@ -77,7 +77,7 @@ def run_rank(rank: int, port: int, script: Path, data: Path, folder: Path) -> No
 
 
 def found(script: Path, case: capstone.Case) -> list[str]:
-    """What the judge says of a script on two ranks."""
+    """Return what the judge says of a script on two ranks."""
     folder = script.with_suffix("")
     for name in ("out", "notes"):
         (folder / name).mkdir(parents=True)
