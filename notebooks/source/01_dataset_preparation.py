@@ -254,7 +254,14 @@ for line in Path("records/val.lst").read_text().splitlines():
 starts = [int(line.split("\t")[1]) for line in Path("records/val.idx").read_text().splitlines()]
 same = next((at for at, (a, b) in enumerate(zip(own, packed, strict=False)) if a != b), len(own))
 inside = same - max(start for start in starts if start <= same)
-parts = {4: "magic", 8: "word", 12: "flag", 16: "label", 24: "number", 32: "second number"}
+parts = {
+    4: "magic (or too much padding before it)",
+    8: "word",
+    12: "flag",
+    16: "label",
+    24: "number",
+    32: "second number",
+}
 part = next((name for end, name in parts.items() if inside < end), "JPEG or padding")
 wrong = "" if own == packed else f": byte {same:,} is wrong, {part} of a record"
 print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}{wrong}")
@@ -340,12 +347,13 @@ if first is None:
     print(
         f"✓ 12 of 12 records are right. The first is {records[0][0].size}, label {records[0][1]}."
     )
-elif wrong[first] == "None":
-    print("`__getitem__` returns None, so this version is used:")
-    print(inspect.getsource(finished))
-    Records.__getitem__ = finished
 else:
-    print(f"✗ Record {first}: {wrong[first]}")
+    if wrong[first] == "None":
+        print("`__getitem__` returns None, so this version is used:")
+        print(inspect.getsource(finished))
+    else:
+        print(f"✗ Record {first}: {wrong[first]}\nUntil it is right, a finished version is used.")
+    Records.__getitem__ = finished
 
 # %%
 # Does DALI's reader agree? It shares no code with this course and reads the same two files.

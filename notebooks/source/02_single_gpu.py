@@ -287,7 +287,7 @@ for name, found in speeds.items():
     print(f"{name:17} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
 
 # %% [markdown]
-# A change counts only if it is larger than the spread of its turns. Put what helps into `runs/train.py`, and run the rung again. Leave out only `channels_last`: the ladder adds it in notebook 08, and until then does not run a script that uses it.
+# A change counts only if it is larger than the spread of its turns. Put what helps into `runs/train.py`, and run the rung again. Leave out only `channels_last`: the ladder adds it in notebook 08, and refuses it before that.
 #
 # ## Memory limits the batch
 #

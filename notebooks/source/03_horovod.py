@@ -93,7 +93,7 @@ nb03.explore_ring()
 # %% [markdown]
 # Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan showed in 2009 that no algorithm can send less, unless the network itself does the adding (as NVIDIA's SHARP does). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
-# **Your turn: write the ring** in about 15 lines. In step `s`, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)` return at once; `wait()` on what they return before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: write into them.
+# **Your turn: write the ring** in 15 lines. In step `s`, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; `wait()` on the results before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
 
 # %%
 import torch
@@ -131,9 +131,9 @@ nb03.check_ring(all_reduce, "ring.py")
 #   --warm-up 0 --steps 1 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU if there are any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
+# All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU if any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
 #
-# 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank numbers the processes on one machine; pass it to `torch.cuda.set_device`. Without that, NCCL refuses ("Duplicate GPU detected").
+# 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank (`hvd.local_rank()`) counts within one machine; pass it to `torch.cuda.set_device`. Without that, NCCL refuses ("Duplicate GPU detected").
 # 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
@@ -141,7 +141,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # Only rank 0 reports and saves, and images/s counts the images of all ranks.
 #
-# **Horovod or DDP?** PyTorch's own library is `DistributedDataParallel` (DDP). Its launcher is `torchrun`, `torch.distributed` has the rank and the size, and wrapping the model takes care of changes 4 and 5. About 25 lines differ. Choose one: either works on every later rung.
+# **Horovod or DDP?** PyTorch's own is `DistributedDataParallel` (DDP), launched by `torchrun`. After `dist.init_process_group("gloo")` (on GPUs, `"nccl"`), `torch.distributed` (`dist`) has `get_rank()`, `get_world_size()` and `get_node_local_rank()`. Wrapping the model takes care of changes 4 and 5; save `model.module`'s weights. Choose one: either works on every rung.
 #
 # > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Learn the ring and the five changes here, but start new work with DDP.*
 #
@@ -160,7 +160,7 @@ found = workshop.ladder.climb("2", ranks=ranks, **sizes)
 print(f"{found['images_per_s']:.1f} images/s with {ranks} worker(s)")
 
 # %% [markdown]
-# On a CPU, the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell runs it briefly and shows the evidence for each change; ○ means that it could not tell. It cannot see a missing `set_epoch`; the cell above warns of that.
+# On a CPU, the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell runs it briefly and shows the evidence for each change; ○ means *not seen*; its line says why. It cannot see a missing `set_epoch`; the cell above does.
 
 # %%
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?

@@ -515,6 +515,7 @@ if DALI:
 # %% [markdown]
 # Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. A few details decide whether it works:
 #
+# - `features` and DALI's imports, from the first stage, belong in the script, too.
 # - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
 # - The call of `photos` also takes `batch_size`, `num_threads`, `seed` and `device_id`, as in the cell above. `device_id` is `None` on a CPU; on a GPU, it is the local rank.
 # - Without a size, the iterator never ends: one epoch follows another, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)

@@ -53,7 +53,10 @@ def check_photo(photos: Any) -> Callable[..., Any]:
         for name in ("left", "right", "stop"):
             file = Path(folder, name, "a.jpg")
             file.parent.mkdir()
-            known_image().save(file, quality=100, subsampling=0)
+            image = known_image()
+            if name == "stop":
+                image = image.convert("L")  # some photos are grey
+            image.save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
         return outcome("`__getitem__`", own, photo, lambda: judge_photo(made))
 
@@ -95,7 +98,7 @@ def known_image() -> Image.Image:
 
 def judge_photo(made: Any) -> str:
     """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
-    items = [made[i] for i in [1, 2, *[0] * CROPS]]
+    items = [crop_of(made, i) for i in [1, 2, *[0] * CROPS]]
     if items[0] is None:
         raise NotImplementedError
     refuse((not isinstance(items[0], tuple) or len(items[0]) != 2,
@@ -121,6 +124,27 @@ def judge_photo(made: Any) -> str:
         refuse((off > 6, f"A pixel differs from Pillow's by {off:.0f} of 255.",
                 "Resize the box with Image.Resampling.BILINEAR."))  # fmt: skip
     return f"{len(items)} crops of known images: pixels as Pillow's, squares, labels right."
+
+
+def crop_of(made: Any, i: int) -> Any:
+    """Return an item. Raise Wrong if it fails for the grey image, or for its box."""
+    try:
+        item = made[i]
+        shape = np.shape(item[0]) if isinstance(item, tuple) and i == 2 else (3, SIZE, SIZE)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        refuse(
+            (isinstance(error, ValueError) and "box" in str(error),
+             f"Pillow says: {error}.", "The side is at most the *shorter* side of the image; left"
+             " goes up to its width minus the side, and top up to its height minus the side."),
+            (i == 2, f"A grey image ends with {type(error).__name__}: {error}.",
+             'Open it with .convert("RGB").'),
+        )  # fmt: skip
+        raise
+    refuse((len(shape) == 2 or 1 in shape, f"A grey image has the shape {tuple(shape)}.",
+            'Open it with .convert("RGB").'))  # fmt: skip
+    return item
 
 
 def check_pixels(pixels: torch.Tensor) -> None:
@@ -175,6 +199,8 @@ def check_boxes(boxes: np.ndarray) -> None:
         (np.ptp(boxes[:, :2] + sides / 2, axis=0).min() < 1,
          "The centre of the crops does not move in both directions.",
          "Draw left and top, each from 0 to the length minus the side."),
+        (np.abs(boxes[:, 0] - boxes[:, 1]).max() < 2, "Left and top are always equal.",
+         "Draw them one by one: left up to the width minus the side, top up to the height."),
     )  # fmt: skip
 
 

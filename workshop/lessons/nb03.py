@@ -192,6 +192,9 @@ def judge_ring(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
          "Every element holds the gradient of one rank only.",
          "In the first n - 1 steps, add what arrives in place: `chunk += received`, not"
          " `chunk = chunk + received`, which makes a new tensor. Only after that, replace."),
+        (counts is not None and ((counts > 0).sum(axis=2) == 1).all(),
+         "A chunk was overwritten before it was added: `irecv` writes into the tensor it is given.",
+         "Receive into a new one, `torch.empty_like(chunk)`, and add that to the chunk."),
         (counts is not None and complete and counts.max() > 1,
          "Some gradients are in the sum more than once.",
          "After the first n - 1 steps, a chunk that arrives is complete: replace yours, do not"

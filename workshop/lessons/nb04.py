@@ -115,15 +115,22 @@ def find_read_mistake(yours: Read, folder: Path) -> str | None:
         damaged = bytearray(good.read_bytes())
         damaged[place] ^= 1
         (folder / "damaged").write_bytes(damaged)
+        found = []
         try:
-            list(itertools.islice(yours(str(folder / "damaged")), 10))
+            for data in itertools.islice(yours(str(folder / "damaged")), 10):
+                found.append(data)
         except ValueError:
-            continue
-        except Exception as error:
+            if not found:
+                continue
             return (
-                f"With a flipped bit in {part}, it ends with {type(error).__name__}: {error}."
-                " Compare the checksum of the length before you use the length, and raise"
-                " ValueError if it differs."
+                f"With a flipped bit in {part}, it yields the record and raises ValueError only"
+                " after that: compare the checksum before you yield the data."
+            )
+        except Exception as error:
+            of = part.removeprefix("the checksum of ")
+            return (
+                f"With a flipped bit in {part}, it ends with {type(error).__name__}, not with"
+                f" ValueError. Compare the checksum of {of} before you use {of}."
             )
         return (
             f"A flipped bit in {part} goes unnoticed: compare masked_crc(…) of the 8 bytes of the"
@@ -143,8 +150,8 @@ def _error_hint(error: Exception, records: int) -> str:
         return AFTER
     if isinstance(error, ValueError):
         return (
-            "Both checksums are right there: are your numbers little-endian, `<`, and of which"
-            " bytes do you compute the checksum?"
+            "Both checksums are right there: are your numbers little-endian, `<`, of which bytes"
+            " do you compute the checksum, and do you take the first value of struct's tuple?"
         )
     if isinstance(error, MemoryError | OverflowError):
         return "It takes wrong bytes for a length: is it `<Q`, little-endian?"
@@ -171,6 +178,7 @@ def _wrong_records(found: list[Any], contents: list[bytes], records: list[bytes]
 
 
 RANKS, SHARDS, EACH, BATCH = 2, 4, 12, 8  # of the check's data set
+WIDTH, HEIGHT = 240, 180  # of its images: red is the column, green the row
 
 
 def find_pipeline_mistake(yours: Pipeline, folder: Path) -> str | None:
@@ -192,8 +200,8 @@ def find_pipeline_mistake(yours: Pipeline, folder: Path) -> str | None:
                 if "NotFound" not in type(error).__name__:
                     raise
                 return (
-                    f"Rank {rank} opens files of other ranks. Shard the list of file names,"
-                    " before interleave opens them."
+                    f"Rank {rank} opens files of other ranks. Shard the list of file names"
+                    " first, before anything shuffles or opens them."
                 )
             finally:
                 for shard in hidden:
@@ -201,7 +209,9 @@ def find_pipeline_mistake(yours: Pipeline, folder: Path) -> str | None:
         except _Wrong as wrong:
             return str(wrong)
         except Exception as error:
-            return f"It ended with {type(error).__name__}: {str(error).splitlines()[0]}"
+            text = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0].rstrip(".")
+            more = " `decode_crop` takes one record: map before you batch." * ("scalar" in text)
+            return f"It ended with {type(error).__name__}: {text}.{more}"
         passes[rank] = labels
     first, second = (set(passes[rank][0]) for rank in (0, 1))
     if first & second:
@@ -216,6 +226,12 @@ def find_pipeline_mistake(yours: Pipeline, folder: Path) -> str | None:
         )
     if passes[0][0] == passes[0][1]:
         return "Both passes have the same order: let `shuffle` draw a new one on each pass."
+    odd = yours(shards, 0, RANKS, BATCH - 1, 0)
+    if {len(labels) for _, labels in itertools.islice(odd, 10)} != {BATCH - 1}:
+        return (
+            f"The last batch of {len(first)} images in batches of {BATCH - 1} is not full: pass"
+            " drop_remainder=True."
+        )
     mine = [label // EACH for label in passes[0][0]]
     if [label for label in passes[0][0] if label // EACH == mine[0]] == sorted(
         label for label in passes[0][0] if label // EACH == mine[0]
@@ -233,7 +249,7 @@ def _labels(dataset: Any) -> list[int]:
     found: list[int] = []
     for element in itertools.islice(dataset, 2 * SHARDS * EACH // BATCH):
         if not (isinstance(element, tuple) and len(element) == 2):
-            raise _Wrong("An element should be a pair: images and labels.")
+            raise _Wrong("An element should be a pair, images and labels: map `decode_crop`.")
         images, labels = (np.asarray(part) for part in element)
         if labels.ndim != 1 or images.ndim != 4:
             raise _Wrong(
@@ -258,7 +274,9 @@ def write_numbered_shards(folder: Path) -> list[str]:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.linear_gradient("L").resize((32, 24)).convert("RGB").save(buffer, "JPEG")
+    across, down = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))  # they show the crop
+    pixels = np.stack([across, down, 0 * down], axis=2).astype(np.uint8)
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=95, subsampling=0)
     shards = []
     (folder / "index").mkdir(exist_ok=True)
     for number in range(SHARDS):

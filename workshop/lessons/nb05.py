@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from workshop.lessons.nb04 import EACH, RANKS, SHARDS, report, write_numbered_shards
+from workshop.lessons.nb04 import (
+    EACH,
+    HEIGHT,
+    RANKS,
+    SHARDS,
+    WIDTH,
+    report,
+    write_numbered_shards,
+)
 
 CPU = SimpleNamespace(type="cpu")
 SIZE, BATCH = 16, 8  # of the check's pipelines: three batches are an epoch of a rank
@@ -76,7 +84,7 @@ def find_photos_mistake(yours: Callable[..., Any], folder: Path) -> str | None:
         try:
             nodes = yours(folder, SIZE, CPU, 0, RANKS)
         except Exception as error:
-            return f"It ended with {type(error).__name__}: {first_line(error)}"
+            return f"It ended with {type(error).__name__}: {hint(error)}"
     if nodes is None:
         return ""
     if not (isinstance(nodes, tuple | list) and len(nodes) == 2):
@@ -90,7 +98,14 @@ def find_photos_mistake(yours: Callable[..., Any], folder: Path) -> str | None:
             images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
         except Exception as error:
             return f"The pipeline of rank {rank} ended with {type(error).__name__}: " + hint(error)
+        if images.ndim == 2 and labels.ndim == 4:
+            return "Return the images first, then the labels."
         read.append(labels.ravel().tolist())
+        if len(set(read[-1])) > len(read[-1]) or max(read[-1]) > SHARDS * EACH:
+            return (
+                "The records are not those of `folder`: find train-* and index/train-* in it,"
+                " because your script has no global lists of shards."
+            )
         if wrong := wrong_images(images):
             return wrong
     if max(map(max, read)) == SHARDS * EACH:
@@ -118,6 +133,22 @@ def wrong_images(images: np.ndarray) -> str:
             f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1: they come from 0 to"
             " 255, so use mean=127.5 and std=127.5."
         )
+    return wrong_crops(images)
+
+
+def wrong_crops(images: np.ndarray) -> str:
+    """Return what is wrong with the crops of known images, "" if nothing."""
+    inner = np.arange(3, SIZE - 3)  # not the edges, where a resize repeats pixels
+    red, green = ((images[:, plane] + 1) * 127.5 for plane in (0, 1))
+    width = SIZE * np.polyfit(inner, red.mean(axis=1)[:, inner].T, 1)[0]
+    height = SIZE * np.polyfit(inner, green.mean(axis=2)[:, inner].T, 1)[0]
+    if width.min() < 0:
+        return "Some images are mirrored: leave out mirror, which changes some signs' meaning."
+    if np.abs(width / height - 1).max() > 0.1:
+        return "The crops are not squares: pass random_aspect_ratio=[1, 1]."
+    low, high = (width * height).min() / WIDTH / HEIGHT, (width * height).max() / WIDTH / HEIGHT
+    if low < 0.32 or low > 0.6 or high > 0.8:
+        return f"The crops have {low:.0%} to {high:.0%} of the area: pass random_area=[0.37, 0.75]."
     return ""
 
 
@@ -165,8 +196,14 @@ def first_line(error: Exception) -> str:
 def hint(error: Exception) -> str:
     """Return the line of DALI's error that says why, and what to do about the usual ones."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    why = next((line for line in lines if "Assert" in line or "Error" in line), "")
-    text = why or (lines[0] if lines else "no text")
+    whys = [line for line in lines if "Assert" in line or "Error" in line]
+    # "Error when constructing operator … encountered:" precedes the error itself
+    text = next((line for line in whys if not line.endswith("encountered:")), "")
+    text = (text or (lines[0] if lines else "no text")).rstrip(".") + "."
+    if "with name path" in text or "with name index_path" in text:
+        text += " Pass strings: map(str, …)."
+    if "shard" in text:
+        text += " Rank `rank` of `ranks` has shard_id=rank and num_shards=ranks."
     if "dense" in text or "uniform" in text.lower() or "as_array" in text:
         text += " Images of a batch differ in size: resize them to [size, size]."
     if "index" in text.lower():

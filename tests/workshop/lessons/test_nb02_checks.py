@@ -74,7 +74,30 @@ def item_of_one_size(self: Any, i: int) -> Any:
     return pixels, self.classes.index(self.files[i].parent.name)
 
 
+def in_its_own_mode(self: Any, i: int) -> Any:
+    image = Image.open(self.files[i])
+    side = random.uniform(0.7, 1.0) * min(image.size)
+    left, top = (random.uniform(0, length - side) for length in image.size)
+    box = (left, top, left + side, top + side)
+    image = image.resize((self.size,) * 2, Image.Resampling.BILINEAR, box)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 127.5 - 1
+    return pixels, self.classes.index(self.files[i].parent.name)
+
+
+def on_the_diagonal(self: Any, i: int) -> Any:
+    image = Image.open(self.files[i]).convert("RGB")
+    side = random.uniform(0.7, 1.0) * min(image.size)
+    left = random.uniform(0, min(image.size) - side)
+    box = (left, left, left + side, left + side)
+    image = image.resize((self.size,) * 2, Image.Resampling.BILINEAR, box)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 127.5 - 1
+    return pixels, self.classes.index(self.files[i].parent.name)
+
+
 WRONG_PHOTOS = {
+    "A grey image ends with": in_its_own_mode,
+    "Left and top are always equal": on_the_diagonal,
+    "at most the *shorter* side": item(low=1.3),
     "All crops have the same size": item_of_one_size,
     "channels first": item(lambda a: tensor(a) / 127.5 - 1),
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),

@@ -22,6 +22,8 @@ def read(path):
                 raise ValueError("data")
             yield data
 """
+YIELD = "            yield data\n"
+LATE = LOOP[LOOP.index("            if struct.unpack") :]
 LIST = """
 def read(path):
     all, at, found = open(path, "rb").read(), 0, []
@@ -66,6 +68,9 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
         ("file.read(4))[0] != masked_crc(data)", "file.read(4))[0] < 0", "unnoticed"),
         ('if struct.unpack("<I", file.read(4))[0] != masked_crc(data)', "if False", "4 bytes"),
         ("yield data", "if not data: return\n            yield data", "three"),
+        (LATE, f"            yield data\n{LATE.replace(YIELD, '')}", "only after that"),
+        ("raise ValueError(\"data\")", "raise AssertionError", "not with ValueError"),
+        ("file.read(4))[0] != masked", "file.read(4)) != masked", "struct's tuple"),
     ],
 )  # fmt: skip
 def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path, capsys):
@@ -128,6 +133,7 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
         (", drop_remainder=True).prefetch(1)", ").repeat()", "does not end"),
         ("batch(batch, ", "batch(2 * batch, ", "instead of 8"),
         (".batch(batch, drop_remainder=True)", "", "batch the images"),
+        (", drop_remainder=True", "", "is not full"),
         ("map(prepare)", "map(lambda record: prepare(record)[0])", "a pair"),
         ("records.shuffle", "records.take(16).shuffle", "Rank 0 reads"),
         ("size, rank", "size, 0", "opens files|both ranks"),

@@ -43,6 +43,12 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
         ("std=127.5", 'std=127.5, output_layout="HWC"', "shape 16 × 16 × 3"),
         ("index_path=index, ", "", "index"),
         ("return images, ", "return ", "two nodes"),
+        ("random_area=[0.37, 0.75], ", "", "% of the area"),
+        ("[0.37, 0.75]", "[0.7, 1.0]", "% of the area"),
+        ("random_aspect_ratio=[1, 1],", "", "not squares"),
+        ("mean=127.5, ", "mean=127.5, mirror=fn.random.coin_flip(), ", "mirrored"),
+        ("map(str, folder", "(folder", "map(str, …)"),
+        ("shard_id=rank, num_shards=ranks", "shard_id=ranks, num_shards=rank", "`ranks` has"),
     ],
 )  # fmt: skip
 def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path: Path):

@@ -18,6 +18,7 @@ EDITS = [
     ("next_one += received", "next_one = next_one + received", "in place"),
     ("next_one += received", "next_one.copy_(received)", "one rank only"),
     ("next_one.copy_(received)", "next_one += received", "more than once"),
+    ("torch.empty_like(next_one)", "next_one", "overwritten"),
     ("range(2 * (size - 1))", "range(size - 1)", "all-gather is missing"),
     ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
     ("chunks = gradients.tensor_split(size)",
