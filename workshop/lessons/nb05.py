@@ -101,7 +101,7 @@ def find_photos_mistake(yours: Callable[..., Any], folder: Path) -> str | None:
         if images.ndim == 2 and labels.ndim == 4:
             return "Return the images first, then the labels."
         read.append(labels.ravel().tolist())
-        if len(set(read[-1])) > len(read[-1]) or max(read[-1]) > SHARDS * EACH:
+        if len(set(read[-1])) < len(read[-1]) or max(read[-1]) > SHARDS * EACH:
             return (
                 "The records are not those of `folder`: find train-* and index/train-* in it,"
                 " because your script has no global lists of shards."
