@@ -199,8 +199,8 @@ def _prepare(
     report = session.need().runs / "ladder" / f"{name}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)  # never take an earlier one for this run's
-    # the batches that are ready when a turn begins, by default, and one more
-    lead = 3 if "DALI" in uses else 2 * flags.get("workers", 2) + 1
+    # the batches that a loader has ready when a turn begins, by default
+    lead = 2 if "DALI" in uses else 2 * flags.get("workers", 2)
     if turns:
         flags = {**flags, "steps": turns * (lead + flags["steps"])}
     words: list[object] = []
