@@ -103,7 +103,8 @@ def explore_ring() -> None:
 # --- the learner's ring ---------------------------------------------------------------------------
 
 RINGS = ({"size": 3, "elements": 6}, {"size": 3, "elements": 8}, {"size": 2, "elements": 4})
-WAITING = "the ranks wait for each other forever."
+NOT_YET = "Not attempted yet."
+WAITING = "The ranks wait for each other forever."
 NEIGHBOURS = (
     "In every step, each rank sends to (rank + 1) % size, receives from (rank - 1) % size, starts"
     " both, and waits for both."
@@ -143,13 +144,14 @@ def check_ring(answer: Callable[[Any], Any], file: str) -> None:
             if process_ranks.STUCK in ranks:
                 compare.wrong(WAITING, NEIGHBOURS)
             judge_ring(process_ranks.results_of(ranks), **case)
-        lines.append("Right: on 2 and 3 ranks, the sums are those of dist.all_reduce.")
+        lines.append("✓ On 2 and 3 ranks, the sums are those of dist.all_reduce.")
     except compare.Wrong as problem:
-        lines.append(f"{problem.diagnosis} {problem.remedy}".strip())
+        mark = "○" if problem.diagnosis == NOT_YET else "✗"
+        lines.append(f"{mark} {problem.diagnosis} {problem.remedy}".strip())
     except compare.Failed as problem:
-        lines.append(f"Stopped with {problem.text} {problem.place}".strip())
+        lines.append(f"✗ Stopped with {problem.text} {problem.place}".strip())
     text = alone.cell_of(answer)
-    if not lines[0].startswith("Right"):
+    if not lines[0].startswith("✓"):
         text = inspect.getsource(ring_all_reduce).replace("  # type: ignore[no-untyped-def]", "")
         text = text.replace(ring_all_reduce.__name__, answer.__name__)
         lines.append(f"Until it is right, the next cells use the finished version in {file}.")
@@ -177,8 +179,7 @@ def judge_ring(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
     where = np.argwhere(sums != right)[0]
     rank, element = where
     compare.refuse(
-        (np.array_equal(sums, before) and not sent, "Not attempted yet:",
-         "nothing has been sent."),
+        (np.array_equal(sums, before) and not sent, NOT_YET, "Nothing has been sent."),
         (np.array_equal(sums, before), "The ranks send, but `gradients` has not changed.",
          "Write into it: `chunk += received` changes the tensor; `chunk = chunk + received` makes"
          " a new one."),

@@ -41,7 +41,7 @@ def function(text: str) -> Callable[[Any], Any]:
 @pytest.mark.needs("torch")
 def test_finished_ring_passes_and_is_written(tmp_path: Path, capsys) -> None:
     nb03.check_ring(function(RING), str(tmp_path / "ring.py"))
-    assert capsys.readouterr().out.startswith("Right: on 2 and 3 ranks")
+    assert capsys.readouterr().out.startswith("✓ On 2 and 3 ranks")
     assert "isend" in (tmp_path / "ring.py").read_text()
 
 
@@ -65,7 +65,7 @@ def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
     nb03.check_ring(
         function("def ring(gradients):\n    ...  # your code\n"), str(tmp_path / "r.py")
     )
-    assert capsys.readouterr().out.startswith("Not attempted yet")
+    assert capsys.readouterr().out.startswith("○ Not attempted yet")
     assert "def ring(" in (tmp_path / "r.py").read_text()
 
 
