@@ -3,7 +3,7 @@
 #
 # After this notebook, you can pack a folder of JPEGs into record files, read them with a class that you wrote, explain the benefits and costs of packing, and detect damage before you train.
 #
-# **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
+# **Time:** 35 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
