@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, find where the time of a prediction goes, remove kernel launches with batch norms that you fold and a CUDA graph that you capture, compare versions and say when no winner can be named, and measure latency under load.
+# After this notebook you can score a checkpoint, find where the time of a prediction goes, cut kernel launches by folding batch norms and capturing a CUDA graph, compare versions without naming a false winner, and measure latency under load.
 #
 # **Time:** 50 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -32,7 +32,7 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# The first command briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
+# The next cell briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
 
 # %% language="bash" magic_args="-e"
 # echo "$DATA: $IMAGES images per epoch, epochs: $EPOCHS"
@@ -44,7 +44,7 @@ os.environ |= {
 # %% [markdown]
 # With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think.
 #
-# A checkpoint is a description of the network and a file of arrays. Load it, and prepare the images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
+# A checkpoint is a description of the network and a file of arrays. The next cells load it and prepare images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
 # %%
 import copy
@@ -70,6 +70,7 @@ trained, scored = (
 print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
 
 torch.backends.cudnn.allow_tf32 = False  # real float32 (notebook 06)
+torch.backends.cudnn.benchmark = True  # a GPU times its kernels and takes the fastest, as rn50 does
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 model = ResNet(checkpoint.read_network("model"))
 load_arrays(model, checkpoint.load("model", epochs).arrays)
@@ -118,7 +119,7 @@ new = nb07.draw_signs(Path("new"), classes)
 with torch.inference_mode():
     sure = model(torch.stack([prepare(file) for file in new]).to(device)).softmax(1).cpu()
 fig, axes = plt.subplots(2, 3, figsize=(10, 6), layout="constrained")
-told = []
+guesses = []
 for ax, file, row in zip(axes.flat, new, sure, strict=True):
     top = row.topk(3)
     lines = [f"{classes[i]} {100 * p:.0f}%" for p, i in zip(*top, strict=True)]
@@ -126,13 +127,13 @@ for ax, file, row in zip(axes.flat, new, sure, strict=True):
     ax.set_title(file.stem, fontweight="bold")
     ax.set_xlabel("\n".join(lines))
     ax.set(xticks=[], yticks=[])
-    told.append(f"{file.stem}: {lines[0]}")
+    guesses.append(f"{file.stem}: {lines[0]}")
 fig.suptitle("Six new images, with the three most likely classes for each")
-workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(told)}.")
-print(f"{told[-2]}; {told[-1]}; its 12 probabilities add up to {sure[-1].sum():.3f}")
+workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(guesses)}.")
+print(f"{guesses[-2]}; {guesses[-1]}; its 12 probabilities add up to {sure[-1].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1, and it can be more confident about noise than about a sign. It has no class for "none of these". If your camera sees other things, add images of them to the training set, as a separate class. Does "90%" mean that 9 of 10 such predictions are right? [Count](../docs/weights.md#how-far-to-trust-a-probability).
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. The network can be more confident about noise than about a sign: it has no class for "none of these". If your camera sees other things, add images of them to the training set, as a separate class. Does "90%" mean that 9 of 10 such predictions are right? [Count](../docs/weights.md#how-far-to-trust-a-probability).
 #
 # ## A benchmark with six mistakes
 #
@@ -154,7 +155,7 @@ print(f"A batch of 4 takes {first:.1f} ms!")
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
 #
-# Here is the corrected version. From here on, images have 64 pixels on a CPU and 224 on a GPU, which computes in `float16`:
+# Here is the corrected version. From here on, images are 64 × 64 on a CPU, and 224 × 224 in `float16` on a GPU:
 
 
 # %%
@@ -172,7 +173,7 @@ def answer_times(net, batch, repeats, warm_up=3):
 
 
 def ready(net):
-    """Return a copy of a network with its convolutions as the device likes them."""
+    """Return a copy of a network, its convolutions in `dtype` and channels last."""
     net = copy.deepcopy(net)
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
@@ -197,7 +198,7 @@ print(f"median {np.median(took):.1f} ms, slowest {took.max():.1f}: batch 4, {whe
 
 # %%
 def traced(net, batch, file):
-    """Trace three predictions; return the operators of one, its kernels, and their milliseconds."""
+    """Trace three predictions; return the operators, kernels and kernel milliseconds of one."""
     when = profiler.schedule(wait=0, warmup=1, active=3)
     write = lambda trace: trace.export_chrome_trace(file)  # noqa: E731
     with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
@@ -246,7 +247,7 @@ for what, ms in (
     print(f"{what}: {ms:.2f} ms, {100 * ms / alone:.0f}% of one prediction")
 
 # %% [markdown]
-# These two shares say what can help on *your* device. If starting takes most of the time, start fewer operators. If it takes little, fewer starts gain little, too.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large.
 #
 # ## Fold the batch norms
 #
@@ -283,13 +284,13 @@ folding = (predict(folded) - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
 folded = ready(folded)
 fewer, left, _ = traced(folded, one, "folded.json")
-print(f"{operators} operators before, {fewer} now: starting them", end=" ")
-print(f"takes {(operators - fewer) * slope:.2f} of {alone:.2f} ms less")
+print(f"{operators} operators before, {fewer} now: this should save", end=" ")
+print(f"{(operators - fewer) * slope:.2f} of {alone:.2f} ms")
 if kernels:
     print(f"{kernels} kernels before, {left} now")
 
 # %% [markdown]
-# The difference is only rounding. Folding saves almost no arithmetic. It saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back. (On a GPU, PyTorch often adds the bias in a separate kernel, so compare the kernels, too.)
+# The difference is only rounding. Folding saves little arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back. (On a GPU, PyTorch often adds the bias in a separate kernel, so compare the kernels, too.)
 #
 # ## One launch for all kernels
 #
@@ -316,20 +317,22 @@ capture = nb07_checks.check_capture(capture, device.type)
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
 session.expect(dict.fromkeys(recorded))
 print(
-    f"Here, starting takes {100 * starting / alone:.0f}% of a prediction: a graph saves at most that"
+    f"Here, starting takes {100 * starting / alone:.0f}% of a prediction: a graph saves about that"
 )
 for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
     print(f"H100, batch {batch}: the graph is {gain:.1f} times as fast as eager")
+gain = recorded["h100.predict.pinned.256"] / recorded["h100.predict.eager.256"]
+print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fast")
 
 # %% [markdown]
-# The larger the batch, the longer each kernel runs, until the launches hide behind them. Then other things count: `torch.compile`, which merges bias, ReLU and addition into one kernel, and **pinned** memory, from which a GPU copies without Python waiting.
+# The larger the batch, the longer each kernel runs, until launching costs no extra time. Then other things count: `torch.compile`, which merges bias, ReLU and addition into one kernel, and **pinned** memory, from which a GPU copies while Python continues.
 #
 # ## Other engines, and eight bits
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation: a caller who forgets it gets wrong answers and no error.)
+# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation: a caller who forgets it gets wrong answers, not an error.)
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86, look for `vnni` in `lscpu`). So store each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (On GPUs, use TensorRT; this course has not tested it.)
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (On GPUs, skip this: use TensorRT, untested here.)
 
 # %%
 import logging
@@ -351,11 +354,11 @@ options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 class Calibration(quantization.CalibrationDataReader):
     def __init__(self):
-        self.parts = iter(images[::4].split(16))
+        self.files = iter(sorted(Path(session.data_root, "train").glob("*/*.jpg"))[::16])
 
     def get_next(self):
-        part = next(self.parts, None)
-        return None if part is None else {"images": part.numpy()}
+        file = next(self.files, None)
+        return file and {"images": prepare(file)[None].numpy()}
 
 
 def serve_onnx(file):
@@ -383,7 +386,7 @@ if provider in onnxruntime.get_available_providers():
     )  # fmt: skip
     forms["ONNX Runtime"] = serve_onnx("float.onnx")
 else:
-    print(f"This ONNX Runtime has no {provider}: left out.")
+    print(f"ONNX Runtime is left out: it has no {provider} (pip install onnxruntime-gpu).")
 if device.type == "cpu":
     unsigned = quantization.QuantType.QUInt8  # of the activations: faster than signed on x86
     quantization.quantize_static(
@@ -397,6 +400,9 @@ if device.type == "cpu" and find_spec("openvino"):
     core = openvino.Core()
     network = core.compile_model("float.onnx", "CPU", limits)
     forms["OpenVINO"] = lambda x: torch.from_numpy(network(x.numpy())[0])
+if device.type == "cuda":  # the exported file takes only images of this size
+    images = torch.stack([prepare(file, size) for file in some]).to(device)
+    logits = predict(model)
 same = {}
 for name, form in forms.items():
     found = predict(form, dtype)
@@ -409,7 +415,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns, so a temporary slowdown hits all of them. `Predictor` is the library's; it folds, too. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round.
+# All versions take turns, so a temporary slowdown hits all of them. `Predictor` is the library's version; it also folds. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round.
 
 
 # %%
@@ -428,7 +434,7 @@ def race(forms, batch):
 
 
 def verdict(ms):
-    """Return the version with the lowest median; print if it wins in every round."""
+    """Return the version with the lowest median; print whether it wins in every round."""
     best = min(ms, key=lambda name: np.median(ms[name]))
     rivals = [name for name in ms if name != best and (ms[name] / ms[best]).min() <= 1]
     if rivals:
@@ -461,7 +467,7 @@ if kernels:
     print("Kernels:", ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 # %% [markdown]
-# Do the two costs from above explain the figure? Folding should save at least the time of its starts. And a line through the times of the two batch sizes has a fixed part, which every batch pays once: starts and weights.
+# Do the two costs from above explain the figure? On a CPU, folding should save at least its starts. And a line through the times of the two batch sizes has an intercept, which every batch pays once: starts and weights.
 
 # %%
 fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
@@ -485,9 +491,9 @@ fixed = first - small * (batch - first) / (large - small)
 print(
     f"Folded: {np.median(fixed):.2f} ms per batch ({fixed.min():.2f} to {fixed.max():.2f})", end=""
 )
-print(f" besides the images; starts and weights predict {fewer * slope + reading:.2f} ms")
-if fixed.min() <= 0:
-    print("The rounds differ too much to split the time: repeat on an idle machine.")
+print(f" is fixed; starts and weights predict {fewer * slope + reading:.2f} ms")
+if fixed.min() <= 0 or saved.min() <= 0 < saved.max():
+    print("The rounds differ too much for a verdict: repeat on an idle machine.")
 if device.type == "cuda":
     host = many.cpu()
     pinned = host.pin_memory()
@@ -501,7 +507,7 @@ if device.type == "cuda":
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of the requests are answered; p50 is the median. **Predict:** what fraction of the time does the preparation take, and how many times p50 is p99?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of requests are answered (of 120, the second slowest); p50 is the median. **Predict:** what fraction of the time does the preparation take, and how many times p50 is p99?
 
 # %%
 quick = forms[best[small]]
@@ -521,16 +527,16 @@ print(
 )
 print(f"mean {latency.mean():.2f} ms; preparation {share:.0f}% of a typical request")
 if p99 > 2 * p50:
-    print(f"p99 is {p99 / p50:.1f} times p50. Run the cell again: is it the machine or the code?")
+    print(f"p99 is {p99 / p50:.1f} times p50. If a rerun changes that, the machine is noisy.")
 else:
-    print(f"p99 is {p99 / p50:.1f} times p50: the requests are nearly alike.")
+    print(f"p99 is {p99 / p50:.1f} times p50: 99% of requests take at most twice the median.")
 
 # %% [markdown]
 # Services promise a p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
 #
 # ## Latency under load
 #
-# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers one at a time, or, with `most` above 1, all that wait, in one batch: **dynamic batching**. **Predict** p99 at 50, 80 and 110% of what the network can do one at a time, for both.
+# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p99 at 50, 80 and 110% of the one-at-a-time capacity, for both.
 
 
 # %%
@@ -552,6 +558,7 @@ def serve(answer, rate, most):
 
 
 most = 16
+version = best[small] if device.type == "cpu" else "CUDA graph"
 if device.type == "cuda":  # a graph has a fixed batch: take the next larger one
     by_size = {n: capture(folded, many[:n]) for n in (1, 2, 4, 8, 16)}
 
@@ -574,15 +581,15 @@ for name, limit in (("one at a time", 1), (f"up to {most} at once", most)):
     p99s[name] = []
     for load in loads:
         latencies = serve(answer, load * capacity, limit)
-        p99s[name].append(np.percentile(latencies, 99))
+        p99s[name].append(np.percentile(latencies, 99, method="inverted_cdf"))
         print(f"{name}, load {100 * load:.0f}%: p50 {np.median(latencies):.1f} ms,", end=" ")
         print(f"p99 {p99s[name][-1]:.1f} ms")
 
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
 for (name, values), style in zip(p99s.items(), ("o-", "s--"), strict=True):
     ax.plot([100 * load for load in loads], values, style, label=name)
-ax.set(title=f"Latency of {requests} requests under load: {where}", yscale="log")
-ax.set(xlabel="load, % of the rate of one at a time", ylabel="p99, ms")
+ax.set(title=f"{requests} requests under load: {version}, {where}", yscale="log")
+ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p99, ms")
 ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("{x:g}")
 ax.legend()
@@ -592,11 +599,11 @@ batching = np.median(times[0]) * most / np.median(times[1])
 print(f"In batches of {most} the network answers {batching:.1f} times as many requests per second")
 
 # %% [markdown]
-# Above 100%, the queue of a server that answers one at a time grows until the requests end: that p99 says how long you measured, not how fast the server is. Batching changes the limit by the factor in the last line. The price: the first request of a batch waits for the whole batch. Exercise ex07 simulates such a queue.
+# Above 100%, the queue of a server that answers one at a time grows until the requests end: that p99 shows how long you measured, not how fast the server is. Batching changes the limit by the factor in the last line. The price: each request waits for its whole batch. Exercise ex07 simulates such a queue.
 #
 # ## One at a time, or many
 #
-# The published inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. `rn50 benchmark` measures it, with real JPEGs at 224 pixels; the cell after it measures the network alone, on random numbers in memory.
+# NVIDIA's inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. `rn50 benchmark` measures it, with real JPEGs at 224 pixels; the cell after it measures the network alone, on random numbers in memory.
 #
 # **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real images to the network alone?
 
@@ -605,7 +612,7 @@ print(f"In batches of {most} the network answers {batching:.1f} times as many re
 #   --engine torch --dtype $DTYPE --data-root "$DATA" -o real.json 2>&1
 
 # %% [markdown]
-# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12; `rn50 benchmark` has the flags of that program. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
+# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12; `rn50 benchmark` accepts NVIDIA's flags. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
 
 # %%
 from rn50 import published
@@ -634,17 +641,17 @@ for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
 rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
-print(f"Throughput of the largest batch over that of the smallest: {finding}")
+print(f"Throughput of the largest batch over that of the smallest: {finding} (V100)")
 last = max(real)
 ratio = alone_ips[last] / real[last]
 print(f"Batch {last}: the network alone has {ratio:.2f} times the throughput of real images")
 
 # %% [markdown]
-# The published table does not show the network alone. Yours does: the gap between your two curves comes from the input, and the rise of the second one from the network. (If the network alone is slower, that is noise: without a GPU, each point averages few iterations.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
+# The published table does not show the network alone. Yours does: the gap between your two curves comes from the input, and the rise of the second one from the network. (If the network alone is slower, suspect noise: without a GPU, each point averages few iterations.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
 #
 # ## Your numbers
 #
-# The table compares your measurements with recorded ones from another CPU, on one thread. Even the winner may differ.
+# On a CPU, the table compares your measurements with recorded ones from a different CPU, on one thread. Even the winner may differ.
 
 # %% tags=["results"]
 cpu = device.type == "cpu"  # as the recorded machine
@@ -657,10 +664,10 @@ session.expect({
 session.note("score_equal", "yes" if trained == scored else "no", "", "score equals training")
 session.note("folded_apart", folding, "", "largest change of a logit due to folding")
 session.note("operators", operators, "", "operators that one prediction starts")
-session.note("starting", 100 * starting / alone, "%", "of one prediction is starting operators")
+session.note("starting", 100 * starting / alone, "%", "time share of starting operators, batch 1")
 session.note("folded_faster", gain, "times", f"Predictor over eager, batch {large}")
-session.note("decoding", share, "%", "of a single request is preparing the image")
-session.note("p99", float(p99), "ms", "99% of single requests are answered within")
+session.note("decoding", share, "%", "share of a request spent on preparation")
+session.note("p99", float(p99), "ms", "p99 of single requests")
 session.note("p99_load", float(p99s["one at a time"][1]), "ms", "p99 at 80% load, one at a time")
 session.note("real_ips", real[min(real)], "img/s", f"Total IPS, real images, batch {min(real)}")
 
@@ -678,13 +685,13 @@ for name, values in p99s.items():
     print(f"One request of many, {name}, 80% load: {values[1]:.2f} ms (p99)")
 
 # %% [markdown]
-# Alone, a request waits for its preparation and for costs that do not depend on the batch. In a batch, images share these, and the arithmetic remains. Under load, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
+# Alone, a request waits for its preparation, its arithmetic, and costs that images in a batch share. Near capacity, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
-# - Count what a prediction starts, and what starting costs: that tells you whether folding or a CUDA graph can help.
+# - Count what a prediction starts, and what starting costs: that tells you how much a CUDA graph can save.
 # - Name a winner only if it wins in every round.
 # - Report p99 at a stated load, not the mean. Measure it with an open loop.
 # - Total IPS includes the input. Compare it only with Total IPS.

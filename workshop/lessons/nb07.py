@@ -1,4 +1,4 @@
-"""Notebook 07: new images to ask the network about."""
+"""Notebook 07: new images for the network to classify."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw_signs(
         folder: Where to write them; it is created.
         classes: The class names, in the order of the labels.
         count: How many signs to draw, each named after its class.
-        seed: The seed of the drawing; the data set has a different one.
+        seed: The seed of the drawing; the data set uses a different one.
 
     Returns:
         The signs, then two images without a sign: ``road.jpg`` and ``noise.jpg``.

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from workshop.checks.compare import refuse, wrong
 from workshop.lessons.nb02_checks import outcome
 
-EPS = 0.1  # of the check's batch norms: large enough to be seen when it is forgotten
-# channels in and out, and kernel: with three equal axes, a factor along a wrong one is no error
+EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
+# channels in and out, and kernel size; if all are equal, scaling a wrong axis raises no error
 LAYERS = ((3, 3, 3), (2, 5, 1))
 
 
@@ -46,7 +46,7 @@ def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
     with torch.cuda.graph(graph):
         output = net(static)  # recorded, not computed
 
-    def replay(batch: Tensor, net: Any = net) -> Tensor:  # the graph keeps no weights: net does
+    def replay(batch: Tensor, net: Any = net) -> Tensor:  # net keeps the weights alive
         static.copy_(batch)
         graph.replay()
         return output
@@ -80,7 +80,7 @@ def along_outputs(conv: Any, scale: Tensor) -> Tensor:
     return scale.view(-1, 1, 1, 1) * conv.weight
 
 
-# what a wrong weight and a wrong bias are computed from, the diagnosis and the remedy
+# for each mistake: how its weight or bias is computed, the diagnosis and the remedy
 Mistakes = tuple[tuple[Callable[[Any, Any], Tensor], str, str], ...]
 WEIGHT_MISTAKES: Mistakes = (
     (lambda conv, norm: conv.weight, "The weight has not changed.",
@@ -113,7 +113,7 @@ BIAS_MISTAKES: Mistakes = (
     (lambda conv, norm: norm.bias, "The mean is missing.",
      "The bias is beta - scale * norm.running_mean."),
     (lambda conv, norm: norm.bias - norm.running_mean, "The mean is not scaled.",
-     "It goes through the factor too: beta - scale * norm.running_mean."),
+     "Scale it, too: beta - scale * norm.running_mean."),
     (lambda conv, norm: factor(norm) * (norm.bias - norm.running_mean), "beta is scaled.",
      "Only the mean is: beta - scale * norm.running_mean."),
     (lambda conv, norm: -factor(norm) * norm.running_mean, "beta is missing.",
@@ -122,7 +122,7 @@ BIAS_MISTAKES: Mistakes = (
 
 
 def judge_fold(own: Callable[..., Any]) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
+    """Return a success message. Raises Wrong, or NotImplementedError for a stub."""
     largest = 0.0
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
@@ -162,7 +162,7 @@ def two_tensors(result: Any) -> tuple[Tensor, Tensor]:
 def compare_to(
     name: str, got: Tensor, right: Tensor, mistakes: Mistakes, conv: Any, norm: Any
 ) -> None:
-    """Raise Wrong, with a diagnosis, unless a tensor is the right one."""
+    """Raise Wrong, with a diagnosis, unless a tensor is correct."""
     refuse((got.shape != right.shape,
             f"The {name} has the shape {tuple(got.shape)}, not {tuple(right.shape)}.",
             "One factor per output channel: scale.view(-1, 1, 1, 1) for the weight."))  # fmt: skip
@@ -179,7 +179,7 @@ def compare_to(
 
 
 def judge_capture(own: Callable[..., Any], device: str) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
+    """Return a success message. Raises Wrong, or NotImplementedError for a stub."""
     calls: list[int] = []
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval()
     net.register_forward_hook(lambda *_: calls.append(1))
