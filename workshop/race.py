@@ -1,8 +1,7 @@
 """Training scripts that take turns: all start at once, then one trains while the others wait.
 
-`workshop.turns` is their half of it, in each rank. Ranks of Horovod exchange messages every
-millisecond even if they have nothing to do, which takes a tenth of a core from each, so they are
-stopped while others train.
+`workshop.turns` is the half that runs in each rank. Idle ranks of Horovod exchange messages
+every millisecond, which takes a tenth of a core from each, so they are stopped while others train.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Runner:
             self.send(signal.SIGSTOP)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the ranks that are stopped, or are to be."""
+        """Send a signal to the ranks in `stopped`."""
         for pid in self.stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -99,7 +98,7 @@ class Runner:
             # torchrun's own lines follow
             lines = list(itertools.takewhile(lambda line: "distributed/elastic" not in line, lines))
             raise RunFailed(
-                f"{self.name} ended with exit status {status}; it said:", "\n".join(lines[-12:])
+                f"{self.name} ended with exit status {status}; its output:", "\n".join(lines[-12:])
             )
         return status == 0
 

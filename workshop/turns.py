@@ -3,7 +3,7 @@
     python workshop/turns.py FOLDER NAME PARENT WARM_UP LEAD WINDOW SCRIPT ARGUMENTS...
 
 `workshop.ladder.race` starts it, once per rank. The script must call `step()` of PyTorch's profiler
-after each step, as those of the ladder do. It waits inside that call, outside what it measures. The
+after each step, as those of the ladder do. It waits inside that call, which it does not time. The
 first LEAD steps of a turn do not count, because its loader has worked ahead in the meantime. Rank 0
 writes the seconds of the WINDOW steps after those to FOLDER/NAME.json.
 """
@@ -68,14 +68,14 @@ class Turns:
 
 
 def write(file: Path, text: str) -> None:
-    """Write a file that others wait for, so that it is never seen in part."""
+    """Write a file atomically: another process waits for it."""
     part = file.with_name(f"{file.name}.part")
     part.write_text(text)
     part.replace(file)
 
 
 def main(argv: list[str]) -> None:
-    """Run the script of a command line, its steps in turns."""
+    """Run the script named on the command line, with its steps in turns."""
     folder, name, *numbers, script = argv[:7]
     sys.path[0] = str(Path(script).parent)  # before any import: this folder has a trace.py
     from torch.profiler import profile

@@ -7,10 +7,10 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-workers: int | None = None  # workers to compare with one; None: all GPUs up to 8, else 2
-ips: float | None = None  # images/s of one GPU, for the predictions; None: this one's
-gpu_batch: int | None = None  # its batch
-network: str = "nvlink4+8x400g"  # of H100 hosts: NVLink inside, 8 adapters of 400 Gbit/s outside
+workers: int | None = None  # workers to compare with one; None: one per GPU, from 2 to 8
+ips: float | None = None  # images/s of one GPU; None: yours, without a GPU the H100's
+gpu_batch: int | None = None  # its batch, if you set ips
+network: str = "nvlink4+8x400g"  # H100s; 8 x 400 Gbit/s outside; names: rn50 scale --help
 price: float = 2.0  # per GPU-hour, in any currency
 
 # %%
@@ -32,7 +32,7 @@ session = workshop.start("08", profile)
 gpus, cores = torch.cuda.device_count(), session.machine.cores
 device = torch.device("cuda" if gpus else "cpu")
 half = torch.float16 if gpus else torch.bfloat16
-emulated = not (gpus or session.machine.bfloat16)  # 16 bits are slow: few images below
+emulated = not (gpus or session.machine.bfloat16)  # 16-bit types are slow, so few images below
 usual = torch.float32 if emulated else half  # precision of everything else
 workers = workers or (min(8, gpus) if gpus > 1 else 2)
 big = session.batch
@@ -67,7 +67,7 @@ def train(images, labels, dtype=usual):
 
 
 def training_step(batch, size=session.size, dtype=usual):
-    """Return a function that trains on random images, the same at each call."""
+    """Return a function that trains on the same random images at each call."""
     images = torch.randn(batch, 3, size, size, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(12, (batch,), device=device)
@@ -103,7 +103,7 @@ from workshop.lessons import nb08, nb08_checks
 measure = nb08_checks.check_clock(measure, "clock.py")
 
 # %% [markdown]
-# From here on, everything is timed with this clock; scripts import it from `clock.py`.
+# The notebook now times with this clock; `bench.py` imports it from `clock.py`.
 #
 # ## Seven mistakes
 #
@@ -157,11 +157,13 @@ print(f"harmonic mean of the rates: {digits(1 / np.mean(pairs / big))}")
 # %% [markdown]
 # ### 3. The best of n short epochs
 #
-# The best of n is above the median, by more on a noisy machine. The error is larger if each run is short: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
+# The best of n is above the mean, by more on a noisy machine. The error is larger if each run is short: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
 
 # %%
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+torch.multiprocessing.set_start_method("fork", force=True)  # as in notebook 02
 
 
 class Photos(Dataset):
@@ -200,8 +202,8 @@ del batches
 
 # %%
 batch, fewer = (4, 2) if emulated else (big, max(2, big // 4))
-variants = {(dtype, count): training_step(count, dtype=dtype)
-            for dtype in (torch.float32, half) for count in (batch, fewer)}  # fmt: skip
+kinds = (half, batch), (torch.float32, batch), (torch.float32, fewer)
+variants = {kind: training_step(kind[1], dtype=kind[0]) for kind in kinds}
 every = torch.get_num_threads()
 rate = {variant: [] for variant in variants} | {threads: [] for threads in (1, every)}
 for _ in range(session.turns):
@@ -234,9 +236,10 @@ for batch in (big // 2, big, 100_000):
 fastest = max(sweep, key=sweep.get)
 print(f"fastest batch: {fastest:,}, on {trained[fastest]} images")
 show("failed cell", sweep[fastest], [sweep[big // 2], sweep[big]])
+torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
-# No batch was full, so nothing was trained. Count what was done, and report nothing if it is nothing.
+# No batch was full, so nothing was trained. Count what was done; if that is nothing, report no rate.
 #
 # ### 6. A stale report
 #
@@ -249,11 +252,11 @@ show("failed cell", sweep[fastest], [sweep[big // 2], sweep[big]])
 # echo "but the run ended with exit status $status"
 
 # %% [markdown]
-# So give each cell its own folder, and accept a figure only if *this* run wrote it and exited with 0.
+# So give each cell its own folder, and accept a number only if *this* run wrote it and exited with 0.
 #
 # ### 7. A loader that restarts inside the timed iterations
 #
-# In NVIDIA's commands (below), `--num-examples 25600` sets the length of DALI's iterator. With eight GPUs, that is 25,600 / (8 × 208) = 15.4 iterations, so the loader restarts about six times during the 100 timed iterations. **This is an inference from the source code of that release; its cost has not been published.** The next cell has epochs of 10 batches, without and with `persistent_workers`.
+# In NVIDIA's commands (below), `--num-examples 25600` sets the length of DALI's iterator. With eight GPUs, that is 25,600 / (8 × 208) = 15.4 iterations, so the loader restarts about six times during the 100 timed iterations. **This is an inference from the source code of that release; its cost has not been published.** The next cell runs epochs of 10 batches, without and with `persistent_workers`.
 
 # %%
 
@@ -291,6 +294,7 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 # `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, excluding the first iteration of each epoch. The last batch deliberately exceeds the data set. **Predict:** how much slower are real images than the synthetic ones above?
 
 # %% language="bash" magic_args="-e"
+# rm -f real.json  # mistake 6
 # rn50 benchmark $TOOL -w 1 --no-val --num-layers $LAYERS --image-shape $SIZE --dtype $DTYPE \
 #   -n $SWEEP -b $BATCHES --data-root "$DATA" -o real.json > real.txt 2>&1 || status=$?
 # grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
@@ -300,13 +304,14 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 report = json.loads(Path("real.json").read_text())
 real = report["metrics"]["1"][str(big)]["train.total_ips"]
 print("too large:", report["env"]["cells"]["1"]["100000"]["reason"])
-print(f"{report['model']}, {session.size} px, batch {big}, {str(usual)[6:]}, {device},", end=" ")
-print(f"PyTorch {torch.__version__}: {digits(real)} img/s with real images,", end=" ")
+hardware = torch.cuda.get_device_name() if gpus else session.machine.processor
+print(f"{report['model']}, 1 worker, {session.size} px, batch {big}, {str(usual)[6:]},", end=" ")
+print(f"{hardware}, PyTorch {torch.__version__}: {digits(real)} img/s with real images,", end=" ")
 low, middle, high = map(digits, np.quantile(right, [0, 0.5, 1]))
 print(f"{middle} by your clock with synthetic ones ({low} to {high})")
 
 # %% [markdown]
-# If real images are much slower, you measured your input pipeline; otherwise you measured the network. Publish such a line with every rate.
+# If real images are much slower, the input pipeline is the bottleneck. Ignore small differences: the two loops did not take turns, and their settings differ.
 #
 # The tool avoids mistakes 1, 2, 3 and 7: it discards epochs, waits, takes harmonic means and never times a restart. For 5 and 6, it writes `null` with the reason, uses a folder per cell and exits with 1. Mistake 4 is yours to avoid.
 #
@@ -331,7 +336,7 @@ print(f"{middle} by your clock with synthetic ones ({low} to {high})")
 #
 # In **weak scaling**, each worker keeps its batch, so the global batch grows. In **strong scaling**, the workers share a fixed batch, so each computes less per step but exchanges just as many gradients.
 #
-# Two workers lose time for two reasons: they exchange gradients, and they **contend** for memory, caches, or a GPU that they share. The script below separates them. In turns, it times rank 0 *alone*, all ranks *together* without any exchange (the control), and with DDP's *exchange*. **Predict** all three.
+# Workers lose time for two reasons: they exchange gradients, and they **contend** for memory, caches, or a GPU that they share. The script below separates them. In turns, it times rank 0 *alone*, all ranks *together* without any exchange (the control), and with DDP's *exchange*. **Predict** all three.
 
 # %%
 # %%writefile bench.py
@@ -392,7 +397,7 @@ for numbers in 2 ** torch.arange(10, 25, 2):
     array = torch.ones(numbers, device=device)
     seconds = sorted(measure(lambda a=array: dist.all_reduce(a, group=group), 8, 2, wait))
     found["all_reduce"].append([array.nbytes, seconds[4]])
-found["bytes"] = sum(weight.nbytes for weight in alone.parameters())  # as many of gradients
+found["bytes"] = sum(weight.nbytes for weight in alone.parameters())  # the gradients have as many
 if rank == 0:
     print(json.dumps(found))
 del model, ddp, ways  # they refer to the group, whose threads end with the last reference
@@ -437,7 +442,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         np.array(found[way][str(count)][1:]) for way in ("alone", "together", "exchange")
     )
     one = np.array(found["alone"][str(big)][1:])
-    steps = {"perfect": alone, "α-β": alone + exchange, "control": together,
+    steps = {"no loss": alone, "α-β": alone + exchange, "control": together,
              "α-β + contention": together + exchange, "measured": measured}  # fmt: skip
     for row, (label, seconds) in enumerate(steps.items()):
         ratio = workers * count / seconds * one / big  # speed-up in each turn
@@ -447,7 +452,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
-    ax.set(title=f"{name.title()} scaling: {count} images each", xlabel="times one worker")
+    ax.set(title=f"{name.title()} scaling: {count} images each", xlabel="speed-up over one worker")
     ax.invert_yaxis()
     lost = 1000 * np.median(together - alone)
     print(
@@ -459,7 +464,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# Lines show the range of the turns. The first prediction knows only the exchange, the second also what the control lost. If *measured* is above the second, DDP hid part of the exchange behind the backward pass. The printed lines say which loss is larger here. `NCCL_DEBUG=INFO` names the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
+# Lines show the range of the turns. *α-β* knows only the exchange, *α-β + contention* also what the control lost. If *measured* is clearly faster than the latter, DDP hid part of the exchange behind the backward pass; if clearly slower, exchanging while computing costs extra. `NCCL_DEBUG=INFO` names the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
 #
 # ### Compare with published results
 #
@@ -492,19 +497,21 @@ said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, stri
 workshop.figure(fig, alt=f"Errors of five models for published rows. Mean size: {said}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law, meant for strong scaling, is mostly too pessimistic. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer: the control and a trace can.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, as is *stragglers* for A100s. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer: the control and a trace can.
 #
 # ## How long, and how much?
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like yours (without a GPU, like the recorded H100), if such hosts are joined by `network` of the first code cell. `rn50 scale` uses the straggler model.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model.
 
 # %%
 h100 = session.results["h100.float16.ips"]
+source = "set above"
 if not ips:
     gpu_batch, ips = (big, float(np.median(right))) if gpus else (256, h100.value)
-print(f"{ips:,.0f} img/s with batch {gpu_batch}:", end=" ")
-print(torch.cuda.get_device_name() if gpus else h100.provenance)
-os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch or big}",
+    source = torch.cuda.get_device_name() if gpus else h100.provenance
+gpu_batch = gpu_batch or big
+print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
+os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip
 
 # %% language="bash" magic_args="-e"
@@ -524,11 +531,11 @@ for links, marker in ((network, "o-"), ("nvlink4+100g", "s--")):
         shares = np.array([nb08.efficiency(n, cause, gpu_batch, ips, links) for n in counts])
         cost = 90 * 1_281_167 / ips / 3600 * price / shares
         left.plot(counts, cost, marker, label=f"{links}, {cause}")
-        print(f"512 GPUs, {links}, all blamed on {cause}: {shares[-1]:.0%} efficiency,", end=" ")
+        print(f"512 GPUs, {links}, loss blamed on {cause}: {shares[-1]:.0%} efficiency,", end=" ")
         print(f"90 epochs cost {cost[-1]:,.0f}")
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
-left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="price", ylim=(0, None))
+left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="cost", ylim=(0, None))
 left.legend(fontsize="small", ncols=2, loc="lower left")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
@@ -542,7 +549,7 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Both causes are extrapolated from one DGX-1. With one slow adapter per host, they disagree, and rates alone cannot decide; DLPerf's 32 V100s with 100 Gbit/s reached 69% (mixed).
+# Both causes are extrapolated from one DGX-1. For fast GPUs with one slow adapter per host, they disagree; DLPerf's 32 V100s with 100 Gbit/s reached 69% (mixed).
 #
 # Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try a large batch on few GPUs, accumulate gradients over several backward passes per update.)
 #
@@ -557,7 +564,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 if it has everything, otherwise a finished script is. (Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, see [troubleshooting](../docs/troubleshooting.md).)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, see [troubleshooting](../docs/troubleshooting.md).)
 
 # %%
 guess = 1.2  # your number
@@ -573,7 +580,7 @@ rungs = ladder.race(
 )  # fmt: skip
 
 # %% [markdown]
-# **MFU** is the network's arithmetic, three times the forward pass per image, divided by what a large matrix product reaches in the same precision. **Predict** the best rung's.
+# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches in the same precision. **Predict** the best rung's.
 
 # %%
 peaks = {}
@@ -600,10 +607,10 @@ for rung, found in rungs.items():
     before = rates
 if "6_compiled" not in rungs:
     recorded = session.results["h100.compiled.ips"]
-    print(f"compiled, recorded: {recorded.value:,} img/s ({recorded.provenance})")
+    print(f"No 6_compiled here. {recorded.value:,} {recorded.what} ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step, and the MFU says how much is left to gain. DDP exchanges gradients inside `backward()`, so its scripts cannot time them separately. (The milliseconds are means of the whole run, the rates those of the turns.)
+# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts cannot time this. (The milliseconds include the first steps of each turn, whose batches were ready: input is understated.)
 #
 # ## Your numbers
 
@@ -629,7 +636,7 @@ workshop.summary()
 # - Warm up, wait, take total images over total seconds, take turns, and show the median and range.
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
 # - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
-# - Measure a control before you blame the network. A fitted model came within a few per cent on average, and cannot tell you where the time goes.
+# - Measure a control before you blame the exchange. A fitted model came within a few per cent on average, and cannot tell you where the time goes.
 # - The goal is time to accuracy, not images per second.
 #
 # **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells, then "How long, and how much?".

@@ -1,8 +1,8 @@
 """Notebook 08: predictions for more GPUs, next to the published rows.
 
 Compute comes from the row of one GPU; bandwidths, latencies and buckets have sources and are never
-fitted. Rows of images per second cannot show why a step gets longer, so each reading blames one
-cause for all of the loss and has one number, fitted to the rows with few GPUs:
+fitted. Rows of images per second cannot show why a step gets longer, so each reading
+attributes all of the loss to one cause, with one parameter fitted to the rows with few GPUs:
 
 - "stragglers": the step times of the GPUs vary, and all wait for the slowest;
 - "communication": nothing overlaps, and the links reach only a share of their bandwidth.
@@ -25,7 +25,7 @@ NETWORK = "nvlink+100g"  # hosts of 8 GPUs joined by NVLink, with 100 Gbit/s bet
 
 
 def training(series: Series) -> Training:
-    """Return what one GPU does, by the published row of one GPU."""
+    """Return the training on one GPU, from its published row."""
     return Training(series.ips[1], series.batch, series.gradient_bytes)
 
 
@@ -35,7 +35,7 @@ def cluster(series: Series) -> Cluster:
 
 
 def with_noise(cluster: Cluster, noise: float) -> Cluster:
-    """Return the cluster with stragglers: `noise` is the spread of a step over its mean."""
+    """Return the cluster with stragglers: `noise` is a step's relative standard deviation."""
     return replace(cluster, noise=noise)
 
 
@@ -49,7 +49,7 @@ def with_share(cluster: Cluster, share: float) -> Cluster:
 
 @dataclass(frozen=True)
 class Reading:
-    """One cause that is blamed for all of the lost time, with the range of its number."""
+    """A cause to which all of the lost time is attributed, with the range of its parameter."""
 
     name: str
     enter: Callable[[Cluster, float], Cluster]
@@ -81,10 +81,10 @@ FITTED = (*READINGS.values(), Amdahl("Amdahl", with_noise, 0.0, 1.0))
 
 @functools.cache
 def parameter(name: str, precision: str, reading: Reading) -> float:
-    """Return the reading's number for a series: fitted to its rows, or taken from another series.
+    """Return a reading's parameter for a series, fitted to its rows or to those of another series.
 
-    The fit has the least squared logarithm of predicted over measured speed. It scans the range,
-    densely near the low end, and then more and more finely around the best point.
+    The fit minimises the squared logarithm of predicted over measured speed. It scans the range,
+    densely near the low end, then ever more finely around the best point.
     """
     series = load()[name, precision]
     if series.parameters_of:
@@ -151,9 +151,9 @@ def efficiency(
 
     Args:
         gpus: How many GPUs, in hosts of 8.
-        reading: The cause that is blamed, with its number as fitted to the DGX-1's FP16 rows.
+        reading: The cause of the loss; its parameter is the one fitted to the DGX-1's FP16 rows.
         batch: Images per GPU; by default the DGX-1's.
-        ips: Images per second of one GPU, with every batch; by default the DGX-1's.
+        ips: Images per second of one GPU with that batch; by default the DGX-1's.
         network: Within and between the hosts, as for `rn50 scale`.
     """
     series = load()["DGX-1", "mixed"]

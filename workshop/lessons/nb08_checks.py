@@ -1,4 +1,4 @@
-"""The checks of what a learner writes in notebook 08, and the finished versions."""
+"""Checks of the functions a learner writes in notebook 08, and the finished versions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fit(size: Any, seconds: Any) -> tuple[float, float]:
 def check_clock(yours: Clock, file: str) -> Clock:
     """Print what is wrong with a learner's `measure`; return it if right, else the finished one.
 
-    Writes the one that is returned to `file`, for scripts.
+    The returned version is written to `file`, for scripts.
     """
     chosen = report("measure", yours, measure, find_clock_mistake(yours))
     own = chosen is yours and yours is not measure
@@ -63,12 +63,12 @@ def check_clock(yours: Clock, file: str) -> Clock:
 
 
 def check_fit(yours: Fit) -> Fit:
-    """Print what is wrong with a learner's `fit`; return it if it is right, else the finished."""
+    """Print what is wrong with a learner's `fit`; return it if right, else the finished one."""
     return report("fit", yours, fit, find_fit_mistake(yours))  # type: ignore[no-any-return]
 
 
 class Device:
-    """Works through a queue, as a GPU does: `step` returns at once, `wait` when all is done."""
+    """A queue of work, as on a GPU: `step` returns at once, `wait` when all is done."""
 
     def __init__(self, durations: Sequence[float]) -> None:
         self.pool, self.durations = ThreadPoolExecutor(1), durations
@@ -130,12 +130,12 @@ def diagnose_clock(got: Any, took: np.ndarray, called: int, waits: int) -> str |
             " that count."
         )
     if called != n + warm_up:
-        return f"It ran {called} steps: {warm_up} of warm-up and {n} that count are {n + warm_up}."
+        return f"It ran {called} steps instead of {n + warm_up}: {warm_up} warm up, {n} count."
     right = took[warm_up:]
     if values.ndim == 0:
         return one_number(float(values), right)
     if len(values) == n + warm_up:
-        return "The steps of the warm-up are in the list: start it after them."
+        return "The steps of the warm-up are in the list: leave them out."
     if len(values) != n:
         return f"The list has {len(values)} values: one for each of the {n} steps that count."
 
