@@ -5,6 +5,7 @@ DATA/train, validates it after every epoch on those in DATA/val, and writes OUT/
 """
 
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -101,7 +102,7 @@ def train(data, out):
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "RANK" in os.environ:  # by torchrun, not in a notebook
     import sys
 
     train(*sys.argv[1:])

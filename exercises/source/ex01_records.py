@@ -75,10 +75,10 @@ workshop.use(record_framing=frame)
 # Training reads the images in random order. How much slower is that than reading the file from front to back? Write `slowdown(read, records, clock)`, which measures it:
 #
 # - `read(i)` reads record `i` of `records` records; `clock()` returns the time in seconds, like `time.perf_counter`.
-# - Take **5 turns**. In each, time all records in order, then all of them in a new random order. So both orders share whatever else happens on the machine.
+# - Take **5 turns**. In each, time all records in order, then all of them in a new random order. Whatever else happens on the machine then affects both orders.
 # - Return the **median** over the turns of (seconds at random) / (seconds in order). One slow reading does not change a median.
 #
-# The check replaces the disk by a simulated one with its own clock, on which it knows the answer.
+# The check replaces the disk with a simulated one, with its own clock and a known answer.
 
 # %% tags=["answer", "ex01.order"]
 import random
@@ -86,7 +86,7 @@ import statistics
 
 
 def slowdown(read, records: int, clock) -> float:
-    """Return how many times as long all records take in random order as in order."""
+    """Return the time of all records in random order divided by the time in order."""
     ### BEGIN SOLUTION
     ratios = []
     for _ in range(5):
@@ -105,9 +105,10 @@ def slowdown(read, records: int, clock) -> float:
 workshop.check("ex01.order", slowdown)
 
 # %% [markdown]
-# Now measure a real file: this course's training images in one record file, from the page cache and from the disk. (For the latter, the system is asked to forget what it has read before each reading.) **Predict** both ratios.
+# Now measure a real file: this course's training images in one record file, from the page cache and from the disk. (For the latter, the system is asked to drop the file from memory before each pass.) **Predict** both ratios.
 
 # %%
+import itertools
 import os
 import time
 
@@ -120,13 +121,14 @@ lines = file.with_suffix(".idx").read_text().splitlines()
 starts = sorted(int(line.split()[1]) for line in lines)
 sizes = [end - start for start, end in zip(starts, [*starts[1:], file.stat().st_size], strict=True)]
 with open(file, "rb", buffering=0) as opened:
-    number = opened.fileno()
+    number, reads = opened.fileno(), itertools.count()
 
     def cached(i):
         os.pread(number, sizes[i], starts[i])
 
     def forgotten(i):
-        os.posix_fadvise(number, starts[i], sizes[i], os.POSIX_FADV_DONTNEED)
+        if next(reads) % len(starts) == 0 and hasattr(os, "posix_fadvise"):  # macOS lacks it
+            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
         os.pread(number, sizes[i], starts[i])
 
     if not engine.unanswered(slowdown):
@@ -135,14 +137,14 @@ with open(file, "rb", buffering=0) as opened:
             print(f"{name}: at random {ratio:.2f} times as long as in order")
 
 # %% [markdown]
-# From memory, the order hardly matters. From a disk, reading in order is faster the more a jump costs: little on an SSD, a factor of ten or more on a network file system or a hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
+# From memory, the order hardly matters. From a disk, the gain depends on what a jump costs: little on an SSD, perhaps a factor of ten on a network file system or a hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start
 #
 # *fill in · easy · 8 minutes*
 #
-# A shard is a sequence of records. DALI needs an index of it, with a line `offset size` for each record, where the size includes the 16 bytes of framing. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
+# A TFRecord shard is a sequence of records: the data's length (8 bytes, little-endian), a checksum (4), the data, a checksum (4). DALI needs an index, with a line `offset size` for each record; the size includes these 16 bytes. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
 
 # %% tags=["answer", "ex01.index"]
 import struct

@@ -123,7 +123,7 @@ run = workshop.use(schedule=schedule)
 # | `profile.runcall(function, …)` | calls a function and records everything that it calls |
 # | `pstats.Stats(profile).stats` | a dictionary: `(file, line, name): (calls, all calls, own, total, callers)` |
 #
-# `own` are the seconds inside a function without the functions that it calls; `total` includes them.
+# `own` is the seconds spent in a function itself; `total` includes the functions it calls.
 #
 # Write `loader_ms(dataset, clock)`. It reads every item of the data set under the profiler. `dataset.parts` lists the names of the methods that `__getitem__` calls. Return a dictionary: for each of these names, how many **milliseconds per image** it takes, including what it calls.
 
@@ -150,7 +150,7 @@ def loader_ms(dataset, clock) -> dict[str, float]:
 workshop.check("ex02.profile", loader_ms)
 
 # %% [markdown]
-# Now use it on this data set of road signs. It is written as many are, and one of its parts takes far too long. **Predict** which.
+# Now use it on this data set of road signs. The code is typical, but one part takes far too long. **Predict** which.
 
 # %%
 import time
@@ -204,7 +204,7 @@ if not engine.unanswered(loader_ms):
 #
 # *tune to a target · hard · 10 minutes*
 #
-# Why is there a maximum learning rate, and what is momentum for? The simplest problem that shows both is a valley whose walls are 100 times steeper than its floor. SGD starts at a distance of 1 from the bottom in both directions, and updates each direction like this:
+# Why is there a maximum learning rate, and what is momentum for? The simplest problem that shows both is a valley with curvature 1 along its floor and 100 across it. SGD starts at a distance of 1 from the bottom in both directions, and updates each direction like this:
 #
 # ```
 # velocity = momentum · velocity + curvature · distance

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex03 · Many workers
 #
-# In these exercises, you train one model on two workers with your own shard function, find in a trace what its communication costs, and turn a single-GPU script into one for many GPUs.
+# In these exercises, you train one model on two workers with your own shard function, measure in a trace what communication costs, and turn a single-process script into one for many ranks.
 #
 # **Time:** 58 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
 
@@ -145,7 +145,7 @@ workshop.check("ex03.sums", metric_sums)
 # An event whose name contains `nccl` or `gloo` is **exchange**; any other is **computation**. Events may overlap and may be in any order. Return two numbers in **milliseconds**:
 #
 # 1. how long at least one exchange was running
-# 2. how long at least one exchange was running and no computation: the *exposed* part
+# 2. how long at least one exchange but no computation was running: the *exposed* part
 #
 # For example, with an exchange from 0 to 5 ms, a second one from 3 to 8 ms and a convolution from 2 to 6 ms, the result is `(8.0, 4.0)`.
 
@@ -194,14 +194,14 @@ if not engine.unanswered(exposed):
     )
 
 # %% [markdown]
-# The exposed part is what a faster network could gain. If it is most of the exchange, look at *when* the buckets leave before you buy one. On a CPU, the exchange may be hidden almost entirely and still cost time, because it takes cores from the computation that hides it.
+# The exposed part is the most that a faster network could save. If it is most of the exchange, look at *when* the buckets leave before you buy one. On a CPU, the exchange may be hidden almost entirely and still cost time, because it takes cores from the computation that hides it.
 
 # %% [markdown]
 # ## ex03.recipe · Recipe 1
 #
 # *fill in · hard · 20 minutes*
 #
-# Now apply all of recipe 1 to a single-GPU script. It trains a small network to distinguish two road signs, for one epoch of 96 images in batches of 4.
+# Now apply all of recipe 1 to a single-process script. On the CPU, it trains a small network to distinguish two road signs, for one epoch of 96 images in batches of 4.
 
 
 # %%
@@ -244,7 +244,7 @@ single(data, data.parent)
 # 5. **Broadcast** rank 0's weights, so that all ranks start with the same ones.
 # 6. Write only on **rank 0**.
 #
-# The check does not read your code. It runs the function as a script on two ranks, and once on one rank to compare the learning rates. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
+# The check runs the function as a script on two ranks, and once on one rank to compare the learning rates. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
 
 
 # %% tags=["answer", "ex03.recipe"]

@@ -31,7 +31,7 @@ from workshop.checks import ex04
 print(ex04.listing())
 
 # %% [markdown]
-# Write down the numbers of the eight lines. The check tells you which of your lines are correct after all, and roughly where to look next.
+# Write down the eight line numbers. The check tells you which of your lines are correct after all, and roughly where to look next.
 
 # %% tags=["answer", "ex04.hunt"]
 # The numbers of the wrong lines, such as {3, 14, 15}

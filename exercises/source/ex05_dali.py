@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex05 · DALI
 #
-# In these exercises, you measure whether the input limits a training, build your own DALI graph, and count every validation image exactly once.
+# In these exercises, you measure whether the input limits training, build your own DALI graph, and count every validation image exactly once.
 #
 # **Time:** 38 minutes · **Needs:** notebook 05, DALI for one exercise · **On a CPU:** half a minute to run
 
@@ -106,7 +106,7 @@ if not engine.unanswered(headroom):
     print(f"{min(loader, rate):,.0f}")
 
 # %% [markdown]
-# On a GPU, `both` is close to the slower of the two. On a CPU, loader and network need the same cores, and nothing overlaps: `both` is close to *in turn*. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
+# On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *in turn*. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
 
 # %% [markdown]
 # ## ex05.graph · Your own graph
@@ -203,4 +203,4 @@ def valid(images: int, rank: int, size: int, batch: int) -> list[int]:
 workshop.check("ex05.exact", valid)
 
 # %% [markdown]
-# Dropping incomplete batches would have left out 27 − 16 = 11 images, and counting every row would have counted 5 images too many. Either mistake makes the accuracy only *slightly* wrong, so it is easy to miss.
+# Dropping incomplete batches would have left out 27 − 16 = 11 images, and counting every row would have counted 5 images too many. With thousands of images, either mistake changes the accuracy only *slightly*, so it is easy to miss.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex06 · Mixed precision
 #
-# In these exercises, you compute how much memory 16 bits save, count with the profiler what autocast converts, and fix a training step that updates the weights twice.
+# In these exercises, you compute how much memory 16 bits save, count autocast's conversions with the profiler, and fix a training step that updates the weights twice.
 #
 # **Time:** 40 minutes · **Needs:** notebook 06, PyTorch · **On a CPU:** half a minute to run
 
@@ -50,7 +50,7 @@ workshop.check("ex06.memory", megabytes)
 #
 # *fill in · medium · 10 minutes*
 #
-# `autocast` converts inputs and weights to 16 bits in front of each convolution. Each conversion reads and writes a whole tensor. How many are there? Write `casts(work)`, which calls `work()` under `torch.profiler` and returns the number of conversions.
+# `autocast` converts inputs and weights to 16 bits before each convolution or linear layer. Each conversion reads and writes a whole tensor. How many are there? Write `casts(work)`, which calls `work()` under `torch.profiler` and returns the number of conversions.
 #
 # | operator in the profile | runs |
 # |---|---|
@@ -111,7 +111,7 @@ if not engine.unanswered(casts):
         net.zero_grad()
         print(f"{work.__name__:14} {casts(work)} conversions")
         gradients.append(torch.cat([weight.grad.ravel() for weight in net.parameters()]))
-    print(f"largest difference of the gradients: {(gradients[0] - gradients[1]).abs().max():.1g}")
+    print(f"the gradients differ by at most {(gradients[0] - gradients[1]).abs().max():.1g}")
 
 # %% [markdown]
 # Six weights and biases, converted once instead of four times: 18 conversions fewer. For ResNet-50's 25.6 million parameters, each round converts 102 MB to 51 MB. On a GPU, `torch.compile` and CUDA graphs cannot remove this work, but they make each conversion cheaper to start.
@@ -188,7 +188,7 @@ workshop.check("ex06.step", train_step)
 # | `"NCHW"` | 3 · 4 · 5 = 60 | 4 · 5 = 20 | 5 | 1 |
 # | `"NHWC"` | ? | ? | ? | ? |
 #
-# Tensor Cores are fastest with adjacent channels, in multiples of 8 for 16 bits. So the number of channels is rounded up to a multiple and padded with zeros: with `multiple` 4, 3 channels take the space of 4.
+# In 16 bits, Tensor Cores are fastest if the channels are adjacent and their number is a multiple of 8. So it is rounded up and padded with zeros: with `multiple` 4, 3 channels take the space of 4.
 #
 # Write `strides(shape, order, multiple)` for both layouts. It returns four numbers, for `n`, `c`, `h` and `w`.
 

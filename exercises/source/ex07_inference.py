@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex07 · Inference
 #
-# After these exercises, you can compute latency percentiles, make probabilities trustworthy, and detect that a server's answers depend on the other requests in the batch.
+# After these exercises, you can compute latency percentiles, make probabilities trustworthy, and detect a server whose answers depend on the other requests in the batch.
 #
 # **Time:** 32 minutes · **Needs:** notebook 07, and PyTorch for the last two exercises · **On a CPU:** half a minute to run
 
@@ -62,16 +62,18 @@ if not engine.unanswered(percentile):
             free = max(free, arrived) + 0.01  # the server starts when it is free
             latencies.append(free - arrived)
         p50, p99 = (1000 * percentile(latencies, p) for p in (50, 99))
-        print(f"{rate} requests a second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+        print(f"{rate} requests per second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 # %% [markdown]
+# The server is equally fast in all three rows; requests wait for one another. A low p99 takes spare capacity.
+#
 # ## ex07.temperature · How sure is sure?
 #
 # *fill in · medium · 12 minutes*
 #
 # Does "90%" mean that 9 of 10 such predictions are right? Then the network is **calibrated**. Trained networks are often overconfident: they say 90% and are right in 70 of 100 cases. **Temperature scaling** corrects this with one number: divide all logits by `T` before softmax. A `T` above 1 makes all probabilities more even; the order of the classes, and so the accuracy, stays the same.
 #
-# The right `T` makes the probabilities of the true labels as high as possible: it minimises the cross-entropy on images that the network was not trained on. Write `temperature(logits, labels)`, which returns this `T`, a number greater than 0. `logits` is a tensor (images, classes), and `labels` a tensor of the right classes. Two per cent off are accepted, so a search over a grid is fine; so is an optimizer.
+# The right `T` makes the probabilities of the true labels as high as possible: it minimises the cross-entropy on images that the network was not trained on. Write `temperature(logits, labels)`, which returns this `T`, a number greater than 0. `logits` is a tensor (images, classes), and `labels` a tensor of the right classes. An error of 2% is accepted, so a grid search is fine, and so is an optimizer.
 
 
 # %% tags=["answer", "ex07.temperature"]
@@ -98,7 +100,7 @@ def temperature(logits, labels) -> float:
 workshop.check("ex07.temperature", temperature)
 
 # %% [markdown]
-# Now calibrate your checkpoint from notebook 07. (If you have not run that notebook, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit, the other half shows whether it helps.
+# Now calibrate your checkpoint from notebook 07. (Without one, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit, the other half shows whether it helps.
 
 # %%
 import os

@@ -122,14 +122,14 @@ if not engine.unanswered(efficiency):
     print(f"{1e3 * timeline.together:.0f} ms measured")
 
 # %% [markdown]
-# If the measurement is far above the prediction, the exchange slows down the computation: your formula assumes that it needs no core. With Gloo on a CPU, it does.
+# If the measurement is far above the prediction, the exchange probably slows down the computation: your formula assumes that it needs no core. With Gloo on a CPU, it needs one.
 
 # %% [markdown]
 # ## ex08.capstone · Slow and wrong
 #
 # *tune to a target · hard · 60 minutes*
 #
-# `exercises/capstone/train_slow.py` trains a small network on the road signs, on two ranks. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in seven**. Fix it, and make it at least **3 times as fast** on this machine. You may use DistributedDataParallel or Horovod. First see how it does, with a trace of six steps on rank 0:
+# `exercises/capstone/train_slow.py` trains a small network on the road signs, on two ranks. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in seven**. Fix it, and make it at least **3 times as fast** on this machine. You may use DistributedDataParallel or Horovod. First run it, with a trace of six steps on rank 0:
 
 # %%
 from workshop.checks import ex08
@@ -151,9 +151,9 @@ ex08.look()
 # | validation | after each epoch, all images of `data/val` once, on any of the ranks, in evaluation mode |
 # | `out/report.json` | written by rank 0: `val_loss` and `val_top1` (percent), each a list with one number per epoch, over all validation images |
 #
-# The check ignores what you print: it records the images that go into the network, the logits that come out, the gradients and the weights of both ranks. If all of that is right, it reads the **trace** of a few steps: at most a quarter of a step may wait for input, no step may wait for a result with `.item()`, and all gradients are exchanged once per step, in a few messages. Then the **clock** decides: your script and the slow one run in turns, each from the JPEGs. What counts is the seconds of the whole run. No GPU is used, and float32 is enough.
+# The check ignores what you print: it records images, logits, gradients and weights on both ranks. If all of them are right, it reads the **trace** of a few steps: at most a quarter of a step may wait for input, no step may wait for a result with `.item()`, and all gradients are exchanged once per step, in a few messages. Then the **clock** decides: your script and the slow one run in turns, each from the JPEGs. What counts is the seconds of the whole run. No GPU is used, and float32 is enough.
 #
-# To start, write `%load capstone/train_slow.py` as the only line in the next cell and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first, because a wrong script may be fast for the wrong reason; the check names them one at a time. Then make it faster.
+# To start, replace the next cell's content with `%load capstone/train_slow.py` and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first: a wrong script may be fast for the wrong reason. The check names them one at a time.
 
 # %% tags=["answer", "ex08.capstone"]
 # This cell contains the whole script; the check calls train(data, out) on each rank.

@@ -577,7 +577,7 @@ print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
 print(f"Published: {published[1] / published[0]:.1f}×.")
 
 # %% [markdown]
-# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-brings-nothing-a-layer-loses-it)) and fused layers.
+# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it)) and fused layers.
 #
 # ## Compare all precisions
 #
