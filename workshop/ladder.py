@@ -158,7 +158,7 @@ def race(
     report is that of `climb`, with the images/s of each turn in `turns`; images_per_s is their
     median. `warm_up` is at least 1. Your train.py runs for the rung `own`; rung 1 has one rank.
     Rungs that need DALI are left out if it is missing here. If memory does not suffice for all at
-    once, each rung has its turns alone.
+    once, each rung has its turns alone, and `paired` is False: ratios turn by turn mean nothing.
 
     Raises RunFailed if a script fails.
     """
@@ -179,6 +179,7 @@ def race(
         rates = [images / sum(turn) for turn in runner.turns] or [found[rung]["images_per_s"]]
         found[rung] |= {"images_per_s": statistics.median(rates), "turns": rates}
         found[rung] |= {"ranks": runner.ranks, "script": str(runner.script)}
+        found[rung]["paired"] = together and bool(runner.turns)
         record["rungs"][runner.name] = found[rung]
     _save(record)
     return found

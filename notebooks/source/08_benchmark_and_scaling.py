@@ -303,6 +303,7 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 # %%
 report = json.loads(Path("real.json").read_text())
 real = report["metrics"]["1"][str(big)]["train.total_ips"]
+assert real, report["env"]["cells"]["1"][str(big)]["reason"]
 print("too large:", report["env"]["cells"]["1"]["100000"]["reason"])
 hardware = torch.cuda.get_device_name() if gpus else session.machine.processor
 print(f"{report['model']}, 1 worker, {session.size} px, batch {big}, {str(usual)[6:]},", end=" ")
@@ -584,7 +585,7 @@ rungs = ladder.race(
 
 # %%
 peaks = {}
-for dtype in (torch.float32, usual):
+for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
     peaks[dtype] = 2 * session.side**3 / np.median(measure(lambda a=a: a @ a, 5, 2, wait))
 flops, before = resnet.resnet(50, 12).train_flops(session.size), None
@@ -592,13 +593,13 @@ print(f"{session.size} px, batch {rung_batch}, {session.rung_turns} turns.", end
 print("After the MFU: ms per step in input, compute, communication")
 for rung, found in rungs.items():
     rates = np.array(found["turns"])
-    peak = peaks[usual if rung >= "4" else torch.float32] * (found["ranks"] if gpus else 1)
+    peak = peaks[half if rung >= "4" else torch.float32] * (found["ranks"] if gpus else 1)
     low, middle, high = np.quantile(rates, [0, 0.5, 1])
     line = f"{rung:10} {middle:8,.1f} img/s ({low:,.1f} to {high:,.1f}), "
     line += f"MFU {middle * flops / peak:5.1%}; "
     parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
     line += " ".join(f"{ms:6.1f}" for ms in parts)
-    if before is not None and len(rates) == len(before):
+    if before is not None and found["paired"]:
         low, ratio, high = np.quantile(rates / before, [0, 0.5, 1])
         line += f"; {ratio:.2f} × the row above ({low:.2f} to {high:.2f})"
         line += ", too wide to conclude" if low < 1 < high else ""
