@@ -104,7 +104,7 @@ class Exercise:
     minutes: int
     goal: str
     function: bool = True  # whether the answer is a function, else a value
-    needs: str = ""  # a package without which the check cannot run
+    needs: str = ""  # packages without which the check cannot run
     launches: bool = False  # whether the check starts processes, which have time limits
 
     @property
@@ -122,7 +122,8 @@ class Exercise:
     @property
     def lacks(self) -> str:
         """Return the name of a package that it needs and that is missing here, or nothing."""
-        return "" if not self.needs or installed(self.needs) else PACKAGES[self.needs]
+        missing = [package for package in self.needs.split() if not installed(package)]
+        return PACKAGES[missing[0]] if missing else ""
 
     @property
     def hints(self) -> list[str]:
@@ -180,8 +181,8 @@ EXERCISES = (
     Exercise("ex04.feed", "dataset", FILL, "hard", 15,
              "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
     Exercise("ex04.recipe", "read", FILL, "hard", 20,
-             "read TFRecord files on many ranks with TensorFlow, by recipe 2", needs="tensorflow",
-             launches=True),
+             "read TFRecord files on many ranks with TensorFlow, by recipe 2",
+             needs="tensorflow horovod", launches=True),
     Exercise("ex05.headroom", "headroom", FILL, "medium", 12,
              "time the loader alone, the device alone and both, and find what limits training"),
     Exercise("ex05.graph", "graph", FILL, "hard", 16,

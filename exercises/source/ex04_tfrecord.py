@@ -126,11 +126,12 @@ workshop.check("ex04.feed", dataset)
 
 # %%
 import numpy as np
-import tensorflow as tf
 
 
 def record(pixels, label):
     """Return a uint8 image (height, width, 3) and its label as the bytes of a tf.train.Example."""
+    import tensorflow as tf
+
     height, width, _ = pixels.shape
     numbers, floats, text = tf.train.Int64List, tf.train.FloatList, tf.train.BytesList
     feature = {
@@ -142,7 +143,10 @@ def record(pixels, label):
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
-print(tf.train.Example.FromString(record(np.zeros((1, 2, 3), np.uint8), 1.0)))
+if workshop.has("tensorflow"):
+    import tensorflow as tf
+
+    print(tf.train.Example.FromString(record(np.zeros((1, 2, 3), np.uint8), 1.0)))
 
 # %% [markdown]
 # Write `read(shards, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.

@@ -178,7 +178,7 @@ def recorded(case: Case, out: Path, notes: Path, script: Path, trace: Path | Non
         text = failed[0].read_text(encoding="utf-8")  # the others may have waited for this one
         error, place = recipes.script_error(text, script)
         wrong(f"the script stopped with {error}.",
-              place or "Run it with torchrun in a terminal to see the whole error.")  # fmt: skip
+              place or f"Its last lines: {' / '.join(text.splitlines()[-3:])}")  # fmt: skip
     ranks = []
     for file in sorted(notes.glob("seen-*.npz")):
         with np.load(file) as arrays:
