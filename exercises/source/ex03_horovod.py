@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex03.shard")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex03.shard")` shows a solution. Your progress is saved in the folder `answers/`.
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex03.shard")` gives the next of three hints, `workshop.solution("ex03.shard")` a solution.
 #
 # Some answers run in separate processes, which cannot see the rest of this notebook. So each answer must import what it needs, for example `import numpy as np`.
 

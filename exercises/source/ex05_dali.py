@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex05.graph")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex05.graph")` shows a solution. Your progress is saved in the folder `answers/`.
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex05.graph")` gives the next of three hints, `workshop.solution("ex05.graph")` a solution.
 
 # %%
 import workshop
