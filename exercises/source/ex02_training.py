@@ -119,7 +119,7 @@ run = workshop.use(schedule=schedule)
 #
 # | | |
 # |---|---|
-# | `profile = cProfile.Profile(clock)` | a profiler that reads the time from `clock`, such as `time.perf_counter` |
+# | `cProfile.Profile(clock)` | a profiler, here `profile`, that reads the time from `clock`, such as `time.perf_counter` |
 # | `profile.runcall(function, …)` | calls a function and records everything that it calls |
 # | `pstats.Stats(profile).stats` | a dictionary: `(file, line, name): (calls, all calls, own, total, callers)` |
 #
