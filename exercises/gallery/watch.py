@@ -1,8 +1,8 @@
 """Report where a command's ranks wait, its threads, memory and disk reads: watch.py COMMAND ...
 
 If no rank's Python stack changes for 5 seconds, the ranks either hang or do something slow: their
-positions are printed, and the command continues. `watch.py --end COMMAND ...` ends it then, unless
-the ranks use a core. Linux only.
+positions are printed, and the command continues. `watch.py --end SECONDS COMMAND ...` ends it if
+none changes for that long. Linux only.
 """
 
 import contextlib
@@ -26,8 +26,9 @@ faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
 """
 RANK = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 IDLE_S, MB = 5, 2**20
-end = sys.argv[1] == "--end"
-command, folder = sys.argv[1 + end :], Path(tempfile.mkdtemp(prefix="watch-"))
+limit = float(sys.argv[2]) if sys.argv[1] == "--end" else float("inf")
+command = sys.argv[3:] if sys.argv[1] == "--end" else sys.argv[1:]
+folder = Path(tempfile.mkdtemp(prefix="watch-"))
 
 
 def running_threads(pid):
@@ -51,19 +52,10 @@ def position(process):
             return stack, f"watch: rank {rank} is at {Path(file).name}:{number}: {line}"
 
 
-def cpu_seconds(processes):
-    """Return the processor time that processes have used."""
-    used = 0.0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            used += sum(process.cpu_times()[:2])
-    return used
-
-
 (folder / "sitecustomize.py").write_text(SITE.format(folder=str(folder)))
 path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 job = psutil.Popen(command, env={**os.environ, "PYTHONPATH": path})
-threads, memory, before, since, used, reported = [0], {}, {}, time.monotonic(), 0.0, False
+threads, memory, before, since, reported = [0], {}, {}, time.monotonic(), False
 while job.poll() is None:
     time.sleep(0.2)
     processes, now, running = [*job.children(recursive=True), job], {}, 0
@@ -77,15 +69,13 @@ while job.poll() is None:
     if not now or now != before:
         if reported and now:
             print("watch: the ranks move again", flush=True)
-        since, before, used, reported = time.monotonic(), now, cpu_seconds(now), False
-    elif time.monotonic() - since > IDLE_S:
-        if not reported:
-            lines = sorted(line for _, line in before.values())
-            print(f"watch: no rank has moved for {IDLE_S} s", *lines, sep="\n", flush=True)
-        spent = cpu_seconds(now) - used
-        if end and spent < IDLE_S / 10:
-            break
-        since, used, reported = time.monotonic(), used + spent, True
+        since, before, reported = time.monotonic(), now, False
+    elif time.monotonic() - since > IDLE_S and not reported:
+        lines = sorted(line for _, line in before.values())
+        print(f"watch: no rank has moved for {IDLE_S} s", *lines, sep="\n", flush=True)
+        reported = True
+    if now and time.monotonic() - since > max(limit, IDLE_S):
+        break
 if job.poll() is None:
     for group in (before, processes):  # the launcher last: it passes on what the ranks printed
         for process in group:

@@ -100,7 +100,7 @@ def test_watch_never_ends_a_slow_run(tmp_path: Path) -> None:
     output = shell(f"python {watch} python slow.py; echo status $?", tmp_path, tmp_path)
     assert "healthy" in output and "status 0" in output, output
     assert "watch: rank ? is at slow.py:4: time.sleep(7)" in output, output
-    output = shell(f"python {watch} --end python slow.py; echo status $?", tmp_path, tmp_path)
+    output = shell(f"python {watch} --end 5 python slow.py; echo status $?", tmp_path, tmp_path)
     assert "healthy" not in output and "status 0" not in output, output
 
 

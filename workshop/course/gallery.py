@@ -25,7 +25,7 @@ Common failures, each with [a small broken script](../exercises/gallery) that a 
 after the fix. To try one, run its commands in its folder. `watch.py COMMAND` runs a Python script
 and reports its threads, its disk reads and the memory that forked workers copy. If no rank's Python
 stack changes for 5 seconds, it prints where each rank is, and the command continues: it may only be
-slow. `watch.py --end COMMAND` ends it then, unless the ranks use a core.
+slow. `watch.py --end 60 COMMAND` ends it after 60 such seconds.
 
 | search terms | entry |
 |---|---|
