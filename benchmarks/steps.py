@@ -9,8 +9,8 @@ training step goes from the same images, on a GPU from a copy that is already th
 were updated once. Ours runs as it is by default and with the settings in `OURS`. The peers run
 torchvision's ResNet-50 in channels_last (ONNX Runtime in its own layout). All have the same
 weights, images and threads, and the same setting of the allocator. Before anything is timed their
-answers are compared: the probabilities, or the loss of the first step. In training, "kernels" is no
-peer but a floor: see `floor`.
+answers are compared: the probabilities, or the loss of the first step. In training, "kernels" is a
+floor, not a peer: see `floor`.
 
 With a GPU, all contestants use it (`CUDA_VISIBLE_DEVICES=` hides it), each in its process: if the
 memory does not suffice for all, --only chooses.

@@ -189,8 +189,8 @@ def recorded(case: Case, out: Path, notes: Path, script: Path, trace: Path | Non
         one["rank"] = np.full(len(one["of"]), number)
     steps = {len(one["rates"]) for one in ranks}
     if len(steps) > 1:
-        told = " and ".join(map(str, sorted(steps)))
-        wrong(f"the ranks take different numbers of steps: {told}.",
+        counts = " and ".join(map(str, sorted(steps)))
+        wrong(f"the ranks take different numbers of steps: {counts}.",
               "Give each rank the same number of batches.")  # fmt: skip
     rows = {name: np.concatenate([one[name] for one in ranks]) for name in ROWS}
     order = np.lexsort((rows["of"], rows["rank"], rows["step"]))
