@@ -242,6 +242,8 @@ SLICES = [
     ("sampler=sampler", "shuffle=True"), ("loader.sampler.set_epoch(epoch)", "pass"),
 ]  # fmt: skip
 
+LONG = pytest.mark.acceptance
+NO_SHARDS = (", shard_id=rank, num_shards=ranks", "")
 DALI_SLICES = (
     "path=shards, index_path=index",
     "path=shards[rank::ranks], index_path=index[rank::ranks]",
@@ -253,15 +255,17 @@ DALI_SLICES = (
 @pytest.mark.parametrize(
     "rung, edits, status",
     [
-        ("2_ddp", [], "seen"),
-        ("2_ddp", SLICES, "not seen"),
-        ("3_dali_ddp", [], "seen"),
-        ("3_dali_horovod", [], "seen"),
-        ("3_dali_horovod", [(", shard_id=rank, num_shards=ranks", "")], "missing"),
-        ("3_dali_horovod", [(", shard_id=rank, num_shards=ranks", ""), DALI_SLICES], "not seen"),
+        pytest.param("2_ddp", [], "seen", id="a sampler", marks=LONG),
+        pytest.param("2_ddp", SLICES, "not seen", id="slices"),
+        pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
+        pytest.param("3_dali_horovod", [], "seen", id="shards", marks=LONG),
+        pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards"),
+        pytest.param(
+            "3_dali_horovod", [NO_SHARDS, DALI_SLICES], "not seen", id="a reader of slices",
+            marks=LONG,
+        ),
     ],
-    ids=["a sampler", "slices", "DDP's shards", "shards", "no shards", "a reader of slices"],
-)
+)  # fmt: skip
 def test_random_crops_do_not_hide_who_reads_what(
     repository: Path, roadsigns_small, tmp_path: Path, rung: str, edits: list, status: str
 ) -> None:
