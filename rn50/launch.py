@@ -108,11 +108,6 @@ def alone(config: TrainConfig) -> bool:
     return config.n == 1 and config.launcher is None
 
 
-def worker_command(config: TrainConfig, *arguments: str) -> list[str]:
-    """Return the command of a worker in Python, with a parent that records how it ended."""
-    return [*([] if alone(config) else SUPERVISED), sys.executable, *arguments]
-
-
 def launcher_command(
     config: TrainConfig, worker: list[str], folder: Path | None = None
 ) -> list[str]:
@@ -232,29 +227,29 @@ def run(resolved: Resolved, run_dir: Path) -> int:
     After a failure, --max-restarts restarts all of them from the newest checkpoint.
     """
     for left in range(resolved.config.max_restarts, -1, -1):
-        status = run_once(resolved, run_dir)
+        config = resolved.config
+        status, failure = run_once(resolved, run_dir)
+        if failure:
+            say(f"error: {failure}")
+        elif status == TERMINATED or (status == 130 and not alone(config)):
+            say("interrupted" if status == 130 else "ended by SIGTERM")
         if status in (0, 2, 130, TERMINATED) or not left:  # 2: bad input fails again
             break
-        n = resolved.config.n
-        say(f"restarting {n} worker{'s' if n != 1 else ''} from the newest checkpoint"
+        say(f"restarting {config.n} worker{'s' if config.n != 1 else ''} from the newest checkpoint"
             f" ({left} restart{'s' if left > 1 else ''} left)")  # fmt: skip
-        config = replace(resolved.config, resume=True, load_epoch=None)
-        resolved = replace(resolved, config=config)
+        resolved = replace(resolved, config=replace(config, resume=True, load_epoch=None))
     return status
 
 
-def run_once(resolved: Resolved, run_dir: Path) -> int:
-    """Write RUN/experiment.json, run the workers that read it, and report how they ended."""
+def run_once(resolved: Resolved, run_dir: Path) -> Outcome:
+    """Write RUN/experiment.json and run the workers that read it."""
     config, file = resolved.config, run_dir / "experiment.json"
-    worker = worker_command(config, *WORKER, str(file.absolute()))
+    worker = [sys.executable, *WORKER, str(file.absolute())]
+    if not alone(config):
+        worker = [*SUPERVISED, *worker]  # a parent that records how it ended
     command = launcher_command(config, worker, run_dir)
     resolved.write(file, command)
-    status, failure = run_command(command, config, run_dir)
-    if failure:
-        say(f"error: {failure}")
-    elif status == TERMINATED or (status == 130 and not alone(config)):
-        say("interrupted" if status == 130 else "ended by SIGTERM")
-    return status
+    return run_command(command, config, run_dir)
 
 
 def run_command(command: list[str], config: TrainConfig, run_dir: Path) -> Outcome:

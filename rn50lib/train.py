@@ -63,26 +63,19 @@ def main(argv: list[str] | None = None) -> int:
         return train(Resolved.read(file), file.parent)
 
 
-def train(
-    resolved: Resolved,
-    run_dir: Path | None,
-    comm: Comm | None = None,
-    warm_up_steps: int = 0,
-) -> int:
+def train(resolved: Resolved, run_dir: Path | None) -> int:
     """Train and validate; return the exit status.
 
     Args:
         resolved: The configuration, with the reason for each value.
         run_dir: Gets progress.jsonl and, without --report, report.json.
-        comm: Workers that are already connected; only a benchmark passes them.
-        warm_up_steps: Steps to run before the first one that counts.
 
     Raises:
         UserError: The data is bad, ranks differ, an output cannot be written, or the loss diverged.
         SystemExit: SIGTERM ended the run.
     """
     config = resolved.config
-    comm = comm or connect(config.comm, config.backend, config.comm_timeout)
+    comm = connect(config.comm, config.backend, config.comm_timeout)
     run_setup.check_group(config, comm)
     sources = run_setup.open_sources(config)
     classes = run_setup.check_classes(config, sources)
@@ -111,8 +104,6 @@ def train(
         first_epoch = run.checkpoints.restore(run.step, report, progress)
         if first_rank and run.checkpoints.enabled:
             checkpoint.write_symbol(run.checkpoints.prefix, net)
-        if warm_up_steps:
-            warm_up(run, warm_up_steps)
         file = config.report or (run_dir / "report.json" if run_dir else None)
         if first_epoch >= config.num_epochs:
             write_report(run, file)  # the run was killed between its last checkpoint and its report
@@ -234,18 +225,6 @@ def evaluate(run: Run, epoch: int) -> dict[str, float | None]:
         if run.preemption.should_stop():
             exit_by_sigterm(run, epoch)
     return meter.finish(show=False)
-
-
-def warm_up(run: Run, steps: int) -> None:
-    """Run steps on the first batch of each split that do not count, at a learning rate of 0."""
-    for split, pipeline in run.pipelines.items():
-        batch = next(pipeline.epoch(0))
-        for _ in range(steps * run.config.grad_accum_steps):
-            if split == "train":
-                run.step.train_step(batch, 0.0)
-            else:
-                run.step.eval_step(batch)
-        run.step.pop_metrics()
 
 
 def steps_left(config: TrainConfig, pipeline: Pipeline, done: int) -> int:

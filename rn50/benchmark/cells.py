@@ -1,18 +1,16 @@
-"""The cells of a sweep: their processes, their figures, and the file of all of them."""
+"""The cells of a sweep: their runs, their figures, and the file of all of them."""
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any
 
 from rn50 import launch
-from rn50.benchmark.worker import DONE, FAILED, WARM_UP
 from rn50lib import report
 from rn50lib.config import Resolved, TrainConfig
-from rn50lib.files import NAMES
+from rn50lib.errors import TERMINATED
 
 
 @dataclass
@@ -41,44 +39,23 @@ class Cell:
         return self.resolved.config
 
 
-def measure(cells: list[Cell]) -> None:
-    """Run cells that all have the same number of workers; fill in their reports and reasons.
-
-    The same workers run all of them, which saves their start-up for each cell. After a failure,
-    new workers continue with the next cell. Raise KeyboardInterrupt if the user ends it.
-    """
-    left = list(cells)
-    while left:
-        status, failure = launch_workers(left)
-        while left and (left[0].folder / DONE).exists():
-            cell = left.pop(0)
-            cell.report = report.load(cell.folder / "report.json")
-        if left and status in (130, 128 + signal.SIGTERM):
-            raise KeyboardInterrupt
-        if left:
-            failed = left.pop(0)
-            failed.reason = reason_of(failed.folder, status, failure)
-            launch.say(f"{failed.title} failed: {failed.reason}")
+def measure(cell: Cell) -> None:
+    """Run a cell; fill in its report, or its reason. Raise KeyboardInterrupt if the user ends it."""
+    assert cell.resolved is not None
+    launch.say(cell.title)
+    cell.folder.mkdir()
+    status, failure = launch.run_once(cell.resolved, cell.folder)
+    if status in (130, TERMINATED):
+        raise KeyboardInterrupt
+    if status == 0:
+        cell.report = report.load(cell.folder / "report.json")
+    else:
+        cell.reason = reason_of(status, failure)
+        launch.say(f"{cell.title} failed: {cell.reason}")
 
 
-def launch_workers(cells: list[Cell]) -> tuple[int, str | None]:
-    """Run the workers of these cells to their end; return (exit status, what failed)."""
-    first = cells[0].config
-    for cell in cells:
-        assert cell.resolved is not None
-        cell.folder.mkdir(parents=True, exist_ok=True)
-        cell.resolved.write(cell.folder / "experiment.json")
-    file = cells[0].folder / "cells.json"
-    report.write_json(file, [{"title": cell.title, "folder": str(cell.folder)} for cell in cells])
-    worker = launch.worker_command(first, "-m", "rn50.benchmark.worker", str(file))
-    command = launch.launcher_command(first, worker, cells[0].folder)
-    return launch.run_command(command, first, cells[0].folder)
-
-
-def reason_of(folder: Path, status: int, failure: str | None) -> str:
-    """Return the reason of a failed cell in one line."""
-    if (folder / FAILED).exists():
-        return (folder / FAILED).read_text("utf-8", NAMES).strip() or "the worker gave no reason"
+def reason_of(status: int, failure: str | None) -> str:
+    """Return the reason of a failed cell in one line: the first of its lines, and the last."""
     lines = [line.strip() for line in (failure or "").splitlines() if line.strip()]
     if not lines:
         return f"the worker exited with status {status}"
@@ -113,7 +90,7 @@ def contents(cells: list[Cell], dropped: int, command: list[str]) -> dict[str, A
         details.setdefault(str(cell.n), {})[str(cell.batch)] = entry
     machine = {key: reports[0]["env"].get(key) for key in ("machine", "versions") if reports}
     caps = dict.fromkeys(line for cell in planned if cell.resolved for line in cell.resolved.caps)
-    warm_up = {"untimed_iterations": WARM_UP, "epochs_left_out": dropped}
+    warm_up = {"untimed_iterations": 1, "epochs_left_out": dropped}  # 1: the first of each epoch
     return {
         "model": reports[0]["model"] if reports else first.to_network().name,
         "ngpus": list(dict.fromkeys(cell.n for cell in cells)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 from pathlib import Path
 
 from rn50 import compare, description, launch
@@ -74,9 +73,8 @@ def main(argv: list[str]) -> int:
         launch.say(f"profile ci: -w {own.warmup} capped to {dropped}")
     interrupted = False
     try:
-        # by the workers that measure a cell, which --profile ci caps
-        for _, group in itertools.groupby(runnable, key=lambda cell: cell.config.n):
-            measure(list(group))
+        for cell in runnable:
+            measure(cell)
     except KeyboardInterrupt:
         interrupted = True
         for cell in cells:
