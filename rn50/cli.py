@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from rn50 import remedies  # noqa: F401 - registers what to run against an error
 from rn50.verbs import MODULES, VERBS
-from rn50lib.errors import UserError, status_of
+from rn50lib.errors import status_of
 from rn50lib.files import whole_output
 
 
@@ -44,20 +44,9 @@ def run_verb(argv: list[str]) -> int:
 
 def function_of(verb: str) -> Callable[[list[str]], int]:
     """Return the function of a verb; only now is loaded what it needs."""
-    if verb == "workshop":
-        return workshop
     if verb in ("run", "train", "score"):
         return getattr(import_module("rn50.run"), verb)
-    return import_module(f"rn50.{MODULES.get(verb, verb)}").main
-
-
-def workshop(argv: list[str]) -> int:
-    """Run `rn50 workshop`, a verb that a different package provides through its entry point."""
-    from importlib.metadata import entry_points  # other verbs start faster without
-
-    for found in entry_points(group="rn50.verbs", name="workshop"):
-        return found.load()(argv)
-    raise UserError("rn50 workshop: the workshop is not installed here: run `make setup`")
+    return import_module(MODULES.get(verb, f"rn50.{verb}")).main
 
 
 def program() -> NoReturn:

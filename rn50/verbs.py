@@ -15,9 +15,10 @@ VERBS = {
     "doctor": "report what this machine has, what is missing, and the remedies",
     "workshop": "build, check and run the notebooks",
 }
-MODULES = {  # of rn50, which have a `main`, where their names are not those of the verbs
-    "benchmark": "benchmark.command",
-    "import": "import_weights",
-    "scale": "scaling.command",
-    "diagnose": "diagnose.command",
+MODULES = {  # which have a `main`, where they are not `rn50.VERB`
+    "benchmark": "rn50.benchmark.command",
+    "import": "rn50.import_weights",
+    "scale": "rn50.scaling.command",
+    "diagnose": "rn50.diagnose.command",
+    "workshop": "workshop.course.commands",
 }
