@@ -11,7 +11,6 @@ Both libraries use the same names for ResNet-18, 34, 50, 101 and 152, and normal
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from rn50.state_dict import Weights
 
 IMAGENET_CLASSES = 1000
-# encoders whose fc is a projection even if it is one layer (MoCo v1)
-PROJECTING = re.compile(r"\b(?:encoder_[qk]|base_encoder|momentum_encoder)\.")
 
 
 def network_of(weights: Weights, file: Path, classes: int | None) -> Network:
@@ -51,8 +48,7 @@ def network_of(weights: Weights, file: Path, classes: int | None) -> Network:
             f" blocks and, among {len(arrays)} arrays, {first_names(sorted(arrays))}"
         )
     head = {name: array.shape for name, array in arrays.items() if name.startswith("fc.")}
-    projection = PROJECTING.search(weights.prefix) or len(head.get("fc.weight", ())) != 2
-    if classes is None and projection:
+    if classes is None and len(head.get("fc.weight", ())) != 2:
         shapes = first_names([f"{name} {shape}" for name, shape in sorted(head.items())])
         why = " (the projection of self-supervised training)" if head else ""
         raise UserError(
@@ -88,21 +84,19 @@ def import_weights(
     file: Path,
     prefix: str,
     scored: Mapping[str, Any],
-    choice: str | None = None,
     classes: int | None = None,
 ) -> Network:
     """Write the checkpoint of epoch 0 under `prefix`; `scored` has the settings of its validation.
 
-    `choice` names the weights to take if there are several. With `classes` the last layer is
-    replaced by an untrained one. Prints what was taken and what was left out. Raises UserError for
-    any other file, and if there are checkpoints already.
+    With `classes` the last layer is replaced by an untrained one. Prints what was taken and what
+    was left out. Raises UserError for any other file, and if there are checkpoints already.
     """
-    from rn50.state_dict import named, read, read_classes
+    from rn50.state_dict import read, read_classes
 
     output = checkpoint.path(prefix, 0)
     if checkpoint.positions(prefix) or checkpoint.symbol_path(prefix).exists():
         raise UserError(f"--output {prefix}: checkpoints are there already; give another prefix")
-    weights = read(file, choice)
+    weights = read(file)
     net = network_of(weights, file, classes)
     arrays = weights.arrays
     if classes is not None:
@@ -125,9 +119,7 @@ def import_weights(
     )
     checkpoint.write_symbol(prefix, net)
     if weights.prefix:
-        others = ", ".join(map(named, weights.others))
-        more = f"; --weights selects one of the others: {others}" if others else ""
-        print(f"Imported {named(weights.prefix)}{more}.")
+        print(f"Imported {weights.prefix.removesuffix('.')}.")
     if weights.left_out:
         print(f"Left out {len(weights.left_out)} arrays: {first_names(weights.left_out)}.")
     if classes is not None:
@@ -154,10 +146,6 @@ def main(argv: list[str]) -> int:
         " IMAGENET1K_V2 weights: 232)",
     )  # fmt: skip
     parser.add_argument(
-        "--weights", metavar="NAME",
-        help="which to take if the file has several: a part of their keys such as encoder_k",
-    )  # fmt: skip
-    parser.add_argument(
         "--num-classes", type=whole(),
         help="replace the last layer by an untrained one for this number of classes",
     )  # fmt: skip
@@ -166,6 +154,6 @@ def main(argv: list[str]) -> int:
     if resize < args.image_shape:
         parser.error(f"--val-resize {resize} is smaller than --image-shape {args.image_shape}")
     scored = {"image_shape": args.image_shape, "val_resize": resize}
-    net = import_weights(args.file, args.output, scored, args.weights, args.num_classes)
+    net = import_weights(args.file, args.output, scored, args.num_classes)
     print(f"{net.name} {net.version}, {net.num_classes} classes: {checkpoint.path(args.output, 0)}")
     return 0

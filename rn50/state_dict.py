@@ -38,19 +38,17 @@ def name_there(name: str) -> str:
 
 @dataclass(frozen=True)
 class Weights:
-    """A network's arrays, their key prefix, the file's other networks, and keys of none."""
+    """A network's arrays, their key prefix, and the file's other keys."""
 
     arrays: dict[str, np.ndarray]
     prefix: str
-    others: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
-def read(file: Path, choice: str | None = None) -> Weights:
-    """Return the float32 arrays of a network in a file by torchvision's names.
+def read(file: Path) -> Weights:
+    """Return the float32 arrays of the network in a file by torchvision's names.
 
-    Nested dictionaries and key prefixes of every kind are removed. Of several networks, such as
-    averaged weights and others, `choice` is a part of the prefix of one. Raises UserError.
+    Nested dictionaries and key prefixes of every kind are removed. Raises UserError.
     """
     try:
         if file.suffix == ".safetensors":
@@ -73,23 +71,27 @@ def read(file: Path, choice: str | None = None) -> Weights:
     }
     if not tensors:
         raise UserError(f"{file} holds no state dict: expected names, and a tensor for each")
-    networks = [name.removesuffix(FIRST) for name in tensors if f".{name}".endswith(f".{FIRST}")]
-    if not networks:
+    prefixes = [name.removesuffix(FIRST) for name in tensors if f".{name}".endswith(f".{FIRST}")]
+    if not prefixes:
         raise UserError(
             f"{file} holds no ResNet of torchvision or timm: found the keys"
             f" {first_names(sorted(tensors))}, expected conv1.weight, {FIRST} and so on, with or"
             " without a prefix"
         )
-    prefix = chosen(networks, choice, file)
-    others = tuple(name for name in networks if name != prefix)
-    nested = tuple(name for name in others if name.startswith(prefix))
+    if len(prefixes) > 1:  # such as averaged weights next to the others
+        names = ", ".join(prefix.removesuffix(".") or "without a prefix" for prefix in prefixes)
+        raise UserError(
+            f"{file} holds several networks: {names}; save the state dict of one of them with"
+            " `torch.save(state_dict, FILE)`"
+        )
+    (prefix,) = prefixes
     arrays = {
         name.removeprefix(prefix): tensor.detach().float().contiguous().numpy()
         for name, tensor in tensors.items()
-        if name.startswith(prefix) and not name.startswith(nested) and not name.endswith(COUNTER)
+        if name.startswith(prefix) and not name.endswith(COUNTER)
     }
-    left_out = tuple(name for name in tensors if not name.startswith(tuple(networks)))
-    return Weights(arrays, prefix, others, left_out)
+    left_out = tuple(name for name in tensors if not name.startswith(prefix))
+    return Weights(arrays, prefix, left_out)
 
 
 def leaves(found: object, path: str = "") -> Iterator[tuple[str, object]]:
@@ -99,24 +101,6 @@ def leaves(found: object, path: str = "") -> Iterator[tuple[str, object]]:
             yield from leaves(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, found
-
-
-def chosen(prefixes: list[str], choice: str | None, file: Path) -> str:
-    """Return the prefix of the network to take. Raises UserError if it is not clear which."""
-    fitting = [prefix for prefix in prefixes if choice is None or prefix == f"{choice}."]
-    fitting = fitting or [prefix for prefix in prefixes if f".{choice}." in f".{prefix}"]
-    if len(fitting) == 1:
-        return fitting[0]
-    names = ", ".join(named(prefix) for prefix in fitting or prefixes)
-    if not fitting:
-        raise UserError(f"--weights {choice}: {file} has no such weights, only {names}")
-    one = named(next(filter(None, fitting)))
-    raise UserError(f"{file} holds several networks: {names}; choose one with --weights {one}")
-
-
-def named(prefix: str) -> str:
-    """Return a prefix as a user writes it, without its last dot."""
-    return prefix.removesuffix(".") or "the keys without a prefix"
 
 
 def read_classes(file: Path) -> Classes | None:
