@@ -59,15 +59,6 @@ class Parser(errors.Parser):
         """True for the verbs that take all flags of a run."""
         return any("--set" in action.option_strings for action in self._actions)
 
-    def format_help(self) -> str:
-        """Return the help text, with the names for --set."""
-        text = super().format_help()
-        if not self.trains:
-            return f"{text}\n"
-        rows = [f"  {name:21} {FLAGS[name].explanation}" for name in config.rare()]
-        filled = [textwrap.fill(row, 96, subsequent_indent=" " * 24) for row in rows]
-        return "\n".join([text, "names for --set:", *filled, ""])
-
     @property
     def help_command(self) -> str:
         """The command that explains every flag."""
@@ -100,8 +91,6 @@ class Help(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         """Print the help and exit."""
-        if values not in (None, "all"):
-            parser.error(f"--help {values}: see `{parser.prog} --help` or `--help all`")
         first = parser.prog == "rn50 run" and values is None
         print(first_page() if first else parser.format_help(), end="")
         parser.exit()
@@ -132,20 +121,26 @@ def assignment(text: str) -> tuple[str, Any]:
 
 def config_parser(verb: str) -> Parser:
     """Return a parser of every field of TrainConfig."""
+    rows = [f"  {name:21} {FLAGS[name].explanation}" for name in config.rare()]
+    filled = [textwrap.fill(row, 96, subsequent_indent=" " * 24) for row in rows]
     parser = Parser(
         prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False,
-        add_help=False,
+        add_help=False, epilog="\n".join(["names for --set:", *filled]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "-h", "--help", nargs="?", metavar="all", action=Help, help="this text; all: every flag"
+        "-h", "--help", nargs="?", choices=["all"], action=Help, help="this text; all: every flag"
     )
     titles = dict.fromkeys(flag.group for flag in FLAGS.values())
     groups = {title: parser.add_argument_group(title) for title in titles}
+    either = groups["axes"].add_mutually_exclusive_group()
     for flag in FLAGS.values():
         if not flag.rare:
-            groups[flag.group].add_argument(*flag.names, **options_of(flag))
+            group = either if flag.name == "loader" else groups[flag.group]
+            group.add_argument(*flag.names, **options_of(flag))
+    either.add_argument("--no-dali", dest="loader", action="store_const", const="native",
+                        default=argparse.SUPPRESS, help="the same as --loader native")  # fmt: skip
     add = groups["axes"].add_argument
-    add("--no-dali", action="store_true", help="the same as --loader native")
     add("--config", type=Path, metavar="FILE",
         help="JSON or YAML file with names and values of flags, or a run's experiment.json; flags"
         " on the command line win")  # fmt: skip
@@ -185,12 +180,7 @@ def parse_given(
         for name, value in vars(args).items()
         if name in FLAGS and value is not None
     }
-    flags |= dict(args.set)
-    if args.no_dali:
-        if flags.get("loader", "native") != "native":
-            raise UserError(f"--no-dali and --loader {args.loader} contradict each other")
-        flags["loader"] = "native"
-    given |= flags
+    given |= flags | dict(args.set)
     if given.get("profile") == "auto":
         del given["profile"]
     return given, args

@@ -69,8 +69,6 @@ def read(file: Path) -> Weights:
     tensors = {
         WITHIN.sub("", name): tensor for name, tensor in leaves(found) if isinstance(tensor, Tensor)
     }
-    if not tensors:
-        raise UserError(f"{file} holds no state dict: expected names, and a tensor for each")
     prefixes = [name.removesuffix(FIRST) for name in tensors if f".{name}".endswith(f".{FIRST}")]
     if not prefixes:
         raise UserError(

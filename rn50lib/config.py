@@ -115,7 +115,9 @@ class Flag:
     @property
     def option(self) -> str:
         """The words that set the field: '--batch-size', or '--set keep'."""
-        return f"--set {self.name}" if self.rare else self.long or f"--{dashed(self.name)}"
+        if self.rare:
+            return f"--set {self.name}"
+        return self.long or "--" + self.name.replace("_", "-")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,11 +132,6 @@ class Flag:
             return f"{self.help} (default: the recipe's)"
         text = self.chosen or ("" if value in (None, ..., ()) or value is False else text_of(value))
         return f"{self.help} (default: {text})" if text else self.help
-
-
-def dashed(name: str) -> str:
-    """Return a name as flags are written: 'batch-size' of 'batch_size'."""
-    return name.replace("_", "-")
 
 
 def slots(hosts: str) -> dict[str, int]:

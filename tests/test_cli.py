@@ -63,7 +63,7 @@ def test_the_first_page_of_the_help_is_short_and_its_flags_exist(rn50: Run) -> N
     assert "`rn50 run --help all`" in page
     whole = rn50("run", "-h", "all").out
     assert whole.count("\n") > 130 and "zero_gamma" in whole and "zero_gamma" not in page
-    assert "--help most" in rn50("run", "--help", "most").error
+    assert "--help: invalid choice: 'most'" in rn50("run", "--help", "most").error
 
 
 def test_all_listed_verbs_exist(rn50: Run) -> None:
@@ -99,7 +99,7 @@ def test_all_listed_verbs_exist(rn50: Run) -> None:
         ("run --no-bn-decay", "--no-bn-decay", "pass --set bn_decay=false"),
         ("run -e", "-e", "expected one argument"),
         ("run --preset RN50_FP64", "RN50_FP64", "RN50_FP32_1GPU"),
-        ("run --no-dali --loader synthetic", "--no-dali", "contradict"),
+        ("run --no-dali --loader synthetic", "--no-dali", "not allowed with"),
         ("score m", "epoch", "required"),
         ("score m one", "epoch", "one"),
         ("plot r.json", "-o", "required"),

@@ -256,7 +256,7 @@ def move(weights: dict[str, Any]) -> None:  # other names for the layers
         (rename, ["resnet18", "missing: conv1.weight", "not part of it: conv1.0.weight"]),
         (shorten, ["layer4.1.bn2.bias (100,) instead of (512,)"]),
         (lambda weights: weights.pop("fc.weight"), ["its last layer fc", "--num-classes"]),
-        (lambda weights: [weights.pop(name) for name in list(weights)], ["no state dict"]),
+        (lambda weights: [weights.pop(name) for name in list(weights)], ["found the keys none"]),
         (move, ["found the keys fc.bias, fc.weight, stem.bn1.bias", "expected conv1.weight"]),
     ],
 )
