@@ -23,7 +23,6 @@ from rn50.contradictions import (
     smallest_batch,
     unsupported_reason,
 )
-from rn50.installed import gpu_horovod
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import (
@@ -63,49 +62,44 @@ def prepare(
     """
     make_data = remarks is None
     stored = stored_values(given)
-    root = Path(given.get("data_root") or stored.get("data_root") or default_data_root()[0])
-    classes = given.get("num_classes", stored.get("num_classes"))
-    reason = "given" if "num_classes" in given else "the checkpoint's"
+    known = {**given, **stored}
     # Errors come before the drawing; the classes change nothing else.
-    found = resolve({**given, **stored}, machine(), classes or 1000, group, remarks)
-    counted = None
-    if found.config.loader == "synthetic":
-        if classes is None:
-            classes, reason = 1000, "as ImageNet has: synthetic images have no data set"
-    else:
+    found = resolve(known, machine(), known.get("num_classes") or 1000, group, remarks)
+    config, reasons = found.config, {**found.reasons, **dict.fromkeys(stored, "the checkpoint's")}
+    root, counted = Path(config.data_root), None
+    if config.loader != "synthetic":
         if make_data and root.name == "roadsigns" and root.absolute() == default_data_root()[0]:
             from data_prep import roadsigns
 
-            roadsigns.ensure_packed(root, tfrecord=found.config.data_format == "tfrecord")
+            roadsigns.ensure_packed(root, tfrecord=config.data_format == "tfrecord")
         if make_data or root.exists():
             from rn50lib.data.source import classes_of
 
-            there = classes_of(root, found.config.data_format)
+            there = classes_of(root, config.data_format)
             check_checkpoint(given, there)
             counted = len(there)
-            if classes is not None and classes < counted:
-                raise UserError(
-                    f"{root} has {counted} classes, and the network {classes}: leave --num-classes"
-                    " out, or use the data set of the checkpoint"
-                )
-            if classes is None:
-                classes, reason = counted, "counted in the data set"
-    if classes is None:  # of a plan, and the data set is not here yet
-        drawn = is_roadsigns(root)
+    classes = known.get("num_classes") or counted
+    if classes is None:  # synthetic images, or a plan whose data set is not here yet
+        drawn = config.loader != "synthetic" and is_roadsigns(root)
         classes = 12 if drawn else 1000
-        reason = "the built-in road signs'" if drawn else f"as ImageNet has: there is no {root}"
-    absolute = os.path.abspath(found.config.data_root)
-    config = replace(found.config, num_classes=classes, data_root=absolute)
+        reasons["num_classes"] = "the built-in road signs'" if drawn else "ImageNet's: no data set"
+    elif not known.get("num_classes"):
+        reasons["num_classes"] = "counted in the data set"
+    if counted is not None and classes < counted:
+        raise UserError(
+            f"{root} has {counted} classes, and the network {classes}: leave --num-classes out, or"
+            " use the data set of the checkpoint"
+        )
+    config = replace(config, num_classes=classes, data_root=os.path.abspath(root))
     contradictions.check_classes(config)
     if counted is not None and not remarks:  # else the data is elsewhere, too
-        config = fit_batch(config, {**given, **stored})
-    reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's"), "num_classes": reason}
+        config = fit_batch(config, known)
     if config.batch_size != found.config.batch_size:
         reasons["batch_size"] = "as many as the training images fill"
-    if config.only_inference and "engine" not in given and root.exists():
+    if config.only_inference and "engine" not in known and root.exists():
         engine, reasons["engine"] = best_engine(config, images_of(config))
         config = replace(config, engine=engine)
-    if "compile" not in given and counted is not None:
+    if "compile" not in known and counted is not None:
         compiled, reasons["compile"] = best_compile(config, machine())
         config = replace(config, compile=compiled)
         if compiled:  # in the workers, which inherit it, what fails to compile runs as it is
@@ -456,26 +450,19 @@ def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[s
         return "local", "a single worker"
     if launcher == "torchrun":
         return "ddp", "torchrun starts its workers"
-    if launcher is not None and not (gpus and installed.horovod_serves(backend)):
-        return "horovod", f"{launcher} starts its workers"
-    if installed.horovod_serves(backend):
-        if not gpus:
-            return "horovod", "it is built, and there is no GPU"
-        if installed.horovod_has("nccl", backend):
-            return "horovod", "it is built with NCCL"
-    if launcher is not None:
-        other = "leave the flag out for PyTorch's DDP"
-        if backend != "torch":
-            other = "pass --comm horovod to exchange gradients through the host's memory"
-        raise UserError(f"--launcher {launcher}: Horovod {gpu_horovod(backend)}, or {other}")
-    if backend == "torch":
-        built = installed.horovod_serves(backend)
-        return "ddp", "Horovod is not built with NCCL" if built else "there is no Horovod"
-    why = gpu_horovod(backend) if gpus else "is not built here: run `make horovod`"
-    raise UserError(
-        f"-n {n} with --backend {backend}: Horovod connects its workers, and {why}, or use"
-        " --backend torch"
-    )
+    built = installed.horovod_serves(backend)
+    fits = built and (not gpus or installed.horovod_has("nccl", backend))
+    if launcher is None and backend == "torch":
+        if fits:
+            return "horovod", "it is built for this hardware"
+        return "ddp", "Horovod is not built for this hardware"
+    if built and not fits:
+        raise UserError(
+            f"-n {n}: Horovod connects these workers, and is built without NCCL: install the CUDA"
+            " toolkit and NCCL's headers and run `make horovod`, or pass --comm horovod to exchange"
+            " gradients through the host's memory"
+        )
+    return "horovod", f"the one for {launcher or backend}"
 
 
 def cap_for_ci(config: TrainConfig, started: bool) -> tuple[TrainConfig, tuple[str, ...]]:

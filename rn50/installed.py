@@ -38,9 +38,3 @@ def horovod_has(part: str, backend: str) -> bool:
     code = f"import horovod.{backend} as h, sys; sys.exit(not h.{part}_built())"
     quiet = subprocess.DEVNULL
     return subprocess.run([sys.executable, "-c", code], stdout=quiet, stderr=quiet).returncode == 0
-
-
-def gpu_horovod(backend: str) -> str:
-    """Return how to get a Horovod that exchanges gradients between GPUs."""
-    built = "built without NCCL" if horovod_serves(backend) else "not built here"
-    return f"is {built}: install the CUDA toolkit and NCCL's headers and run `make horovod`"
