@@ -58,11 +58,8 @@ def check_values(config: TrainConfig) -> None:
          and not (scales or config.only_inference),
          "--override loss_scale_update: this run has no dynamic loss scale: pass --set"
          " loss_scale=dynamic"),
-        *((used and (config.backend != "torch" or config.compile),
-           f"{flag} needs --backend torch without --compile: leave one of them out")
-          for used, flag in (
-              (predicts, "--override predictor"), (engine, f"--engine {config.engine}"),
-          )),
+        (predicts and (config.backend != "torch" or config.compile),
+         "--override predictor needs --backend torch without --compile: leave one of them out"),
         (engine and not config.only_inference,
          f"--engine {config.engine} does not train: pass --only-inference too"),
         (engine and predicts,
@@ -74,10 +71,8 @@ def check_values(config: TrainConfig) -> None:
               (config.data_format == "recordio",
                "--data-format recordio: TensorFlow reads class folders and TFRecord shards: leave"
                f" the flag out, make shards by `python -m data_prep.tfrecord {config.data_root}`"),
-              *((getattr(config, name) != FLAGS[name].default,
-                 f"{flag_name(name)} is for PyTorch: leave it out") for name in scoped("torch")),
-              (config.grad_accum_steps > 1,
-               "--macrobatch-size: gradients are accumulated in PyTorch only: leave it out"),
+              *((name in values, f"{flag_name(name)} is for PyTorch: leave it out")
+                for name in scoped("torch")),
           )),
         *((config.step and getattr(config, name),
            f"{flag_name(name)}: --set step has no model to save or load: leave one of them out")
@@ -89,11 +84,8 @@ def check_values(config: TrainConfig) -> None:
 
 def check_sizes(config: TrainConfig) -> None:
     """Raise UserError for batches or images that cannot be trained on."""
-    macro, batch, pixels = (
-        config.macrobatch_size or config.batch_size,
-        config.batch_size,
-        config.image_shape,
-    )
+    batch, pixels = config.batch_size, config.image_shape
+    macro = config.macrobatch_size or batch
     near = sorted({macro // batch * batch, -(-macro // batch) * batch} - {0})
     refuse(
         (macro % batch,

@@ -217,7 +217,7 @@ class TrainConfig:
         chosen="32, or the recipe's on GPUs", also="--validation-batch-size -vb")]
     macrobatch_size: Annotated[int | None, Flag(
         "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
-        " are accumulated and synchronised once, with PyTorch", "shown", low=1, chosen="-b",
+        " are accumulated and synchronised once, with PyTorch", "shown torch", low=1, chosen="-b",
         also="--grad-accum-steps --gradient-accumulation-steps --accumulate-grad-batches")] = None
 
     network: Annotated[str, Flag(
@@ -357,8 +357,8 @@ class TrainConfig:
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
         "machine", "what predicts, without training: PyTorch, PyTorch compiled, or on a processor"
-        " two others; auto times the installed ones", "shown step",
-        choices=ENGINES, chosen="torch, or auto if the work takes much longer than its start"
+        " two others; auto times the installed ones", "shown step torch", choices=ENGINES,
+        chosen="torch, or auto if the work takes much longer than its start", excludes="compile"
         )] = "torch"
     compile: Annotated[bool, Flag(
         "machine", "compile the model with torch.compile", "step torch",
