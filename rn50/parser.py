@@ -21,6 +21,7 @@ from rn50lib.files import load_json
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
 
+PRESETS = {f.stem: f for f in sorted(Path(__file__).with_name("configs").glob("*.yaml"))}
 ELSEWHERE = {name: flag for flag in FLAGS.values() for name in flag.also.split()}
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
@@ -144,7 +145,7 @@ def config_parser(verb: str) -> Parser:
     add("--config", type=Path, metavar="FILE",
         help="JSON or YAML file with names and values of flags, or a run's experiment.json; flags"
         " on the command line win")  # fmt: skip
-    add("--preset", help="a named set of flags; other flags win")
+    add("--preset", choices=PRESETS, metavar="NAME", help="a named set of flags; other flags win")
     add("--set", action="append", default=[], type=converter(assignment), metavar="NAME=VALUE",
         help="set what has no flag (names below); repeatable")  # fmt: skip
     return parser
@@ -173,7 +174,7 @@ def parse_given(
     """
     args = parser.parse_args(argv)
     given: Given = {}
-    for source, values in sources(args, parser.prog.split()[-1]):
+    for source, values in sources(args):
         given |= read_values(values, source, without)
     flags = {
         name: tuple(value) if isinstance(value, list) else value
@@ -186,20 +187,13 @@ def parse_given(
     return given, args
 
 
-def sources(args: argparse.Namespace, verb: str) -> list[tuple[str, Mapping[str, Any]]]:
+def sources(args: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
     """Return the values of --config and of --preset, each with its name. Raises UserError."""
-    from rn50.presets import PRESETS
-
-    found: list[tuple[str, Mapping[str, Any]]] = []
+    found = []
     if args.config is not None:
         found.append((str(args.config), read_file(args.config)))
     if args.preset is not None:
-        if args.preset not in PRESETS:
-            raise UserError(f"--preset {args.preset}: there are {', '.join(PRESETS)}")
-        own = PRESETS[args.preset].command
-        if own not in ("run", verb):
-            raise UserError(f"--preset {args.preset} is for `rn50 {own}`, not for `rn50 {verb}`")
-        found.append((f"--preset {args.preset}", PRESETS[args.preset].values))
+        found.append((f"--preset {args.preset}", read_file(PRESETS[args.preset])))
     return found
 
 

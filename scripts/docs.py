@@ -31,7 +31,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "rn50", *run], check=True)
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES / "docs")
-    shutil.copytree(ROOT / "configs", PAGES / "configs")
+    shutil.copytree(ROOT / "rn50" / "configs", PAGES / "rn50" / "configs")
     shutil.copytree(ROOT / "exercises", PAGES / "exercises",
                     ignore=shutil.ignore_patterns("source"))  # fmt: skip
     for name in ("*.md", "requirements*.txt", "environment.yml", "LICENSE"):

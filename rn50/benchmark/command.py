@@ -41,7 +41,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
         help="first epochs to leave out (0)")  # fmt: skip
     add("-o", "--output", type=Path, help="JSON file to write", required=True)
     add("--dry-run", action="store_true", help="print every cell's run, and stop")
-    for _, values in parsers.sources(parser.parse_known_args(argv)[0], "benchmark"):
+    for _, values in parsers.sources(parser.parse_known_args(argv)[0]):
         for key, value in values.items():
             if name := SWEEP.get(flag_of(key)):
                 text = ",".join(map(str, value)) if isinstance(value, list) else str(value)

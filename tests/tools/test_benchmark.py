@@ -165,7 +165,6 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(started, tmp_path:
         ("-o a.json --batchsize 4", "--batchsize", "did you mean --batch-size?"),
         ("-o a.json -b 4 --report r.json", "--report", "omit it"),
         ("-o a.json --preset BENCHMARK_FP8", "BENCHMARK_FP8", "BENCHMARK_FP16"),
-        ("-o a.json --preset SCORE_FP16", "SCORE_FP16", "for `rn50 score`"),
         ("-o .file/a.json -n 1 -b 4", "-o .file/a.json", "cannot be written"),
         ("-o a.json -n 998,999 -b 4 --comm ddp --loader synthetic", "-n 998", "use -n"),
     ],

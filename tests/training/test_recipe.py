@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rn50.parser import PRESETS, read_file
 from rn50lib import recipe as recipes
 from rn50lib.recipe import REFERENCE, ROADSIGNS, Augmentation, learning_rate
 from tests.support import full
@@ -139,16 +140,16 @@ def test_a_run_has_the_rate_of_its_recipe() -> None:
 
 
 def test_presets_match_the_reference() -> None:
-    from rn50.presets import PRESETS as presets
-
-    assert presets["RN50_FP16_8GPU"].values == {
+    presets = {name: read_file(file) for name, file in PRESETS.items()}
+    assert presets["RN50_FP16_8GPU"] == {
         "n": 8, "batch_size": 208, "dtype": "float16", "recipe": "reference",
         "model_prefix": "model",
     }  # fmt: skip
-    assert presets["RN50_FP32_1GPU"].values["batch_size"] == 96
-    assert presets["SCORE_FP16"].values["batch_size"] == 128
-    assert presets["SCORE_FP32"].values["batch_size"] == 64
+    assert presets["RN50_FP32_1GPU"]["batch_size"] == 96
+    assert presets["SCORE_FP16"]["batch_size"] == 128
+    assert presets["SCORE_FP32"]["batch_size"] == 64
     # n x b is the batch that the paper's rate was for
-    assert presets["goyal2017"].values == {"n": 256, "batch_size": 32, "recipe": "goyal2017"}
+    for recipe in recipes.LARGE_BATCH:
+        assert presets[recipe.name]["n"] * presets[recipe.name]["batch_size"] == recipe.global_batch
     runs = {f"RN50_{dtype}_{n}GPU" for dtype in ("FP16", "FP32") for n in (1, 4, 8)}
     assert runs | {"SCORE_FP16", "SCORE_FP32", "reference", "roadsigns"} <= set(presets)

@@ -17,7 +17,7 @@ from workshop.course import build
 FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", "pyproject.toml",
          "requirements-cpu.txt", "requirements-gpu.txt", "mkdocs.yml", ".gitignore")  # fmt: skip
 FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
-           "benchmarks", "configs")  # fmt: skip
+           "benchmarks")  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("solutions", "__pycache__", ".*", "*.ipynb", "*.so")
 
 CONTRIBUTING = """# The learners' copy
