@@ -81,10 +81,7 @@ def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[
 
 
 def import_weights(
-    file: Path,
-    prefix: str,
-    scored: Mapping[str, Any],
-    classes: int | None = None,
+    file: Path, prefix: str, scored: Mapping[str, Any], classes: int | None = None
 ) -> Network:
     """Write the checkpoint of epoch 0 under `prefix`; `scored` has the settings of its validation.
 
@@ -110,10 +107,6 @@ def import_weights(
     if net.num_classes == IMAGENET_CLASSES:
         scored["data_root"] = IMAGENET_ROOT
     named_classes = None if classes else read_classes(file)
-    if named_classes is not None and len(named_classes) > net.num_classes:
-        raise UserError(
-            f"{file} names {len(named_classes)} classes and has {net.num_classes}: export again"
-        )
     checkpoint.save(
         prefix, Checkpoint(0, arrays, identity, dict(scored), metrics={}, classes=named_classes)
     )
