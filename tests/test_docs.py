@@ -125,10 +125,7 @@ def test_the_pages_name_presets_that_work() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_recipes_page_matches_the_file(name: str) -> None:
-    head = dict(
-        line[2:].split(":", 1)
-        for line in PRESETS[name].read_text().splitlines()[1:5]
-    )
+    head = dict(line[2:].split(":", 1) for line in PRESETS[name].read_text().splitlines()[1:5])
     said = {key: text.strip() for key, text in head.items()}
     row = f"| [{name}](../rn50/configs/{name}.yaml) | {{hardware}} | {{expected}} | {{source}} |"
     page = (ROOT / "docs" / "recipes.md").read_text()

@@ -40,7 +40,7 @@ class Cell:
 
 
 def measure(cell: Cell) -> None:
-    """Run a cell; fill in its report, or its reason. Raise KeyboardInterrupt if the user ends it."""
+    """Run a cell; fill in its report or its reason. Raise KeyboardInterrupt if the user ends it."""
     assert cell.resolved is not None
     launch.say(cell.title)
     cell.folder.mkdir()
