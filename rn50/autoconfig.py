@@ -373,7 +373,7 @@ def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]
     """Return the default loader, and why."""
     if not machine.gpus or recipe == "roadsigns":
         return "native", "the default"
-    if not installed.has_dali():
+    if not installed.has("nvidia.dali"):
         return "native", "DALI is not installed here"
     if values["backend"] == "tensorflow":
         return "native", "tf.data, TensorFlow's own"

@@ -136,7 +136,7 @@ def check_machine(config: TrainConfig, machine: Machine, group: LaunchEnv | None
     refuse(
         (config.profile == "gpu" and not machine.gpus,
          "--profile gpu: there is no GPU here; use --profile cpu"),
-        (config.loader == "dali" and not installed.has_dali(),
+        (config.loader == "dali" and not installed.has("nvidia.dali"),
          "--loader dali: DALI is not installed here: `make setup` installs it if there is a wheel"
          " (Linux), or use --loader native"),
     )  # fmt: skip

@@ -16,11 +16,11 @@ import json
 import logging
 import tempfile
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from rn50.installed import has
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
@@ -35,7 +35,7 @@ CALIBRATED, SCORED, BATCH = 256, 1000, 16  # images that set the scales, are sco
 
 def need(*packages: str) -> None:
     """Raise UserError if a package is not installed."""
-    if missing := [package for package in packages if find_spec(package) is None]:
+    if missing := [package for package in packages if not has(package)]:
         raise UserError(f"an ONNX file needs packages: `pip install {' '.join(missing)}`")
 
 

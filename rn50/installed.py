@@ -17,24 +17,17 @@ def has(module: str) -> bool:
         return False
 
 
-def has_dali() -> bool:
-    """Return True if DALI is installed; imports none of it."""
-    return has("nvidia.dali")
-
-
 @cache
 def horovod_serves(backend: str) -> bool:
     """Return True if Horovod is installed with its extension for a framework; imports neither."""
-    found = importlib.util.find_spec("horovod") if has("horovod") else None
-    folders = found.submodule_search_locations if found else None
-    return any(any(Path(folder, backend).glob("mpi_lib*.so")) for folder in folders or ())
+    found = importlib.util.find_spec("horovod")
+    folders = found.submodule_search_locations or [] if found else []
+    return any(any(Path(folder, backend).glob("mpi_lib*.so")) for folder in folders)
 
 
 @cache
 def horovod_has(part: str, backend: str) -> bool:
     """Return True if Horovod was built with 'nccl' or 'mpi'. Asks a separate process; seconds."""
-    if not horovod_serves(backend):
-        return False
     code = f"import horovod.{backend} as h, sys; sys.exit(not h.{part}_built())"
     quiet = subprocess.DEVNULL
     return subprocess.run([sys.executable, "-c", code], stdout=quiet, stderr=quiet).returncode == 0

@@ -245,7 +245,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here, reference = gpus((8, 0)), "--recipe reference"
-    monkeypatch.setattr(installed, "has_dali", lambda: True)
+    monkeypatch.setattr(installed, "has", lambda module: True)
     for flags, machine, loader in (
         (reference, here, "dali"),
         (reference, LAPTOP, "native"),
@@ -253,7 +253,7 @@ def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
         (f"{reference} --override augment=mine.py:crop", here, "native"),
     ):
         assert complete(flags, machine).loader == loader, flags
-    monkeypatch.setattr(installed, "has_dali", lambda: False)
+    monkeypatch.setattr(installed, "has", lambda module: False)
     assert complete(reference, here).loader == "native"
     with pytest.raises(UserError, match="^--loader dali: DALI is not installed here: `make setup`"):
         complete(f"{reference} --loader dali", here)
