@@ -198,37 +198,27 @@ def sources(args: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
 
 
 def read_values(values: Mapping[str, Any], source: str, without: Container[str] = ()) -> Given:
-    """Return the values of fields for names or flags and values from `source`.
+    """Return the values of fields for names and values from `source`.
 
     Raises UserError for an unknown name, and for a value that the flag would not take.
     """
-    known = {flag_of(name): name for name in FLAGS}
-    known |= {other: f.name for f in FLAGS.values() for other in (f.short, f.long) if other}
-    hints = {"--preset": "pass --preset next to --config", "--no-dali": "write loader: native"}
+    hints = {"preset": "pass --preset next to --config", "no_dali": "write loader: native"}
     found: Given = {}
     for key, value in values.items():
-        flag = flag_of(key)
-        if flag in without:
+        name = str(key).replace("-", "_")
+        if name in without:
             continue
-        if flag not in known:
-            close = difflib.get_close_matches(flag, [f for f in known if len(f) > 3], n=1)
-            meant = f"did you mean {known[close[0]]}?" if close else None
-            meant = hints.get(flag) or answer_to(flag) or meant or "`rn50 run --help all` lists all"
+        if name not in FLAGS:
+            close = difflib.get_close_matches(name, FLAGS, n=1)
+            meant = f"did you mean {close[0]}?" if close else "`rn50 run --help all` lists all"
+            meant = hints.get(name) or answer_to("--" + name.replace("_", "-")) or meant
             raise UserError(f"{source}: there is no {key!r}: {meant}")
-        if known[flag] in found:
-            raise UserError(f"{source}: {key!r} is set twice, by two of its names")
         try:
             if value is not None:
-                found[known[flag]] = from_file(known[flag], value)
+                found[name] = from_file(name, value)
         except ValueError as error:
             raise UserError(f"{source}: {key} {value!r} {what_instead(error)}") from error
     return found
-
-
-def flag_of(key: object) -> str:
-    """Return the flag that a key of a file means: 'batch_size', 'b' and '--batch-size' are fine."""
-    name = str(key).lstrip("-").replace("_", "-")
-    return f"--{name}" if len(name) > 1 else f"-{name}"
 
 
 def from_file(name: str, value: Any) -> Any:

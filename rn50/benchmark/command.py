@@ -10,18 +10,14 @@ from rn50 import parser as parsers
 from rn50.autoconfig import Given, prepare
 from rn50.benchmark.cells import Cell, contents, measure
 from rn50.common import counts, has_key
-from rn50.parser import flag_of
 from rn50lib.config import flag_name, scoped
 from rn50lib.errors import UserError, converter, whole
 from rn50lib.files import Output
 from rn50lib.lifetime import die_with_parent
 from rn50lib.report import as_json
 
-# flags that are lists here, or a sweep's own; by the name of their value
-SWEEP = {
-    "-n": "workers", "--n-GPUs": "workers", "--ngpus": "workers", "-b": "batches",
-    "--batch-size": "batches", "--batch-sizes": "batches", "-w": "warmup", "--warmup": "warmup",
-}  # fmt: skip
+# names in a file that are lists here, or a sweep's own; the names of the parsed values
+SWEEP = {"n": "workers", "batch_size": "batches", "warmup": "warmup"}
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
@@ -43,7 +39,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     add("--dry-run", action="store_true", help="print every cell's run, and stop")
     for _, values in parsers.sources(parser.parse_known_args(argv)[0]):
         for key, value in values.items():
-            if name := SWEEP.get(flag_of(key)):
+            if name := SWEEP.get(str(key).replace("-", "_")):
                 text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
                 parser.set_defaults(**{name: text})
     asked, own = parsers.parse_given(parser, argv, SWEEP)
