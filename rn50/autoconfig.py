@@ -35,7 +35,6 @@ from rn50lib.config import (
     slots,
     validated,
 )
-from rn50lib.data.classes import Classes
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
@@ -75,9 +74,7 @@ def prepare(
         if make_data or root.exists():
             from rn50lib.data.source import classes_of
 
-            there = classes_of(root, config.data_format)
-            check_checkpoint(given, there)
-            counted = len(there)
+            counted = len(classes_of(root, config.data_format))
     classes = known.get("num_classes") or counted
     if classes is None:  # synthetic images, or a plan whose data set is not here yet
         drawn = config.loader != "synthetic" and is_roadsigns(root)
@@ -197,21 +194,6 @@ def stored_values(given: Given) -> dict[str, Any]:
                 del found["dtype"]  # trained on a different machine: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
     return found | ({"init_from": str(file)} if given.get("init_from") else {})
-
-
-def check_checkpoint(given: Given, classes: Classes) -> None:
-    """Raise ClassError if the checkpoint that a run starts from has other classes than its data."""
-    prefix, epoch, images = given.get("model_prefix"), given.get("load_epoch"), 0
-    if prefix and given.get("resume"):
-        epoch, images = next(reversed(checkpoint.positions(prefix)), (None, 0))
-    if not prefix or epoch is None:
-        return
-    file = checkpoint.path(prefix, epoch, images)
-    try:
-        there, root = checkpoint.read_classes(file)
-    except UserError:  # the worker passes over a damaged one, or names it
-        return
-    checkpoint.check_classes(there, classes, file, root)
 
 
 def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:
