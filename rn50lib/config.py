@@ -8,7 +8,6 @@ help, the error lines and the lists of names by `scope` are derived from the dec
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import cache
@@ -462,27 +461,18 @@ def validator(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(HINTS[name], config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
-def has_type(value: Any, kind: Any) -> bool:
-    """Return True for a finite value of exactly this type, with nothing to convert."""
-    if isinstance(value, tuple):
-        items = get_args(kind)
-        return bool(items) and all(has_type(part, items[0]) for part in value)
-    return type(value) is kind and (kind is not float or math.isfinite(value))
-
-
 def checked(name: str, value: Any) -> Any:
     """Return a field's value as its type. Raises ValueError with what it must be."""
-    kind, value = FLAGS[name].kind, tuple(value) if isinstance(value, list) else value
-    if has_type(value, kind):  # saves the import of pydantic, a tenth of a second
-        return FLAGS[name].within(value)
     from pydantic import ValidationError
 
+    value = tuple(value) if isinstance(value, list) else value
     try:
         return validator(name).validate_python(value)
     except ValidationError as error:
         problem = error.errors()[0]
-        within = problem["type"] == "value_error"  # `Flag.within` has raised it
-        raise ValueError(problem["ctx"]["error"] if within else WANTED[kind]) from error
+        if problem["type"] == "value_error":  # `Flag.within` has raised it
+            raise problem["ctx"]["error"] from error
+        raise ValueError(WANTED[FLAGS[name].kind]) from error
 
 
 def validated(values: Mapping[str, Any], source: str = "") -> dict[str, Any]:
