@@ -6,7 +6,6 @@ rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 
 from __future__ import annotations
 
-import argparse
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -167,7 +166,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--data-root", help="the data set (default: that of the training)")
     parser.add_argument("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
     parser.add_argument(
-        "-b", "--batch-size", type=whole(), default=argparse.SUPPRESS, metavar="N",
+        "-b", "--batch-size", type=whole(), metavar="N",
         help="images at the same time (default: as in the training)",
     )  # fmt: skip
     parser.add_argument("--engine", choices=ENGINES, help=FLAGS["engine"].help)
@@ -191,8 +190,8 @@ def main(argv: list[str]) -> int:
             print_sources({args.split: images}, every=False)
         data = images.classes if args.split else classes_of(root)
     classes = check_classes(checkpoint.path(args.prefix, args.epoch), data)
-    values = {"engine": args.engine} if args.engine else {}
-    values |= {"batch_size": args.batch_size} if "batch_size" in args else {}
+    asked = {"engine": args.engine, "batch_size": args.batch_size}
+    values = {name: value for name, value in asked.items() if value is not None}
     probabilities, bad = predict(args.prefix, args.epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]
