@@ -17,8 +17,6 @@ from rn50lib.report import write_json
 class Job(subprocess.Popen):
     """A started run. Its launcher leads a process group; its workers have their own."""
 
-    command: list[str]
-
     def stop(self) -> int:
         """Ask the run to save a checkpoint and exit; kill it if it does not."""
         return stop(self, SAVE_S + GRACE_S)  # its workers end with it
@@ -34,7 +32,7 @@ def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:
     write_json(file, dict(given))
     command = [*program("run"), "--run-dir", str(run_dir), "--config", str(file)]
     with open(log, "ab") if log else contextlib.nullcontext() as output:
-        job = Job(
+        return Job(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -42,5 +40,3 @@ def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:
             env=with_library(dict(os.environ)) | {PARENT: str(os.getpid())},
             start_new_session=True,
         )
-    job.command = command
-    return job

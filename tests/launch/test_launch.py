@@ -132,7 +132,7 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
     assert told["experiment"]["num_epochs"] == 100_000
     assert "step=2000 " in (tmp_path / "log").read_text()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert job.command[-1].endswith("config.json") and config["step"] == 2000
+    assert job.args[-1].endswith("config.json") and config["step"] == 2000
     assert "seed" not in config  # it was not given
 
 
