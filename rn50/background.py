@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -22,7 +21,7 @@ class Job(subprocess.Popen):
         return stop(self, SAVE_S + GRACE_S)  # its workers end with it
 
 
-def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:
+def start(given: Given, run_dir: Path, log: Path) -> Job:
     """Start `rn50 run --config RUN/config.json` and return at once; append its output to `log`.
 
     Raises UserError for an impossible value.
@@ -31,12 +30,9 @@ def start(given: Given, run_dir: Path, log: Path | None = None) -> Job:
     file = run_dir / "config.json"
     write_json(file, dict(given))
     command = [*program("run"), "--run-dir", str(run_dir), "--config", str(file)]
-    with open(log, "ab") if log else contextlib.nullcontext() as output:
+    with open(log, "ab") as output:
         return Job(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env=with_library(dict(os.environ)) | {PARENT: str(os.getpid())},
             start_new_session=True,
-        )
+        )  # fmt: skip
