@@ -14,7 +14,7 @@ from typing import Any
 
 from rn50.common import aligned
 from rn50.parser import Parser
-from rn50.published import load
+from rn50.published import Series, load
 from rn50lib.errors import UserError
 from rn50lib.files import load_json
 from rn50lib.report import check_metrics
@@ -97,17 +97,14 @@ def speed(value: float | None) -> float | None:
     return rate or None
 
 
-def names() -> list[str]:
-    """Return the names of published figures: publication and precision, as in DGX-1/mixed."""
-    return [f"{name.replace(' ', '-')}/{precision}" for name, precision in load()]
+def named_series() -> dict[str, Series]:
+    """Return published figures by publication and precision, as in DGX-1/mixed."""
+    return {f"{name.replace(' ', '-')}/{dtype}": series for (name, dtype), series in load().items()}
 
 
 def published(name: str) -> Side:
-    """Return published figures with their source. Raise UserError for an unknown name."""
-    if name not in names():
-        raise UserError(f"--published {name}: there are {', '.join(names())}")
-    series = list(load().values())[names().index(name)]
-    side = Side(name)
+    """Return published figures with their source."""
+    side, series = Side(name), named_series()[name]
     for n, ips in series.ips.items():
         side.rates["train.total_ips", n, series.batch] = ips
     for batch, ips in series.inference_ips.items():
@@ -183,20 +180,21 @@ def number(value: float | None, digits: int = 2) -> str:
 
 def main(argv: list[str]) -> int:
     """Run `rn50 compare A.json B.json`; return the exit status."""
+    known = named_series()
     parser = Parser(
         prog="rn50 compare", description="Compare reports and benchmarks.", allow_abbrev=False
     )
     parser.add_argument("files", nargs="*", help="files of --report or of `rn50 benchmark -o`")
     parser.add_argument(
-        "--published", action="append", default=[], metavar="NAME",
-        help=f"add published figures, once or several times: {', '.join(names())}",
+        "--published", action="append", default=[], choices=known, metavar="NAME",
+        help=f"add published figures, once or several times: {', '.join(known)}",
     )  # fmt: skip
     parser.add_argument("--labels", nargs="+", help="a name for each file (default: its own)")
     args = parser.parse_args(argv)
     if args.labels and len(args.labels) != len(args.files):
         parser.error(f"--labels: {len(args.labels)} names for {len(args.files)} files")
     if len(args.files) + len(args.published) < 2:
-        parser.error("nothing to compare with: add a second file, or --published " + names()[0])
+        parser.error(f"nothing to compare with: add a file, or --published {next(iter(known))}")
     labels = args.labels or [None] * len(args.files)
     sides = [read(file, label) for file, label in zip(args.files, labels, strict=True)]
     sides += [published(name) for name in args.published]

@@ -153,12 +153,12 @@ def train(argv: list[str]) -> int:
     given, extra = parse_given(parser, argv)
     end_on_sigterm()
     me = LaunchEnv.detect()
-    if me is None or me.rank == 0:
+    first = me is None or me.rank == 0
+    if first:
         check_outputs(given, extra.run_dir)
     resolved = prepare(given, group=me)
     from rn50lib.train import train as train_here
 
-    first = me is None or me.rank == 0
     try:
         with contextlib.ExitStack() as held:
             if extra.run_dir and first:

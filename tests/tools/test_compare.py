@@ -96,7 +96,7 @@ def test_published_figures_come_with_their_source(rn50: Rn50, files: Path) -> No
         (("old.json", "flat.json"), ("flat.json", "train.loss is not a list of numbers")),
         (("old.json", "below.json"), ("below.json", "-5 is not a speed")),
         (("old.json", "old.json"), ("called old", "--labels")),
-        (("old.json", "--published", "TPU"), ("--published TPU", "DGX-A100/TF32")),
+        (("old.json", "--published", "TPU"), ("--published: invalid", "DGX-A100/TF32")),
         (("old.json", "new.json", "--labels", "x"), ("--labels", "1 names for 2")),
     ],
 )  # fmt: skip
