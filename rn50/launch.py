@@ -447,5 +447,4 @@ def killed(rank: int, number: int) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line for the user."""
     print(text, file=sys.stderr, flush=True)

@@ -62,7 +62,6 @@ class Parser(errors.Parser):
 
     @property
     def help_command(self) -> str:
-        """The command that explains every flag."""
         return f"`{self.prog} --help{' all' if self.prog == 'rn50 run' else ''}`"
 
 
@@ -91,7 +90,6 @@ class Help(argparse.Action):
     """`rn50 run --help` shows the first page, `--help all` every flag."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Print the help and exit."""
         first = parser.prog == "rn50 run" and values is None
         print(first_page() if first else parser.format_help(), end="")
         parser.exit()

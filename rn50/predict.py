@@ -33,7 +33,6 @@ class Files:
     paths: tuple[Path, ...]
 
     def __len__(self) -> int:
-        """Return the number of files."""
         return len(self.paths)
 
     def read(self, i: int) -> bytes:
@@ -46,7 +45,6 @@ class Files:
             raise UserError(f"{path} cannot be read: {error.strerror}{hint}") from error
 
     def name(self, i: int) -> str:
-        """Return the path of file i."""
         return str(self.paths[i])
 
 

@@ -37,7 +37,6 @@ def run(argv: list[str]) -> int:
 
 
 def run_parser() -> Parser:
-    """Return the parser of `rn50 run`."""
     parser = config_parser("run")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")

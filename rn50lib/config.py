@@ -406,11 +406,9 @@ class TrainConfig:
 
     @property
     def augmentation(self) -> recipes.Augmentation:
-        """The random changes to a training image."""
         return recipes.Augmentation(area=(self.crop_area, 1.0))
 
     def to_network(self) -> Network:
-        """Return the network's specification."""
         from rn50lib import resnet  # imports NumPy, which no help text needs
 
         if self.network == "tiny":

@@ -29,12 +29,10 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """The cell's name for people."""
         return f"n {self.n}, batch {self.batch}"
 
     @property
     def config(self) -> TrainConfig:
-        """The configuration of the cell."""
         assert self.resolved is not None
         return self.resolved.config
 

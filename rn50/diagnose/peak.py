@@ -52,7 +52,6 @@ def seconds(side: int, device: torch.device, dtype: torch.dtype, calls: int = 1)
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 

@@ -58,7 +58,6 @@ class Training:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of a step of one GPU."""
         return self.batch / self.compute_ips
 
     @functools.cached_property
@@ -122,12 +121,10 @@ class PredictedStep:
 
     @property
     def step_s(self) -> float:
-        """Seconds of the step."""
         return self.compute_s + sum(self.lost.values())
 
     @property
     def ips(self) -> float:
-        """Images per second of all GPUs."""
         return self.gpus * self.batch / self.step_s
 
     @property
