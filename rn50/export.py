@@ -33,19 +33,6 @@ WEIGHTS = (".pth", ".pt", ".safetensors")
 CALIBRATED, SCORED, BATCH = 256, 1000, 16  # images that set the scales, are scored, per call
 
 
-def need(*packages: str) -> None:
-    """Raise UserError if a package is not installed."""
-    if missing := [package for package in packages if not has(package)]:
-        raise UserError(f"an ONNX file needs packages: `pip install {' '.join(missing)}`")
-
-
-def to_onnx(net: Network, arrays: Mapping[str, np.ndarray], size: int) -> bytes:
-    """Return an ONNX file's content."""
-    from rn50lib.torch.engines import serving
-
-    return serving(net, dict(arrays), size)
-
-
 def signed(content: bytes, classes: Classes) -> bytes:
     """Return an ONNX file's content with the classes in its metadata, and our mark."""
     import onnx
@@ -136,7 +123,9 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
     if int8 and output.suffix != ".onnx":
         raise UserError(f"--int8 is for ONNX files: name one that ends in .onnx, not {output}")
     if output.suffix == ".onnx":  # before the weights are read
-        need("onnx", "onnxscript", *["onnxruntime"] * int8)
+        wanted = ["onnx", "onnxscript", *["onnxruntime"] * int8]
+        if missing := [package for package in wanted if not has(package)]:
+            raise UserError(f"an ONNX file needs packages: `pip install {' '.join(missing)}`")
     to = Output("--output", output, "a file of rn50 export", contains(MARK.encode()))
     config = trained_as(prefix, epoch)
     net, source = config.to_network(), checkpoint.path(prefix, epoch)
@@ -145,7 +134,9 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
     assert classes is not None  # `load` states at least their number
     checkpoint.check_shapes(arrays, net, source)
     if output.suffix == ".onnx":
-        content = to_onnx(net, arrays, config.image_shape)
+        from rn50lib.torch.engines import serving
+
+        content = serving(net, arrays, config.image_shape)
         content = signed(to_int8(content, config, source) if int8 else content, classes)
     else:
         content = to_state_dict(net, arrays, output.suffix, classes)
