@@ -110,16 +110,12 @@ def smallest_batch(config: TrainConfig) -> int:
 
 def check_classes(config: TrainConfig) -> None:
     """Raise UserError if all images of a data set have the same label."""
-    if (
-        config.num_classes == 1
-        and config.loader != "synthetic"
-        and config.trains
-        and not config.no_metrics
-    ):
-        raise UserError(
-            f"--data-root {config.data_root} has one class, so there is nothing to learn: sort the"
-            " images into one folder per class, or pass --no-metrics to measure speed"
-        )
+    learns = config.trains and not config.no_metrics and config.loader != "synthetic"
+    refuse(
+        (learns and config.num_classes == 1,
+         f"--data-root {config.data_root} has one class, so there is nothing to learn: sort the"
+         " images into one folder per class, or pass --no-metrics to measure speed"),
+    )  # fmt: skip
 
 
 # --- on this machine ------------------------------------------------------------------------------
@@ -154,7 +150,7 @@ def capability(machine: Machine) -> tuple[int, int]:
     return min(gpu.capability for gpu in machine.gpus)
 
 
-def unsupported_reason(dtype: str, machine: Machine, network: str | None = None) -> str | None:
+def unsupported_reason(dtype: str, machine: Machine, network: str) -> str | None:
     """Return why a machine cannot train in `dtype`, with the remedy, or None.
 
     bfloat16 runs on every processor. So does float16, but only the tiny network may use it there.
