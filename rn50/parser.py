@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,19 +95,10 @@ class Help(argparse.Action):
         parser.exit()
 
 
-def truth(text: str) -> bool:
-    """Return the value of 'true' or 'false'."""
-    if text not in ("true", "false"):
-        raise ValueError("must be true or false")
-    return text == "true"
-
-
 def from_text(name: str, text: str) -> Any:
     """Return the value of a field for what was typed. Raises ValueError."""
-    flag = FLAGS[name]
-    by_kind: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: truth}
-    read = flag.read or by_kind.get(flag.kind, str)
-    return config.checked(name, read(text))
+    read = FLAGS[name].read
+    return config.checked(name, read(text) if read else text, strict=False)
 
 
 def assignment(text: str) -> tuple[str, Any]:

@@ -453,19 +453,22 @@ def flag_name(name: str) -> str:
 
 @cache
 def validator(name: str) -> TypeAdapter[Any]:
-    """Return pydantic's validator of a field: strict types, and numbers that are finite."""
+    """Return pydantic's validator of a field; its numbers are finite."""
     from pydantic import ConfigDict, TypeAdapter
 
-    return TypeAdapter(HINTS[name], config=ConfigDict(strict=True, allow_inf_nan=False))
+    return TypeAdapter(HINTS[name], config=ConfigDict(allow_inf_nan=False))
 
 
-def checked(name: str, value: Any) -> Any:
-    """Return a field's value as its type. Raises ValueError with what it must be."""
+def checked(name: str, value: Any, strict: bool = True) -> Any:
+    """Return a field's value as its type. Raises ValueError with what it must be.
+
+    Unless `strict`, a text is converted.
+    """
     from pydantic import ValidationError
 
     value = tuple(value) if isinstance(value, list) else value
     try:
-        return validator(name).validate_python(value)
+        return validator(name).validate_python(value, strict=strict)
     except ValidationError as error:
         problem = error.errors()[0]
         if problem["type"] == "value_error":  # `Flag.within` has raised it

@@ -366,7 +366,7 @@ def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remed
         ("--image-shape", "16 3,224,256 1,224,224 224,224"),
         ("--lr-step-epochs", "60,30 -1,30 nan 30,inf"),
         ("--label-smoothing", "1 -0.1 nan"),
-        ("--set", "step=0 step=-5 step=nan step=inf step=paced:5 keep bn_decay=yes crop_area=0"),
+        ("--set", "step=0 step=-5 step=nan step=inf step=paced:5 keep bn_decay=often crop_area=0"),
         (
             "--set",
             "loss_scale=often loss_scale=0.5 loss_scale=nan loss_scale=33554432"
