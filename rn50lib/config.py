@@ -88,12 +88,6 @@ class Flag:
     kind: Any = None
     default: Any = ...  # no default: `rn50` fills it in
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Return pydantic's schema of the field's type, with this declaration's limits."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(self.within, handler(source))
-
     def within(self, value: Any) -> Any:
         """Return a value of the right type. Raises ValueError if it is outside of the limits."""
         if value is None:
@@ -454,9 +448,10 @@ def flag_name(name: str) -> str:
 @cache
 def validator(name: str) -> TypeAdapter[Any]:
     """Return pydantic's validator of a field; its numbers are finite."""
-    from pydantic import ConfigDict, TypeAdapter
+    from pydantic import AfterValidator, ConfigDict, TypeAdapter
 
-    return TypeAdapter(HINTS[name], config=ConfigDict(allow_inf_nan=False))
+    kind = Annotated[HINTS[name], AfterValidator(FLAGS[name].within)]  # type: ignore[valid-type]
+    return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
 
 
 def checked(name: str, value: Any, strict: bool = True) -> Any:
