@@ -270,8 +270,8 @@ def test_a_checkpoint_is_not_used_with_other_classes(
     checkpoint.save("m", replace(found, config={**found.config, "data_root": str(root)}))
     resume = ("--data-root", root, *TINY, "-e", "2", "--model-prefix", "m")
     uses = {
-        "resume": ("run", *resume, "--resume"),
-        "load": ("run", *resume, "--load-epoch", "1"),
+        "resume": ("train", *resume, "--resume"),
+        "load": ("train", *resume, "--load-epoch", "1"),
         "score": ("score", "m", "1"),
         "predict": ("predict", "m", "1", "--split", "val"),
         "calibrate": ("export", "m", "1", "-o", "m.onnx", "--int8"),
