@@ -16,7 +16,6 @@ from workshop.output import explore, figure, images, quiet_stderr, table
 from workshop.programs import run_script
 from workshop.runs import train
 from workshop.session import Session, has
-from workshop.source import show
 from workshop.trace import trace
 
 load_triton_first()
@@ -37,7 +36,6 @@ __all__ = [
     "progress",
     "quiet_stderr",
     "run_script",
-    "show",
     "solution",
     "start",
     "summary",
