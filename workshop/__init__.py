@@ -14,7 +14,6 @@ from workshop.observe import try_script
 from workshop.opening import start
 from workshop.output import explore, figure, images, quiet_stderr, table
 from workshop.programs import run_script
-from workshop.runs import train
 from workshop.session import Session, has
 from workshop.trace import trace
 
@@ -41,7 +40,6 @@ __all__ = [
     "summary",
     "table",
     "trace",
-    "train",
     "try_script",
     "use",
 ]

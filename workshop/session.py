@@ -124,19 +124,6 @@ def ensure_data(root: Path, profile: str) -> None:
     output.Slot().line(f"The data is in {root}.")
 
 
-def session_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the session's defaults for a training run: profile, data, and one worker.
-
-    A lesson that needs more workers passes `n`.
-    """
-    if _current is None:
-        return {}
-    fields = {"n": 1, "profile": _current.profile}
-    if given.get("loader") != "synthetic" and "data_root" not in given:
-        fields |= {"data_root": str(_current.data_root), "recipe": "roadsigns"}
-    return {name: value for name, value in fields.items() if name not in given}
-
-
 def has(package: str) -> bool:
     """Return True if a framework is installed; if not, print that the cell is skipped."""
     found = catalogue.installed(package)

@@ -22,7 +22,7 @@ def draw(power):
 
 workshop.explore(draw, lambda power: "a curve", power=ipywidgets.IntSlider(2, 1, 4));"""
 
-BAD = 'workshop.train(nettwork="tiny")'
+BAD = 'workshop.use(nettwork="tiny")'
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_control_redraws_its_figure(tmp_path, browser_page):
         cell.locator(".rn50 p", has_text="The last value is 729.").wait_for()
         assert plot.count() == 1 and plot.get_attribute("src") != before
         (error,) = told(lab.run("nettwork"))
-        assert error.startswith("error: train has no setting 'nettwork': did you mean")
+        assert error.startswith("error: pass a function for one of")
 
 
 SHARD = """def shard(order, rank, size, batch):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from workshop import runs, session
+from workshop import session
 from workshop.checks import compare, use
 from workshop.checks.compare import refuse, wrong
 
@@ -147,7 +147,7 @@ def checkpoint_of_notebook(here: session.Session) -> tuple[Path, int]:
         if found := checkpoint.epochs(prefix):
             return prefix, found[-1]
     session.ensure_data(here.data_root, here.profile)
-    runs.train(use.SMALL, name="ex07", model_prefix=str(small), num_epochs=4).wait()
+    use.train("ex07", model_prefix=str(small), num_epochs=4)
     return small, checkpoint.epochs(small)[-1]
 
 

@@ -6,6 +6,7 @@ import their code; then a small run starts with `--override`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,22 @@ from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hooks import REPLACEABLE
-from workshop import runs, session
+from rn50lib.lifetime import PARENT
+from rn50lib.report import write_json
+from workshop import programs, session
 from workshop.checks import alone, ask, engine, records
 from workshop.errors import show_user_errors_plainly
-from workshop.programs import program
 
 SMALL: dict[str, Any] = {
-    "network": "tiny", "image_shape": 32, "dtype": "float32", "batch_size": 16, "threads": 1,
-    "data_nthreads": 0, "num_epochs": 2, "num_examples": 640, "disp_batches": 10,
+    "n": 1, "network": "tiny", "image_shape": 32, "dtype": "float32", "batch_size": 16,
+    "threads": 1, "data_nthreads": 0, "num_epochs": 2, "num_examples": 640, "disp_batches": 10,
 }  # fmt: skip
 FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
 SEAMS = (*REPLACEABLE, FRAMING)
 
 
-def use(**given: Any) -> runs.Run | None:
-    """Run the real loop with your function in it, and return the run.
+def use(**given: Any) -> Path | None:
+    """Run the real loop with your function in it, and return the folder of the run.
 
     One keyword is named like a seam (schedule, shard, …), all others are fields of the run:
     `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` packs and reads a small data set
@@ -56,11 +58,28 @@ def use(**given: Any) -> runs.Run | None:
     if name == FRAMING:
         pack(place, Path(given.get("data_root", here.data_root)))
         return None
-    fields = SMALL | {"n": 2 if name == "shard" else 1} | given
-    run = runs.train(name=f"{here.number}-{name}", override=(f"{name}={place}",), **fields)
-    run.wait()
-    print(f"This run used your {name} from {file.name} on {fields['n']} rank(s).")
-    return run
+    if name == "shard":
+        given = {"n": 2} | given
+    folder = train(f"{here.number}-{name}", override=[f"{name}={place}"], **given)
+    print(f"This run used your {name} from {file.name} on {given.get('n', 1)} rank(s).")
+    return folder
+
+
+def train(name: str, **given: Any) -> Path:
+    """Run `rn50 run` with some fields, on the session's data by default; return its folder.
+
+    Raises RunFailed if it fails.
+    """
+    here = session.need()
+    fields = SMALL | {"profile": here.profile}
+    if "data_root" not in given:
+        fields |= {"data_root": str(here.data_root), "recipe": "roadsigns"}
+    folder = launch.new_run(name)
+    write_json(folder / "config.json", fields | given)
+    words = ["run", "--run-dir", str(folder), "--config", str(folder / "config.json")]
+    parent = {PARENT: str(os.getpid())}  # the run ends with this kernel
+    programs.run(["-m", "rn50", *words], f"rn50 {' '.join(words)}", ".", parent)
+    return folder
 
 
 def write(number: str, function: Callable[..., Any]) -> Path:
@@ -94,9 +113,11 @@ def pack(function: str, data_root: Path) -> None:
         (root / "train" / name).mkdir(parents=True)
         first = source.read(int((source.labels < label).sum()))
         (root / "train" / name / "first.jpg").write_bytes(first)
-    program("data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root)
-    own = ("--framing", function)
-    program("data_prep.im2rec", "--pass-through", *own, "records/train", "train", folder=root)
+    programs.program(
+        "data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root
+    )
+    packing = ("--pass-through", "--framing", function)
+    programs.program("data_prep.im2rec", *packing, "records/train", "train", folder=root)
     files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
     packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
     if wrong := [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]:
