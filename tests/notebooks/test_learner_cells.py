@@ -210,7 +210,7 @@ CLOCK = """for _ in range(warm_up):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("", "not attempted"),
+        ("", "not written yet"),
         (CLOCK, "✓"),
         (CLOCK.replace("range(warm_up)", "range(0)"), "nothing warmed up"),
         (CLOCK.replace("wait()\n        seconds", "seconds"), "It does not wait"),
@@ -236,7 +236,7 @@ FIT = """a = np.stack([1 / seconds, size / seconds], axis=1)
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("", "not attempted"),
+        ("", "not written yet"),
         (FIT, "✓"),
         (FIT.replace("1 / per_byte", "per_byte"), "seconds per byte"),
         (FIT.replace(" / seconds", "").replace("[1,", "[np.ones(len(size)),")

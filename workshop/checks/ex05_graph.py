@@ -17,14 +17,13 @@ import numpy as np
 
 from rn50lib.data.source import open_source
 from workshop import catalogue, output
-from workshop.checks import compare, engine
+from workshop.checks import compare, engine, ramps
 from workshop.checks.compare import wrong
 
 Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
 COUNT, WIDTH, HEIGHT, SIDE = 64, 256, 192, 64
 DARK, LIGHT, STEP = 32, 224, 3  # where the ramps begin and end, and blue from image to image
 MEAN, STD = np.reshape([0.485, 0.456, 0.406, 0.229, 0.224, 0.225], (2, 3, 1, 1))
-MIDDLE = slice(4, SIDE - 4)  # away from the edges, which resizing repeats
 BLURRED = 0.25  # levels by which an average over a JPEG's pixels may be off
 
 
@@ -117,14 +116,8 @@ def numbers(pixels: np.ndarray) -> np.ndarray:
 
 def crops(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return width and height of each crop in pixels of its image; negative if mirrored."""
-    levels = original(pixels)
-    ramps = ((levels[:, 0].mean(1), WIDTH), (levels[:, 1].mean(2), HEIGHT))
-    width, height = (
-        np.polyfit(np.arange(SIDE)[MIDDLE], ramp[:, MIDDLE].T, 1)[0] * SIDE * (length - 1)
-        / (LIGHT - DARK)
-        for ramp, length in ramps
-    )  # fmt: skip
-    return width, height
+    _, _, width, height = ramps.boxes(original(pixels)).T / (LIGHT - DARK)
+    return width * (WIDTH - 1), height * (HEIGHT - 1)
 
 
 # --- what a learner sees --------------------------------------------------------------------------

@@ -1,11 +1,7 @@
-"""Immediate checks of notebook 02: the learner's `Photos.__getitem__` and training step.
-
-Each returns the learner's function if it is right, else the finished one, and says which.
-"""
+"""Immediate checks of notebook 02: the learner's `Photos.__getitem__` and training step."""
 
 from __future__ import annotations
 
-import inspect
 import random
 import tempfile
 from collections.abc import Callable
@@ -19,7 +15,9 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from workshop.checks.compare import Wrong, refuse, wrong
+from workshop.checks.compare import refuse, wrong
+from workshop.checks.ramps import boxes, ramps
+from workshop.lessons.choice import choose
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 12
@@ -53,44 +51,17 @@ def check_photo(photos: Any) -> Callable[..., Any]:
         for name in ("left", "right", "stop"):
             file = Path(folder, name, "a.jpg")
             file.parent.mkdir()
-            image = known_image()
+            image = Image.fromarray(ramps(WIDTH, HEIGHT, BLUE))
             if name == "stop":
                 image = image.convert("L")  # some photos are grey
             image.save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
-        return outcome("`__getitem__`", own, photo, lambda: judge_photo(made))
+        return choose("__getitem__", own, photo, lambda: judge_photo(made), show=True)
 
 
 def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a training step on a small network, against steps of the finished one."""
-    return outcome("`training_step`", own, step, lambda: judge_step(own))
-
-
-def outcome(
-    name: str, own: Callable[..., Any], finished: Callable[..., Any], judge: Callable[[], str]
-) -> Callable[..., Any]:
-    """Print what a check found; return the learner's function if it is right, else the finished."""
-    try:
-        said = judge()
-    except Wrong as problem:
-        print(f"✗ {problem.diagnosis} {problem.remedy}")
-    except NotImplementedError:
-        print(f"○ {name} is not written yet. This version is used until then:")
-        print(f"\n{inspect.getsource(finished)}")
-        return finished
-    except Exception as error:
-        print(f"✗ {name} ends with {type(error).__name__}: {error}")
-    else:
-        print(f"✓ {said}")
-        return own
-    print("Until it is right, a finished version is used.")
-    return finished
-
-
-def known_image() -> Image.Image:
-    """Return an image whose red is the column, whose green is the row, and whose blue is BLUE."""
-    rows, columns = np.mgrid[:HEIGHT, :WIDTH]
-    return Image.fromarray(np.stack([columns, rows, 0 * rows + BLUE], axis=2).astype(np.uint8))
+    return choose("training_step", own, step, lambda: judge_step(own), show=True)
 
 
 # --- one image ------------------------------------------------------------------------------------
@@ -114,13 +85,14 @@ def judge_photo(made: Any) -> str:
          "The label is the position of the folder's name, self.files[i].parent.name, in"
          " self.classes."),
     )  # fmt: skip
-    boxes = np.array([box_of(one.float().numpy()) for one in pixels[2:]])
-    check_boxes(boxes)
-    image = known_image()
-    for one, (left, top, width, height) in zip(pixels[2:], boxes, strict=True):
+    levels = (torch.stack(pixels[2:]).float().numpy() + 1) * 127.5
+    found = boxes(levels)
+    check_boxes(found)
+    image = Image.fromarray(ramps(WIDTH, HEIGHT, BLUE))
+    for crop, (left, top, width, height) in zip(levels, found, strict=True):
         box = (max(0, left), max(0, top), min(WIDTH, left + width), min(HEIGHT, top + height))
         wanted = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box))
-        off = np.abs((one.numpy().transpose(1, 2, 0) + 1) * 127.5 - wanted).max()
+        off = np.abs(crop.transpose(1, 2, 0) - wanted).max()
         refuse((off > 6, f"A pixel differs from Pillow's by {off:.0f} of 255.",
                 "Resize the box with Image.Resampling.BILINEAR."))  # fmt: skip
     return f"{len(items)} crops of known images: pixels as Pillow's, squares, labels right."
@@ -171,15 +143,6 @@ def check_pixels(pixels: torch.Tensor) -> None:
     down, right = (float(pixels[0].diff(dim=axis).mean()) for axis in (0, 1))
     refuse((abs(down) > abs(right), "Rows and columns have changed places.",
             "Use permute(2, 0, 1), which keeps rows before columns."))  # fmt: skip
-
-
-def box_of(pixels: np.ndarray) -> tuple[float, float, float, float]:
-    """Return left, top, width and height of a crop of the known image, from its two ramps."""
-    red, green = (pixels[:2] + 1) * 127.5
-    inner = np.arange(4, SIZE - 4)  # not the edges, where a resize repeats pixels
-    across, left = np.polyfit(inner + 0.5, red.mean(axis=0)[inner] + 0.5, 1)
-    down, top = np.polyfit(inner + 0.5, green.mean(axis=1)[inner] + 0.5, 1)
-    return left, top, across * SIZE, down * SIZE
 
 
 def check_boxes(boxes: np.ndarray) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rn50 import plot
 from workshop import output
-from workshop.checks import alone, compare, process_ranks
+from workshop.checks import process_ranks
+from workshop.checks.compare import refuse, wrong
+from workshop.lessons.choice import choose, write_chosen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,15 +103,13 @@ def explore_ring() -> None:
 # --- the learner's ring ---------------------------------------------------------------------------
 
 RINGS = ({"size": 3, "elements": 6}, {"size": 3, "elements": 8}, {"size": 2, "elements": 4})
-NOT_YET = "Not attempted yet."
-WAITING = "The ranks wait for each other forever."
 NEIGHBOURS = (
     "In every step, each rank sends to (rank + 1) % size, receives from (rank - 1) % size, starts"
     " both, and waits for both."
 )
 
 
-def ring_all_reduce(gradients):  # type: ignore[no-untyped-def]
+def ring_all_reduce(gradients: Any) -> None:
     """Replace a vector by the sum over all ranks."""
     import torch
     from torch import distributed as dist
@@ -132,54 +130,47 @@ def ring_all_reduce(gradients):  # type: ignore[no-untyped-def]
 
 
 def check_ring(answer: Callable[[Any], Any], file: str) -> None:
-    """Run `answer(gradients)` on 3 and on 2 ranks, compare with `dist.all_reduce`, print a verdict.
+    """Write a learner's ring to `file` if it is right, else the finished one; print what is wrong.
 
-    Writes the answer to `file`, or the finished version if it is wrong or not attempted.
+    It runs on 3 and on 2 ranks and is compared with `dist.all_reduce`.
     """
-    lines = []
-    try:
-        for case, ranks in zip(
-            RINGS, process_ranks.together(answer, "all_reduced", RINGS), strict=True
-        ):
-            if process_ranks.STUCK in ranks:
-                compare.wrong(WAITING, NEIGHBOURS)
-            judge_ring(process_ranks.results_of(ranks), **case)
-        lines.append("✓ On 2 and 3 ranks, the sums are those of dist.all_reduce.")
-    except compare.Wrong as problem:
-        mark = "○" if problem.diagnosis == NOT_YET else "✗"
-        lines.append(f"{mark} {problem.diagnosis} {problem.remedy}".strip())
-    except compare.Failed as problem:
-        lines.append(f"✗ Stopped with {problem.text} {problem.place}".strip())
-    text = alone.cell_of(answer)
-    if not lines[0].startswith("✓"):
-        text = inspect.getsource(ring_all_reduce).replace("  # type: ignore[no-untyped-def]", "")
-        text = text.replace(ring_all_reduce.__name__, answer.__name__)
-        lines.append(f"Until it is right, the next cells use the finished version in {file}.")
-    Path(file).write_text(text)
-    print("\n".join(lines))
+    chosen = choose(answer.__name__, answer, ring_all_reduce, lambda: judge_ring(answer))
+    write_chosen(file, chosen, ring_all_reduce, answer.__name__)
+    print(f"The version for the next cells is in {file}.")
 
 
-def judge_ring(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> None:
-    """Raise compare.Wrong unless every rank of a case has the sums, and sent as much as a ring."""
+def judge_ring(answer: Callable[[Any], Any]) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is sent."""
+    cases = process_ranks.together(answer, "all_reduced", RINGS)
+    for case, ranks in zip(RINGS, cases, strict=True):
+        if process_ranks.STUCK in ranks:
+            wrong("The ranks wait for each other forever.", NEIGHBOURS)
+        judge_sums(process_ranks.results_of(ranks), **case)
+    return "On 2 and 3 ranks, the sums are those of dist.all_reduce."
+
+
+def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> None:
+    """Raise Wrong unless every rank of a case has the sums, and sent as much as a ring."""
     sums = np.array([rank["sums"] for rank in ranks])
     right = np.array([rank["right"] for rank in ranks])
     sent, least = max(rank["sent"] for rank in ranks), 2 * (size - 1) / size * elements
     if np.array_equal(sums, right):
         if sent > 1.25 * least:
-            compare.wrong(
+            wrong(
                 f"The sums are right, but a rank sends {sent / elements:.2g} times its gradients.",
                 f"A ring sends one chunk per step: {least / elements:.2g} times on {size} ranks.",
             )
         return
     before = 16.0 ** np.arange(size)[:, None] * np.ones(elements)
+    if np.array_equal(sums, before) and not sent:
+        raise NotImplementedError
     digits = np.isfinite(sums).all() and (sums >= 0).all() and (sums == np.floor(sums)).all()
     # how often the gradient of each rank is in an element: (holder, element, whose)
     counts = sums[..., None].astype(np.int64) >> (4 * np.arange(size)) & 15 if digits else None
     complete = (sums == right).any(axis=1).all()  # each rank has a finished chunk
     where = np.argwhere(sums != right)[0]
     rank, element = where
-    compare.refuse(
-        (np.array_equal(sums, before) and not sent, NOT_YET, "Nothing has been sent."),
+    refuse(
         (np.array_equal(sums, before), "The ranks send, but `gradients` has not changed.",
          "Write into it: `chunk += received` changes the tensor; `chunk = chunk + received` makes"
          " a new one."),

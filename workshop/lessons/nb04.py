@@ -19,6 +19,10 @@ from data_prep.tfrecordwriter import (
     write_records,
 )
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
+from workshop.checks.compare import refuse, wrong
+from workshop.checks.engine import message
+from workshop.checks.ramps import ramps
+from workshop.lessons.choice import choose
 
 Read = Callable[[str], Iterator[bytes]]
 Pipeline = Callable[..., Any]
@@ -61,13 +65,13 @@ def pipeline(
 
 
 def check_read(yours: Read) -> Read:
-    """Print what is wrong with a learner's `read`; return it if right, else the finished one."""
+    """Return a learner's `read` if it is right, else the finished one; print what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        return report("read", yours, read, find_read_mistake(yours, Path(folder)))
+        return choose("read", yours, read, lambda: judge_read(yours, Path(folder)))
 
 
 def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
-    """Print what is wrong with a learner's `pipeline`; return it if it is right, else the finished.
+    """Return a learner's `pipeline` if it is right, else the finished one; print what is wrong.
 
     `prepare` turns a record into an image and its label from 0.
     """
@@ -76,67 +80,55 @@ def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
         return pipeline(shards, rank, size, batch, seed, prepare)
 
     with tempfile.TemporaryDirectory() as folder:
-        return report("pipeline", yours, finished, find_pipeline_mistake(yours, Path(folder)))
+        return choose("pipeline", yours, finished, lambda: judge_pipeline(yours, Path(folder)))
 
 
-def report(name: str, yours: Any, ours: Any, wrong: str | None) -> Any:
-    """Print the outcome of a check; return the learner's version if it is right, else ours."""
-    if wrong is None:
-        print(f"✓ `{name}` is right: the notebook uses yours.")
-        return yours
-    print(f"✗ {wrong}" if wrong else f"`{name}` returns None: not attempted yet.")
-    print(f"Until `{name}` is right, the notebook uses ours.")
-    return ours
-
-
-def find_read_mistake(yours: Read, folder: Path) -> str | None:
-    """Return what is wrong with a reader of shards, None if nothing, "" if not attempted."""
+def judge_read(yours: Read, folder: Path) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     contents = [b"first", b"", b"the third record " * 3]
     records = [frame_record(data) for data in contents]
     good = folder / "shard"
     good.write_bytes(b"".join(records))
-    found: list[Any] = []
-    try:
-        result = yours(str(good))
-        if result is None:
-            return ""
-        found.extend(itertools.islice(result, 10))
-    except Exception as error:
+    found, error = read_all(yours, good)
+    if error is not None:
         after = f" after {len(found)} record(s)" if found else ""
-        return (
-            f"Reading a good shard of three records ended{after} with {type(error).__name__}:"
-            f" {error}. {_error_hint(error, len(found))}"
-        )
+        wrong(f"Reading a good shard of three records ended{after} with {message(error)}.",
+              _error_hint(error, len(found)))  # fmt: skip
     if found != contents:
-        return _wrong_records(found, contents, records)
+        _refuse_records(found, contents, records)
     parts = {"the length": 0, "the checksum of the length": 9, "the data": 14,
              "the checksum of the data": len(records[0]) - 1}  # fmt: skip
     for part, place in parts.items():
         damaged = bytearray(good.read_bytes())
         damaged[place] ^= 1
         (folder / "damaged").write_bytes(damaged)
-        found = []
-        try:
-            for data in itertools.islice(yours(str(folder / "damaged")), 10):
-                found.append(data)
-        except ValueError:
-            if not found:
-                continue
-            return (
-                f"With a flipped bit in {part}, it yields the record and raises ValueError only"
-                " after that: compare the checksum before you yield the data."
-            )
-        except Exception as error:
-            of = part.removeprefix("the checksum of ")
-            return (
-                f"With a flipped bit in {part}, it ends with {type(error).__name__}, not with"
-                f" ValueError. Compare the checksum of {of} before you use {of}."
-            )
-        return (
-            f"A flipped bit in {part} goes unnoticed: compare masked_crc(…) of the 8 bytes of the"
-            " length, and of the data, with the stored checksums; raise ValueError if one differs."
-        )
-    return None
+        found, error = read_all(yours, folder / "damaged")
+        of = part.removeprefix("the checksum of ")
+        refuse(
+            (error is None, f"A flipped bit in {part} goes unnoticed.",
+             "Compare masked_crc(…) of the 8 bytes of the length, and of the data, with the stored"
+             " checksums; raise ValueError if one differs."),
+            (not isinstance(error, ValueError), f"With a flipped bit in {part}, it ends with"
+             f" {type(error).__name__}, not with ValueError.",
+             f"Compare the checksum of {of} before you use {of}."),
+            (found, f"With a flipped bit in {part}, it yields the record and raises ValueError only"
+             " after that.", "Compare the checksum before you yield the data."),
+        )  # fmt: skip
+    return "`read` is right: the notebook uses yours."
+
+
+def read_all(yours: Read, shard: Path) -> tuple[list[Any], Exception | None]:
+    """Return the records that a reader yields, ten at most, and the error that ends it."""
+    found: list[Any] = []
+    try:
+        if (result := yours(str(shard))) is None:
+            raise NotImplementedError
+        found.extend(itertools.islice(result, 10))
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return found, error
+    return found, None
 
 
 def _error_hint(error: Exception, records: int) -> str:
@@ -158,114 +150,93 @@ def _error_hint(error: Exception, records: int) -> str:
     return ""
 
 
-def _wrong_records(found: list[Any], contents: list[bytes], records: list[bytes]) -> str:
-    """Return which mistake explains the records that were read."""
-    if found == records or found[:1] == records[:1]:
-        return "It yields whole records: leave out the 12 bytes before the data and the 4 after."
-    if found and not isinstance(found[0], bytes):
-        return f"It yields {type(found[0]).__name__}: yield the data as bytes."
-    if len(found) == 10:
-        return "It does not end: when `file.read` returns b'', the file has ended."
-    if found == contents[:1]:
-        return "It yields the first of three records only: repeat until the file has ended."
-    if found == [data for data in contents if data]:
-        return "A record may be empty: stop when the *file* ends, not when the data is empty."
-    if found[:1] == contents[:1]:
-        return f"The first record is right, the second is not. {AFTER}"
-    if not found:
-        return "It yields nothing: use `yield`, or return a list of the data of all records."
-    return f"The first record should be {contents[0]!r}, and it is {found[0]!r}."
+def _refuse_records(found: list[Any], contents: list[bytes], records: list[bytes]) -> None:
+    """Raise Wrong with the mistake that explains the records that were read."""
+    first = found[0] if found else b""
+    refuse(
+        (not found, "It yields nothing.",
+         "Use `yield`, or return a list of the data of all records."),
+        (first == records[0], "It yields whole records.",
+         "Leave out the 12 bytes before the data and the 4 after."),
+        (not isinstance(first, bytes), f"It yields {type(first).__name__}.",
+         "Yield the data as bytes."),
+        (len(found) == 10, "It does not end.",
+         "When `file.read` returns b'', the file has ended."),
+        (found == contents[:1], "It yields the first of three records only.",
+         "Repeat until the file has ended."),
+        (found == [data for data in contents if data], "It leaves out an empty record.",
+         "Stop when the *file* ends, not when the data is empty."),
+        (first == contents[0], "The first record is right, the second is not.", AFTER),
+        (True, f"The first record should be {contents[0]!r}, and it is {first!r}.", AFTER),
+    )  # fmt: skip
 
 
 RANKS, SHARDS, EACH, BATCH = 2, 4, 12, 8  # of the check's data set
-WIDTH, HEIGHT = 240, 180  # of its images: red is the column, green the row
+WIDTH, HEIGHT = 240, 180  # of its images, which show the crop
 
 
-def find_pipeline_mistake(yours: Pipeline, folder: Path) -> str | None:
-    """Return what is wrong with a pipeline, None if nothing, "" if not attempted."""
+def judge_pipeline(yours: Pipeline, folder: Path) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     shards = write_numbered_shards(folder)
-    passes: dict[int, list[list[int]]] = {}
+    passes: list[list[list[int]]] = []
     for rank in range(RANKS):
         hidden = [Path(shard) for shard in shards[1 - rank :: RANKS]]
+        result = yours(shards, rank, RANKS, BATCH, 0)
+        if result is None:
+            raise NotImplementedError
+        passes.append([_labels(result) for _ in range(2)])
+        for shard in hidden:
+            shard.rename(f"{shard}.away")
         try:
-            result = yours(shards, rank, RANKS, BATCH, 0)
-            if result is None:
-                return ""
-            labels = [_labels(result) for _ in range(2)]
-            for shard in hidden:
-                shard.rename(f"{shard}.away")
-            try:
-                list(itertools.islice(yours(shards, rank, RANKS, BATCH, 0), 1))
-            except Exception as error:
-                if "NotFound" not in type(error).__name__:
-                    raise
-                return (
-                    f"Rank {rank} opens files of other ranks. Shard the list of file names"
-                    " first, before anything shuffles or opens them."
-                )
-            finally:
-                for shard in hidden:
-                    Path(f"{shard}.away").rename(shard)
-        except _Wrong as wrong:
-            return str(wrong)
+            list(itertools.islice(yours(shards, rank, RANKS, BATCH, 0), 1))
         except Exception as error:
-            text = str(error).splitlines()[0].split("}} ")[-1].split(" [Op:")[0].rstrip(".")
-            more = " `decode_crop` takes one record: map before you batch." * ("scalar" in text)
-            return f"It ended with {type(error).__name__}: {text}.{more}"
-        passes[rank] = labels
-    first, second = (set(passes[rank][0]) for rank in (0, 1))
-    if first & second:
-        return (
-            f"{len(first & second)} of {SHARDS * EACH} images are read by both ranks: give rank"
-            " `rank` of `size` its shards, with `.shard(size, rank)`."
-        )
-    if len(first) < SHARDS * EACH // RANKS:
-        return (
-            f"Rank 0 reads {len(first)} different images in a pass, instead of"
-            f" {SHARDS * EACH // RANKS}: each rank reads all records of its shards, once."
-        )
-    if passes[0][0] == passes[0][1]:
-        return "Both passes have the same order: let `shuffle` draw a new one on each pass."
-    odd = yours(shards, 0, RANKS, BATCH - 1, 0)
-    if {len(labels) for _, labels in itertools.islice(odd, 10)} != {BATCH - 1}:
-        return (
-            f"The last batch of {len(first)} images in batches of {BATCH - 1} is not full: pass"
-            " drop_remainder=True."
-        )
-    mine = [label // EACH for label in passes[0][0]]
-    if [label for label in passes[0][0] if label // EACH == mine[0]] == sorted(
-        label for label in passes[0][0] if label // EACH == mine[0]
-    ):
-        return "Records of a shard stay in their order: shuffle after interleave."
-    return None
-
-
-class _Wrong(Exception):
-    """Raised for a wrong batch: what is wrong with it."""
+            refuse(("NotFound" in type(error).__name__, f"Rank {rank} opens files of other ranks.",
+                    "Shard the list of file names first, before anything shuffles or opens them."
+                    ))  # fmt: skip
+            raise
+        finally:
+            for shard in hidden:
+                Path(f"{shard}.away").rename(shard)
+    first, second = (set(of_rank[0]) for of_rank in passes)
+    each, odd = SHARDS * EACH // RANKS, yours(shards, 0, RANKS, BATCH - 1, 0)
+    order = passes[0][0]
+    of_shard = [label for label in order if label // EACH == order[0] // EACH]
+    refuse(
+        (first & second, f"{len(first & second)} of {SHARDS * EACH} images are read by both ranks.",
+         "Give rank `rank` of `size` its shards, with `.shard(size, rank)`."),
+        (len(first) < each,
+         f"Rank 0 reads {len(first)} different images in a pass, instead of {each}.",
+         "Each rank reads all records of its shards, once."),
+        (passes[0][0] == passes[0][1], "Both passes have the same order.",
+         "Let `shuffle` draw a new one on each pass."),
+        ({len(labels) for _, labels in itertools.islice(odd, 10)} != {BATCH - 1},
+         f"The last batch of {each} images in batches of {BATCH - 1} is not full.",
+         "Pass drop_remainder=True."),
+        (of_shard == sorted(of_shard), "Records of a shard stay in their order.",
+         "Shuffle after interleave."),
+    )  # fmt: skip
+    return "`pipeline` is right: the notebook uses yours."
 
 
 def _labels(dataset: Any) -> list[int]:
-    """Return the labels of a pass, which number the images. Raises _Wrong for a wrong batch."""
+    """Return the labels of a pass, which number the images. Raises Wrong for a wrong batch."""
     found: list[int] = []
     for element in itertools.islice(dataset, 2 * SHARDS * EACH // BATCH):
         if not (isinstance(element, tuple) and len(element) == 2):
-            raise _Wrong("An element should be a pair, images and labels: map `decode_crop`.")
+            wrong("An element should be a pair, images and labels.", "Map `decode_crop`.")
         images, labels = (np.asarray(part) for part in element)
-        if labels.ndim != 1 or images.ndim != 4:
-            raise _Wrong(
-                f"An element has shapes {images.shape} and {labels.shape}: batch the images, once,"
-                " after map."
-            )
-        if len(labels) != BATCH:
-            raise _Wrong(
-                f"A batch has {len(labels)} images instead of {BATCH}: pass `batch`, and"
-                " drop_remainder=True."
-            )
+        refuse(
+            (labels.ndim != 1 or images.ndim != 4,
+             f"An element has shapes {images.shape} and {labels.shape}.",
+             "Batch the images, once, after map."),
+            (labels.size != BATCH, f"A batch has {labels.size} images instead of {BATCH}.",
+             "Pass `batch`, and drop_remainder=True."),
+        )  # fmt: skip
         found += labels.tolist()
-    if not found:
-        raise _Wrong("It has no batches.")
-    if len(found) == 2 * SHARDS * EACH:
-        raise _Wrong("A pass does not end: leave out `repeat`.")
+    refuse(
+        (not found, "It has no batches.", "Batch the images of the rank's shards."),
+        (len(found) == 2 * SHARDS * EACH, "A pass does not end.", "Leave out `repeat`."),
+    )
     return found
 
 
@@ -274,9 +245,7 @@ def write_numbered_shards(folder: Path) -> list[str]:
     from PIL import Image
 
     buffer = io.BytesIO()
-    across, down = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))  # they show the crop
-    pixels = np.stack([across, down, 0 * down], axis=2).astype(np.uint8)
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=95, subsampling=0)
+    Image.fromarray(ramps(WIDTH, HEIGHT)).save(buffer, "JPEG", quality=95, subsampling=0)
     shards = []
     (folder / "index").mkdir(exist_ok=True)
     for number in range(SHARDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,15 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from workshop.lessons.nb04 import (
-    EACH,
-    HEIGHT,
-    RANKS,
-    SHARDS,
-    WIDTH,
-    report,
-    write_numbered_shards,
-)
+from workshop.checks.compare import refuse, wrong
+from workshop.checks.ramps import boxes
+from workshop.lessons.choice import choose
+from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numbered_shards
 
 CPU = SimpleNamespace(type="cpu")
 SIZE, BATCH = 16, 8  # of the check's pipelines: three batches are an epoch of a rank
@@ -53,15 +49,15 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def check_photos(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Print what is wrong with a learner's `photos`; return it if right, else the finished one."""
+    """Return a learner's `photos` if it is right, else the finished one; print what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        return report("photos", yours, photos, find_photos_mistake(yours, Path(folder)))
+        return choose("photos", yours, photos, lambda: judge_photos(yours, Path(folder)))
 
 
 def check_endless(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Print what is wrong with a learner's `endless`; return it if right, else the finished one."""
+    """Return a learner's `endless` if it is right, else the finished one; print what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        return report("endless", yours, endless, find_endless_mistake(yours, Path(folder)))
+        return choose("endless", yours, endless, lambda: judge_endless(yours, Path(folder)))
 
 
 def build(function: Callable[..., Any], folder: Path, rank: int) -> Any:
@@ -75,137 +71,131 @@ def build(function: Callable[..., Any], folder: Path, rank: int) -> Any:
     return pipe
 
 
-def find_photos_mistake(yours: Callable[..., Any], folder: Path) -> str | None:
-    """Return what is wrong with a graph, None if nothing, "" if not attempted."""
+def run(yours: Callable[..., Any], folder: Path) -> list[list[np.ndarray]]:
+    """Return each rank's outputs in an epoch, three batches.
+
+    Raises NotImplementedError if the graph is None, and Wrong if DALI refuses it.
+    """
     from nvidia.dali import Pipeline
 
-    write_numbered_shards(folder)
-    with Pipeline(batch_size=BATCH, num_threads=1, device_id=None):
-        try:
-            nodes = yours(folder, SIZE, CPU, 0, RANKS)
-        except Exception as error:
-            return f"It ended with {type(error).__name__}: {hint(error)}"
-    if nodes is None:
-        return ""
-    if not (isinstance(nodes, tuple | list) and len(nodes) == 2):
-        return "Return two nodes: images and labels."
-    read: list[list[int]] = []
-    for rank in range(RANKS):
-        try:
-            pipe = build(yours, folder, rank)
+    outputs = []
+    try:
+        with Pipeline(batch_size=BATCH, num_threads=1, device_id=None):
+            if yours(folder, SIZE, CPU, 0, RANKS) is None:
+                raise NotImplementedError
+        for pipe in [build(yours, folder, rank) for rank in range(RANKS)]:
             # copies, because the next run reuses the memory
             batches = [[np.array(node.as_array()) for node in pipe.run()] for _ in range(3)]
-            images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
-        except Exception as error:
-            return f"The pipeline of rank {rank} ended with {type(error).__name__}: " + hint(error)
+            outputs.append([np.concatenate(part) for part in zip(*batches, strict=True)])
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        wrong(f"It ended with {type(error).__name__}: {reason(error)}", remedy_of(error))
+    return outputs
+
+
+def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
+    write_numbered_shards(folder)
+    read: list[list[int]] = []
+    for outputs in run(yours, folder):
+        if len(outputs) != 2:
+            wrong(f"It returns {len(outputs)} node(s).", "Return two nodes: images and labels.")
+        images, labels = outputs
         if images.ndim == 2 and labels.ndim == 4:
-            return "Return the images first, then the labels."
+            wrong("The labels come first.", "Return the images first, then the labels.")
         read.append(labels.ravel().tolist())
         if len(set(read[-1])) < len(read[-1]) or max(read[-1]) > SHARDS * EACH:
-            return (
-                "The records are not those of `folder`: find train-* and index/train-* in it,"
-                " because your script has no global lists of shards."
-            )
-        if wrong := wrong_images(images):
-            return wrong
-    if max(map(max, read)) == SHARDS * EACH:
-        return "Labels start at 1: shards count classes from 1, the network from 0. Subtract 1."
-    if set(read[0]) & set(read[1]):
-        return "Both ranks read the same images: pass shard_id=rank and num_shards=ranks."
-    if read[0] == sorted(read[0]):
-        return "The images come in the order of the shards: pass random_shuffle=True."
-    return None
+            wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
+                  " because your script has no global lists of shards.")  # fmt: skip
+        judge_images(images)
+    refuse(
+        (max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
+         "Subtract 1: shards count classes from 1, the network from 0."),
+        (set(read[0]) & set(read[1]), "Both ranks read the same images.",
+         "Pass shard_id=rank and num_shards=ranks."),
+        (read[0] == sorted(read[0]), "The images come in the order of the shards.",
+         "Pass random_shuffle=True."),
+    )  # fmt: skip
+    return "`photos` is right: the notebook uses yours."
 
 
-def wrong_images(images: np.ndarray) -> str:
-    """Return what is wrong with the images of three batches, "" if nothing."""
-    if images.shape[1:] != (3, SIZE, SIZE):
-        found = " × ".join(map(str, images.shape[1:]))
-        return (
-            f"An image has the shape {found} instead of 3 × {SIZE} × {SIZE}: resize to"
-            " [size, size], and let crop_mirror_normalize put the planes first, its default."
-        )
-    if images.dtype != np.float32:
-        return f"The images are {images.dtype}: crop_mirror_normalize returns float32 by default."
+def judge_images(images: np.ndarray) -> None:
+    """Raise Wrong unless the images of three batches are normalised crops of the known one."""
     low, high = float(images.min()), float(images.max())
-    if low < -1.01 or high > 1.01 or low >= 0:
-        return (
-            f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1: they come from 0 to"
-            " 255, so use mean=127.5 and std=127.5."
-        )
-    return wrong_crops(images)
+    refuse(
+        (images.shape[1:] != (3, SIZE, SIZE), f"An image has the shape"
+         f" {' × '.join(map(str, images.shape[1:]))} instead of 3 × {SIZE} × {SIZE}.",
+         "Resize to [size, size], and let crop_mirror_normalize put the planes first, its default."
+         ),
+        (images.dtype != np.float32, f"The images are {images.dtype}.",
+         "crop_mirror_normalize returns float32 by default."),
+        (low < -1.01 or high > 1.01 or low >= 0,
+         f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",
+         "They come from 0 to 255, so use mean=127.5 and std=127.5."),
+    )  # fmt: skip
+    _, _, width, height = boxes((images + 1) * 127.5).T
+    smallest, largest = (edge(width * height) / WIDTH / HEIGHT for edge in (np.min, np.max))
+    refuse(
+        (width.min() < 0, "Some images are mirrored.",
+         "Leave out mirror, which changes some signs' meaning."),
+        (np.abs(width / height - 1).max() > 0.1, "The crops are not squares.",
+         "Pass random_aspect_ratio=[1, 1]."),
+        (smallest < 0.32 or smallest > 0.6 or largest > 0.8,
+         f"The crops have {smallest:.0%} to {largest:.0%} of the area.",
+         "Pass random_area=[0.37, 0.75]."),
+    )  # fmt: skip
 
 
-def wrong_crops(images: np.ndarray) -> str:
-    """Return what is wrong with the crops of known images, "" if nothing."""
-    inner = np.arange(3, SIZE - 3)  # not the edges, where a resize repeats pixels
-    red, green = ((images[:, plane] + 1) * 127.5 for plane in (0, 1))
-    width = SIZE * np.polyfit(inner, red.mean(axis=1)[:, inner].T, 1)[0]
-    height = SIZE * np.polyfit(inner, green.mean(axis=2)[:, inner].T, 1)[0]
-    if width.min() < 0:
-        return "Some images are mirrored: leave out mirror, which changes some signs' meaning."
-    if np.abs(width / height - 1).max() > 0.1:
-        return "The crops are not squares: pass random_aspect_ratio=[1, 1]."
-    low, high = (width * height).min() / WIDTH / HEIGHT, (width * height).max() / WIDTH / HEIGHT
-    if low < 0.32 or low > 0.6 or high > 0.8:
-        return f"The crops have {low:.0%} to {high:.0%} of the area: pass random_area=[0.37, 0.75]."
-    return ""
-
-
-def find_endless_mistake(yours: Callable[..., Any], folder: Path) -> str | None:
-    """Return what is wrong with a generator of batches, None if nothing, "" if not attempted."""
+def judge_endless(yours: Callable[..., Any], folder: Path) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     write_numbered_shards(folder)
     epochs, steps = 3, SHARDS * EACH // RANKS // BATCH
     labels: list[list[int]] = []
-    try:
-        made = yours(build(photos, folder, 0))
-        if made is None:
-            return ""
-        for item in itertools.islice(made, epochs * steps):
-            if not (isinstance(item, tuple | list) and len(item) == 2):
-                return (
-                    f"It yields {type(item).__name__} of length {len(item)}: yield a pair, images"
-                    ' and labels of each dictionary, batch["data"], batch["label"].'
-                )
-            images, of_images = item
-            if tuple(getattr(images, "shape", ())) != (BATCH, 3, SIZE, SIZE):
-                return "The first of each pair should be the batch's images, a tensor."
-            if tuple(of_images.shape) != (BATCH,):
-                return (
-                    f"Labels have the shape {tuple(of_images.shape)}, but cross_entropy needs"
-                    f" ({BATCH},): apply .squeeze(1)."
-                )
-            labels.append(of_images.tolist())
-    except Exception as error:
-        return f"It ended with {type(error).__name__}: {first_line(error)}"
-    if len(labels) < epochs * steps:
-        return (
-            f"It ends after {len(labels)} batches, of an epoch of {steps}: without a size or a"
-            " reader_name, DALI's iterator goes on; otherwise pass auto_reset=True and loop again."
-        )
-    if len({label for batch in labels[:steps] for label in batch}) < steps * BATCH:
-        return "An epoch repeats some images and leaves out others: yield each batch once."
-    return None
+    made = yours(build(photos, folder, 0))
+    if made is None:
+        raise NotImplementedError
+    for item in itertools.islice(made, epochs * steps):
+        if not (isinstance(item, tuple | list) and len(item) == 2):
+            wrong(f"It yields {type(item).__name__} of length {len(item)}.", "Yield a pair, images"
+                  ' and labels of each dictionary, batch["data"], batch["label"].')  # fmt: skip
+        images, of_images = item
+        refuse(
+            (tuple(getattr(images, "shape", ())) != (BATCH, 3, SIZE, SIZE),
+             "The first of each pair should be the batch's images, a tensor.",
+             'Yield batch["data"] first.'),
+            (np.shape(of_images) != (BATCH,), f"Labels have the shape {np.shape(of_images)}, but"
+             f" cross_entropy needs ({BATCH},).", "Apply .squeeze(1)."),
+        )  # fmt: skip
+        labels.append(of_images.tolist())
+    first = {label for batch in labels[:steps] for label in batch}
+    refuse(
+        (len(labels) < epochs * steps,
+         f"It ends after {len(labels)} batches, of an epoch of {steps}.", "Without a size or a"
+         " reader_name, DALI's iterator goes on; otherwise pass auto_reset=True and loop again."),
+        (len(first) < steps * BATCH, "An epoch repeats some images and leaves out others.",
+         "Yield each batch once."),
+    )  # fmt: skip
+    return "`endless` is right: the notebook uses yours."
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text."""
-    return (str(error).strip() or "no text").splitlines()[0]
-
-
-def hint(error: Exception) -> str:
-    """Return the line of DALI's error that says why, and what to do about the usual ones."""
+def reason(error: Exception) -> str:
+    """Return the line of DALI's error that says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     whys = [line for line in lines if "Assert" in line or "Error" in line]
     # "Error when constructing operator … encountered:" precedes the error itself
-    text = next((line for line in whys if not line.endswith("encountered:")), "")
-    text = (text or (lines[0] if lines else "no text")).rstrip(".") + "."
-    if "with name path" in text or "with name index_path" in text:
-        text += " Pass strings: map(str, …)."
-    if "shard" in text:
-        text += " Rank `rank` of `ranks` has shard_id=rank and num_shards=ranks."
-    if "dense" in text or "uniform" in text.lower() or "as_array" in text:
-        text += " Images of a batch differ in size: resize them to [size, size]."
-    if "index" in text.lower():
-        text += " Pass index_path: the files index/train-*."
-    return text
+    whys = [line for line in whys if not line.endswith("encountered:")]
+    return [*whys, *lines, "no text"][0].rstrip(".") + "."
+
+
+def remedy_of(error: Exception) -> str:
+    """Return what to do about the usual errors of DALI."""
+    text = reason(error)
+    remedies = (
+        (r"with name (index_)?path", "Pass strings: map(str, …)."),
+        ("shard", "Rank `rank` of `ranks` has shard_id=rank and num_shards=ranks."),
+        ("dense|[Uu]niform|as_array",
+         "Images of a batch differ in size: resize them to [size, size]."),
+        ("[Ii]ndex", "Pass index_path: the files index/train-*."),
+    )  # fmt: skip
+    return " ".join(remedy for pattern, remedy in remedies if re.search(pattern, text))

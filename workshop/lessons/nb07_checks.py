@@ -1,7 +1,4 @@
-"""Immediate checks of notebook 07: the learner's folded batch norm and CUDA graph.
-
-Each returns the learner's function if it is right, else the finished one, and says which.
-"""
+"""Immediate checks of notebook 07: the learner's folded batch norm and CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workshop.checks.compare import refuse, wrong
-from workshop.lessons.nb02_checks import outcome
+from workshop.lessons.choice import choose
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis raises no error
@@ -56,7 +53,7 @@ def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
 
 def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `fold` on two small layers."""
-    return outcome("`fold`", own, fold, lambda: judge_fold(own))
+    return choose("fold", own, fold, lambda: judge_fold(own), show=True)
 
 
 def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
@@ -65,7 +62,7 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
         print("○ A CUDA graph needs a GPU, so `capture` does not run here. A finished version:")
         print(f"\n{inspect.getsource(capture)}")
         return capture
-    return outcome("`capture`", own, capture, lambda: judge_capture(own, device))
+    return choose("capture", own, capture, lambda: judge_capture(own, device), show=True)
 
 
 # --- fold -----------------------------------------------------------------------------------------

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workshop.checks.alone import cell_of
-from workshop.lessons.nb04 import report
+from workshop.checks.compare import Wrong, like, refuse, wrong
+from workshop.lessons.choice import choose, write_chosen
 
 Clock = Callable[..., Any]
 Fit = Callable[..., Any]
@@ -49,22 +47,18 @@ def fit(size: Any, seconds: Any) -> tuple[float, float]:
 
 
 def check_clock(yours: Clock, file: str) -> Clock:
-    """Print what is wrong with a learner's `measure`; return it if right, else the finished one.
+    """Return a learner's `measure` if it is right, else the finished one; print what is wrong.
 
     The returned version is written to `file`, for scripts.
     """
-    chosen = report("measure", yours, measure, find_clock_mistake(yours))
-    own = chosen is yours and yours is not measure
-    text = cell_of(yours) if own else inspect.getsource(measure).replace(": Clock", "")
-    used = {"np.": "import numpy as np\n", "torch.": "import torch\n"}  # the notebook has them
-    imports = "".join(line for name, line in used.items() if name in text)
-    Path(file).write_text(f"import time\n{imports}\n\n{text.lstrip()}")
-    return chosen  # type: ignore[no-any-return]
+    chosen = choose("measure", yours, measure, lambda: judge_clock(yours))
+    write_chosen(file, chosen, measure, "measure")
+    return chosen
 
 
 def check_fit(yours: Fit) -> Fit:
-    """Print what is wrong with a learner's `fit`; return it if right, else the finished one."""
-    return report("fit", yours, fit, find_fit_mistake(yours))  # type: ignore[no-any-return]
+    """Return a learner's `fit` if it is right, else the finished one; print what is wrong."""
+    return choose("fit", yours, fit, lambda: judge_fit(yours))
 
 
 class Device:
@@ -74,7 +68,6 @@ class Device:
         self.pool, self.durations = ThreadPoolExecutor(1), durations
         self.called: list[float] = []
         self.ended: list[float] = []
-        self.waits = 0
 
     def step(self) -> None:
         """Put a step of the next duration into the queue."""
@@ -89,7 +82,6 @@ class Device:
 
     def wait(self) -> None:
         """Return when the queue is empty."""
-        self.waits += 1
         self.pool.submit(int).result()
 
     def took(self) -> np.ndarray:
@@ -98,85 +90,80 @@ class Device:
         return np.array(self.ended) - begins
 
 
-def find_clock_mistake(yours: Clock) -> str | None:
-    """Return what is wrong with a clock, None if nothing, "" if not attempted."""
-    found: str | None = None
-    for _ in range(TRIES):
+def judge_clock(yours: Clock) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is done."""
+    for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
-        try:
-            got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
-        except Exception as error:
-            return f"It ended with {type(error).__name__}: {error}"
-        called, waits = len(device.called), device.waits
+        got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
+        called = len(device.called)
         device.wait()
-        if got is None:
-            return "It returns nothing: return the list of seconds." if called else ""
-        found = diagnose_clock(got, device.took(), called, waits)
-        if found is None:
+        if got is None and not called:
+            raise NotImplementedError
+        try:
+            judge_seconds(got, device.took(), called)
             break
-    return found
+        except Wrong:
+            if attempt == TRIES:
+                raise
+    return "`measure` is right: the notebook uses yours."
 
 
-def diagnose_clock(got: Any, took: np.ndarray, called: int, waits: int) -> str | None:
-    """Return what is wrong with the seconds that a clock returned, None if nothing."""
+def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
+    """Raise Wrong unless a clock that made `called` steps returned the right seconds."""
     n, warm_up = len(TIMED), len(WARM_UP)
+    refuse(
+        (got is None, "It returns nothing.", "Return the list of seconds."),
+        (called == n, f"It ran {n} steps, so nothing warmed up.",
+         "Call step() `warm_up` times before those that count."),
+        (called != n + warm_up, f"It ran {called} steps instead of {n + warm_up}.",
+         f"{warm_up} warm up, {n} count."),
+    )  # fmt: skip
     try:
         values = np.asarray(got, dtype=float)
     except (TypeError, ValueError):
-        return f"It returns {type(got).__name__}: return a list of seconds, one per step."
-    if called == n:
-        return (
-            f"It ran {n} steps, so nothing warmed up: call step() `warm_up` times before those"
-            " that count."
-        )
-    if called != n + warm_up:
-        return f"It ran {called} steps instead of {n + warm_up}: {warm_up} warm up, {n} count."
+        wrong(f"It returns {type(got).__name__}.", "Return a list of seconds, one per step.")
     right = took[warm_up:]
     if values.ndim == 0:
-        return one_number(float(values), right)
-    if len(values) == n + warm_up:
-        return "The steps of the warm-up are in the list: leave them out."
-    if len(values) != n:
-        return f"The list has {len(values)} values: one for each of the {n} steps that count."
+        wrong(f"It returns one number, {name_of(float(values), right)}.",
+              "Return the list of seconds, one per step.")  # fmt: skip
+    refuse(
+        (len(values) == n + warm_up, "The steps of the warm-up are in the list.",
+         "Leave them out."),
+        (len(values) != n, f"The list has {len(values)} values.",
+         f"Return one for each of the {n} steps that count."),
+    )  # fmt: skip
 
     def near(wanted: Any, at: slice = slice(None)) -> bool:
         distance = np.abs(values[at] - np.asarray(wanted)[at])
         return bool((distance < NEAR_S + 0.1 * np.abs(np.asarray(wanted)[at])).all())
 
     if near(right):
-        return None
+        return
     rest = slice(1, None)
-    if (values < 0.5 * right).all():
-        return (
-            "It does not wait: each value is the time to queue a step, not to run it. Call wait()"
-            " after step(), before you read the clock."
-        )
-    if np.allclose(values[:-1], 0, atol=NEAR_S) and values[-1] > right.max():
-        return "It waits only once, after the last step: call wait() after every step."
-    if values[0] > right[0] + NEAR_S and near(right, rest):
-        return (
-            "The first value includes the rest of the warm-up, which was still in the queue: call"
-            " wait() before the clock starts."
-        )
-    if near(took[warm_up - 1 : -1], rest):
-        return "Each value is the step before: call wait() between step() and the second reading."
-    if np.allclose(values, 1000 * right, rtol=0.3):
-        return "These are milliseconds: return seconds."
-    if np.allclose(values, 1 / right, rtol=0.3):
-        return (
-            "These are rates. Return seconds: they can be added, and the mean of rates is not the"
-            " rate."
-        )
-    if near(np.cumsum(right)):
-        return "These are the seconds since the start: read the clock again before each step."
-    if np.ptp(values) < 1e-9:
-        return "All values are equal: return each step's own seconds, not their mean."
     shown, wanted = (", ".join(f"{v:.3f}" for v in x) for x in (values, right))
-    return f"The steps took {wanted} s; it returns {shown}."
+    refuse(
+        ((values < 0.5 * right).all(),
+         "It does not wait: each value is the time to queue a step, not to run it.",
+         "Call wait() after step(), before you read the clock."),
+        (np.allclose(values[:-1], 0, atol=NEAR_S) and values[-1] > right.max(),
+         "It waits only once, after the last step.", "Call wait() after every step."),
+        (values[0] > right[0] + NEAR_S and near(right, rest), "The first value includes the rest of"
+         " the warm-up, which was still in the queue.", "Call wait() before the clock starts."),
+        (near(took[warm_up - 1 : -1], rest), "Each value is the step before.",
+         "Call wait() between step() and the second reading."),
+        (np.allclose(values, 1000 * right, rtol=0.3), "These are milliseconds.", "Return seconds."),
+        (np.allclose(values, 1 / right, rtol=0.3), "These are rates.",
+         "Return seconds: they can be added, and the mean of rates is not the rate."),
+        (near(np.cumsum(right)), "These are the seconds since the start.",
+         "Read the clock again before each step."),
+        (np.ptp(values) < 1e-9, "All values are equal.",
+         "Return each step's own seconds, not their mean."),
+    )  # fmt: skip
+    wrong(f"The steps took {wanted} s; it returns {shown}.", "Time one step after another.")
 
 
-def one_number(value: float, right: np.ndarray) -> str:
-    """Return which mistake explains a clock that returns one number."""
+def name_of(value: float, right: np.ndarray) -> str:
+    """Return what a clock that returns one number has computed."""
     rates = 1 / right
     known = {
         "the shortest step: the best of n says nothing about the others": right.min(),
@@ -188,39 +175,32 @@ def one_number(value: float, right: np.ndarray) -> str:
         "the mean": right.mean(),
     }
     name = min(known, key=lambda name: abs(value / known[name] - 1))
-    what = name if abs(value / known[name] - 1) < 0.2 else f"{value:.3g}"
-    return f"It returns one number, {what}. Return the list of seconds, one per step."
+    return name if abs(value / known[name] - 1) < 0.2 else f"{value:.3g}"
 
 
-def find_fit_mistake(yours: Fit) -> str | None:
-    """Return what is wrong with a fit, None if nothing, "" if not attempted."""
-    try:
-        got = yours(SIZES.copy(), SECONDS.copy())
-        if got is None:
-            return ""
-        alpha, beta = map(float, got)
-    except Exception as error:
-        return f"It ended with {type(error).__name__}: {error}. Return two numbers, α and β."
+def judge_fit(yours: Fit) -> str:
+    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
+    got = yours(SIZES.copy(), SECONDS.copy())
+    if got is None:
+        raise NotImplementedError
+    alpha, beta = like(got, (0.0, 0.0), "The result")
 
     def near(*wanted: float) -> bool:
         return bool(np.allclose([alpha, beta], wanted, rtol=0.2))
 
     if near(ALPHA, BETA):
-        return None
-    if near(ALPHA, 1 / BETA):
-        return "The second number is in seconds per byte: β is bytes per second, its inverse."
-    if near(BETA, ALPHA) or near(1 / BETA, ALPHA):
-        return "Return α first."
-    for unit, factors in itertools.product((1e3, 1e6), ((1, 0), (1, 1))):
-        if near(ALPHA * unit ** factors[0], BETA / unit ** factors[1]):
-            return "The units differ: α in seconds, β in bytes per second."
+        return "`fit` is right: the notebook uses yours."
     per_byte, start = np.polyfit(SIZES, SECONDS, 1)
-    if near(float(start), float(1 / per_byte)) or near(float(start), float(per_byte)):
-        return (
-            f"α is {1e6 * alpha:.0f} µs, but 4 KB take {1e6 * SECONDS[0]:.0f} µs: the largest"
-            " messages dominate the squares. Divide both sides by `seconds` first."
-        )
-    return (
-        f"For messages with α = {1e6 * ALPHA:.0f} µs and β = {BETA / 1e9:g} GB/s it returns"
-        f" {alpha:.3g} and {beta:.3g}."
-    )
+    units = itertools.product((1e3, 1e6), (0, 1))
+    refuse(
+        (near(ALPHA, 1 / BETA), "The second number is in seconds per byte.",
+         "β is bytes per second, its inverse."),
+        (near(BETA, ALPHA) or near(1 / BETA, ALPHA), "β comes first.", "Return α first."),
+        (any(near(ALPHA * unit, BETA / unit**both) for unit, both in units), "The units differ.",
+         "Return α in seconds, and β in bytes per second."),
+        (near(start, 1 / per_byte) or near(start, per_byte),
+         f"α is {1e6 * alpha:.0f} µs, but 4 KB take {1e6 * SECONDS[0]:.0f} µs: the largest messages"
+         " dominate the squares.", "Divide both sides by `seconds` first."),
+    )  # fmt: skip
+    wrong(f"For messages with α = {1e6 * ALPHA:.0f} µs and β = {BETA / 1e9:g} GB/s it returns"
+          f" {alpha:.3g} and {beta:.3g}.", "Compare your equation with the one above.")  # fmt: skip

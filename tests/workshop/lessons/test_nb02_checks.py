@@ -113,7 +113,7 @@ WRONG_PHOTOS = {
     "not squares": item(square=False),
     "Every crop of an image is the same": item(low=1.0, move=False),
     "does not move in both": item(low=0.7, move=False),
-    "ends with KeyError": lambda self, i: {}["x"],
+    "ended with KeyError": lambda self, i: {}["x"],
     "not written yet": lambda self, i: None,
 }
 
@@ -169,7 +169,7 @@ WRONG_STEPS = [
     (with_graph, "still holds its graph"),
     (smoothed, "Three losses are"),
     (lambda *_: None, "not written yet"),
-    (lambda model: None, "ends with TypeError"),
+    (lambda model: None, "ended with TypeError"),
 ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50lib.data.tfrecord import IMAGE, LABEL, masked_crc
+from workshop.checks.compare import Wrong
 from workshop.lessons import nb04
 
 LOOP = """
@@ -49,9 +50,8 @@ def compiled(source: str, name: str, **names):
 @pytest.mark.parametrize("source", [LOOP, LIST])
 def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
     yours = compiled(source, "read")
-    assert nb04.find_read_mistake(yours, tmp_path) is None
     assert nb04.check_read(yours) is yours
-    assert nb04.find_read_mistake(nb04.read, tmp_path) is None
+    assert nb04.judge_read(nb04.read, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,14 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
 def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path, capsys):
     assert old in LOOP
     yours = compiled(LOOP.replace(old, new), "read")
-    wrong = nb04.find_read_mistake(yours, tmp_path)
-    assert wrong and any(part in wrong for part in said.split("|")), wrong
     assert nb04.check_read(yours) is nb04.read
-    assert "✗" in capsys.readouterr().out
+    wrong = capsys.readouterr().out
+    assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong
 
 
 def test_reader_that_is_not_written_is_not_attempted(capsys):
     assert nb04.check_read(lambda path: None) is nb04.read  # type: ignore[arg-type, return-value]
-    assert "not attempted" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("○ `read` is not written yet")
 
 
 STAGES = """
@@ -114,11 +113,10 @@ def numbered(**more):
 def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
     names = numbered()
     yours = compiled(STAGES, "pipeline", **names)
-    assert nb04.find_pipeline_mistake(yours, tmp_path) is None
     assert nb04.check_pipeline(yours, names["prepare"]) is yours
     ours = nb04.check_pipeline(lambda *given: None, names["prepare"])
-    assert "not attempted" in capsys.readouterr().out
-    assert nb04.find_pipeline_mistake(ours, tmp_path) is None
+    assert "not written yet" in capsys.readouterr().out
+    assert nb04.judge_pipeline(ours, tmp_path)
 
 
 @pytest.mark.slow
@@ -132,7 +130,7 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
         ("seed)", "seed, reshuffle_each_iteration=False)", "same order"),
         (", drop_remainder=True).prefetch(1)", ").repeat()", "does not end"),
         ("batch(batch, ", "batch(2 * batch, ", "instead of 8"),
-        (".batch(batch, drop_remainder=True)", "", "batch the images"),
+        (".batch(batch, drop_remainder=True)", "", "Batch the images"),
         (", drop_remainder=True", "", "is not full"),
         ("map(prepare)", "map(lambda record: prepare(record)[0])", "a pair"),
         ("records.shuffle", "records.take(16).shuffle", "Rank 0 reads"),
@@ -142,5 +140,7 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
 def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path: Path):
     assert old in STAGES
     yours = compiled(STAGES.replace(old, new), "pipeline", **numbered())
-    wrong = nb04.find_pipeline_mistake(yours, tmp_path)
-    assert wrong and any(part in wrong for part in said.split("|")), wrong
+    with pytest.raises(Wrong) as wrong:
+        nb04.judge_pipeline(yours, tmp_path)
+    told = f"{wrong.value} {wrong.value.remedy}"
+    assert any(part in told for part in said.split("|")), told

@@ -25,11 +25,11 @@ def edited(source: str, old: str, new: str):
 def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, capsys):
     for name in ("photos", "endless"):
         (tmp_path / name).mkdir()
-        find, finished = getattr(nb05, f"find_{name}_mistake"), getattr(nb05, name)
-        assert find(finished, tmp_path / name) is None
+        finished = getattr(nb05, name)
+        assert getattr(nb05, f"judge_{name}")(finished, tmp_path / name)
         check = getattr(nb05, f"check_{name}")
         assert check(lambda *given: None) is finished
-        assert "not attempted" in capsys.readouterr().out
+        assert "not written yet" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,10 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
         ("shard_id=rank, num_shards=ranks", "shard_id=ranks, num_shards=rank", "`ranks` has"),
     ],
 )  # fmt: skip
-def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path: Path):
-    wrong = nb05.find_photos_mistake(edited(PHOTOS, old, new), tmp_path)
-    assert wrong and any(part in wrong for part in said.split("|")), wrong
+def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
+    assert nb05.check_photos(edited(PHOTOS, old, new)) is nb05.photos
+    wrong = capsys.readouterr().out
+    assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp
         ("for (batch,) in", "for batch in", "TypeError"),
     ],
 )
-def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path: Path):
-    wrong = nb05.find_endless_mistake(edited(ENDLESS, old, new), tmp_path)
-    assert wrong and any(part in wrong for part in said.split("|")), wrong
+def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
+    assert nb05.check_endless(edited(ENDLESS, old, new)) is nb05.endless
+    wrong = capsys.readouterr().out
+    assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong

@@ -56,7 +56,7 @@ WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
     (for_three_channels, "The weight has the shape (5, 2, 1, 5), not (5, 2, 1, 1)"),
     (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is off by"),
     (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is off by up to 1"),
-    (lambda c, n: c.bias + 1, "ends with TypeError"),
+    (lambda c, n: c.bias + 1, "ended with TypeError"),
     (lambda c, n: None, "not written yet"),
 ]  # fmt: skip
 
