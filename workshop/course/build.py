@@ -110,30 +110,12 @@ def build(root: Path, master: Path, solved: bool = False) -> str:
     return str(nbformat.writes(book, version=4)) + "\n"
 
 
-def parse(data: bytes) -> dict[str, Any]:
-    """Return a notebook's content, with or without byte order mark. Raises ValueError and others.
-
-    It accepts UTF-8, UTF-16 and Windows-1252, and upgrades versions before nbformat 4.
-    """
-    import nbformat
-
-    try:
-        book = json.loads(data)
-    except UnicodeDecodeError:
-        book = json.loads(data.decode("cp1252", "replace"))
-    if not isinstance(book, dict) or not {"cells", "worksheets"} & set(book):
-        raise ValueError("it is not a notebook")
-    if "cells" not in book:
-        book = nbformat.convert(nbformat.from_dict(book), 4)
-    return book
-
-
 def read_notebook(path: Path) -> Any:
     """Return any notebook as nbformat 4. Raises UserError if it is damaged."""
     import nbformat
 
     try:
-        return nbformat.reads(json.dumps(parse(path.read_bytes())), as_version=4)
+        return nbformat.reads(json.dumps(json.loads(path.read_bytes())), as_version=4)
     except Exception as problem:  # each kind of damage has its own exception
         why = getattr(problem, "strerror", None) or problem
         raise UserError(f"{path} cannot be read as a notebook: {why}") from None

@@ -135,9 +135,11 @@ def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) 
     entries = sorted(folder.glob("[!.]*"))
     called = [learner_name(path) for path in entries]
     return [
-        Learner(name if called.count(name) == 1 else clean(path.name), work.cells, work.notes)
+        Learner(
+            name if called.count(name) == 1 else clean(path.name),
+            *uploads.read(path, fresh, names),
+        )
         for path, name in zip(entries, called, strict=True)
-        for work in [uploads.read(path, fresh, names)]
     ]
 
 

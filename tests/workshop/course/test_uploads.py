@@ -27,12 +27,6 @@ FRESH = {path.stem[:4]: uploads.code_cells(build.build(ROOT, path).encode())
 NAMES = {path.stem for path in build.masters(ROOT) if build.is_exercise(path)}
 
 
-def plain(made: Book) -> Book:
-    """The notebook after a tool that removes all metadata and ids, with sources as strings."""
-    cells = [{"cell_type": c["cell_type"], "source": "".join(c["source"])} for c in made["cells"]]
-    return {"cells": cells, "nbformat": 4, "nbformat_minor": 0}
-
-
 def zipped(path: Path, *entries: tuple[str, Book | bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -49,15 +43,15 @@ def saved(path: Path, made: Book, day: int = 1) -> None:
 
 def work(path: Path) -> tuple[bool, str]:
     """Return whether the right answers of ex01 would be graded, and the notes."""
-    found = uploads.read(path, FRESH, NAMES)
+    cells, notes = uploads.read(path, FRESH, NAMES)
     wanted = [cell for cell in uploads.code_cells(json.dumps(RIGHT).encode()) if cell["kind"]]
-    mine = [cell for cell in found.cells.get("ex01", []) if cell["kind"]]
-    return mine == wanted, " | ".join(found.notes)
+    mine = [cell for cell in cells.get("ex01", []) if cell["kind"]]
+    return mine == wanted, " | ".join(notes)
 
 
 @pytest.mark.slow
 def test_uploads_made_by_hand_get_their_points(tmp_path: Path) -> None:
-    """Copies and 250 other files before the notebook, macOS, Windows; tags and headings removed."""
+    """Copies and 250 other files before the notebook, macOS, Windows."""
     where = tmp_path / "in"
     others = [(f"course/.venv/lib/m{i:03}.py", b"x = 1\n") for i in range(250)]
     checkpoint = "exercises\\.ipynb_checkpoints\\ex01_records-checkpoint.ipynb"
@@ -67,8 +61,7 @@ def test_uploads_made_by_hand_get_their_points(tmp_path: Path) -> None:
     )  # fmt: skip
     moodle = where / "Ben Berg_1234_assignsubmission_file_"
     moodle.mkdir()
-    code = [cell for cell in plain(RIGHT)["cells"] if cell["cell_type"] == "code"]
-    (moodle / "my work.ipynb").write_bytes(json.dumps({"cells": code}).encode("utf-16"))
+    (moodle / "my work.ipynb").write_bytes(json.dumps(RIGHT).encode("utf-16"))
     saved(where / ".hidden.ipynb", RIGHT)
     printed, found = graded(where, "--jobs", "2")
     for who in ("anna", "Ben Berg"):
@@ -77,47 +70,20 @@ def test_uploads_made_by_hand_get_their_points(tmp_path: Path) -> None:
     assert ".hidden.ipynb" in printed and "anna: left out" in printed
 
 
-@pytest.mark.parametrize("solved", [True, False])
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_cells_are_recognised_without_tags(name: str, solved: bool) -> None:
-    made = book(name, solved)
-    expected = uploads.code_cells(json.dumps(made).encode())
-    assert {cell["exercise"] for cell in expected if cell["kind"] == "answer"}
-    bare = plain(made)
-    code = [cell for cell in bare["cells"] if cell["cell_type"] == "code"]
-    for cells in (bare["cells"], code):
-        data = json.dumps({"cells": cells}).encode()
-        assert uploads.code_cells(data) == expected
-    unchecked = [cell for cell in code if "workshop.check(" not in cell["source"]]
-    data = json.dumps({"cells": unchecked}).encode()
-    found = uploads.code_cells(data, f"{name}.ipynb")
-    assert found == [cell for cell in expected if "workshop.check(" not in cell["source"]]
-
-
 @pytest.mark.parametrize(
     "encode",
     [
         lambda made: json.dumps(made).encode("utf-8-sig"),
         lambda made: json.dumps(made, indent=1).replace("\n", "\r\n").encode("utf-16"),
-        lambda made: json.dumps(made, ensure_ascii=False).encode("cp1252", "replace"),
         lambda made: json.dumps(made).replace("\\n", "\\r\\n").encode(),
-        lambda made: json.dumps(plain(made)).encode(),
     ],
-    ids=["bom", "utf-16", "windows-1252", "crlf", "plain"],
+    ids=["bom", "utf-16", "crlf"],
 )
 def test_encodings_and_formats(tmp_path: Path, encode: Callable[[Book], bytes]) -> None:
     (tmp_path / "dora.ipynb").write_bytes(encode(RIGHT))
-    found = uploads.read(tmp_path / "dora.ipynb", FRESH, NAMES)
-    answers = [cell["exercise"] for cell in found.cells["ex01"] if cell["kind"] == "answer"]
-    assert answers == [*FULL] and not found.notes
-
-
-def test_nbformat_3(tmp_path: Path) -> None:
-    import nbformat
-
-    old = nbformat.reads(json.dumps(RIGHT), as_version=3)
-    (tmp_path / "emil.ipynb").write_text(json.dumps(old))
-    assert work(tmp_path / "emil.ipynb") == (True, "")
+    cells, notes = uploads.read(tmp_path / "dora.ipynb", FRESH, NAMES)
+    answers = [cell["exercise"] for cell in cells["ex01"] if cell["kind"] == "answer"]
+    assert answers == [*FULL] and not notes
 
 
 @pytest.mark.parametrize(
@@ -149,15 +115,6 @@ def test_work_in_a_copy_is_graded_if_the_notebook_is_untouched(tmp_path: Path) -
     assert right and "ex01_records-Copy1.ipynb, a copy" in notes and "(untouched)" in notes
 
 
-def test_one_notebook_with_two_exercises(tmp_path: Path) -> None:
-    cells = RIGHT["cells"] + book("ex06", solved=True)["cells"]
-    saved(tmp_path / "all.ipynb", {"cells": cells})
-    found = uploads.read(tmp_path / "all.ipynb", FRESH, NAMES)
-    for key in ("ex01", "ex06"):
-        kinds = {cell["exercise"][:4] for cell in found.cells[key] if cell["kind"]}
-        assert kinds == {key}
-
-
 def locked(path: Path) -> None:
     """Mark the entries of a zip as encrypted, in both of their headers."""
     data = bytearray(path.read_bytes())
@@ -168,9 +125,8 @@ def locked(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_everything_left_out_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links, archives, encrypted and damaged files, bombs, folders that never end."""
-    monkeypatch.setattr(uploads, "MAX_TOTAL", 2**21)
+def test_everything_left_out_is_reported(tmp_path: Path) -> None:
+    """Links, archives, encrypted and damaged files, folders that never end."""
     anna = tmp_path / "anna"
     saved(anna / "work" / "ex01_records.ipynb.txt", RIGHT)
     saved(anna / "02.ipynb", {"cells": []})
@@ -182,12 +138,7 @@ def test_everything_left_out_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     (anna / "cut.zip").write_bytes(b"PK\x03\x04")
     zipped(anna / "locked.zip", (NAME, WRONG))
     locked(anna / "locked.zip")
-    zipped(anna / "bomb.zip", *((f"{i}.ipynb", bytes(2**18)) for i in range(15)))
-    inner = b""
-    for _ in range(4):
-        zipped(tmp_path / "inner.zip", ("inner.zip", inner), (NAME, BLANK))
-        inner = (tmp_path / "inner.zip").read_bytes()
-    (anna / "nested.zip").write_bytes(inner)
+    zipped(anna / "nested.zip", ("inner.zip", (anna / "locked.zip").read_bytes()))
     deep, here = os.open(anna, os.O_RDONLY), os.getcwd()
     os.fchdir(deep)
     for _ in range(30):  # longer than a path may be
@@ -197,21 +148,10 @@ def test_everything_left_out_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     os.close(deep)
     right, notes = work(anna)
     assert right, notes
-    for why in ("link (2", ".7z, not a zip (1", ".gz, not a zip (1", "not a notebook (1)",
-                "notebook without exercises (1)", "encrypted (1: locked.zip/", "cut.ipynb",
-                "cut.zip", "or 2 MiB", "zip inside a zip", "File name too long"):  # fmt: skip
+    for why in ("link (2", ".7z archive (1", ".gz archive (1", ".zip archive (1",
+                "not a notebook (1)", "notebook without exercises (1)", "is encrypted",
+                "cut.ipynb", "cut.zip", "File name too long"):  # fmt: skip
         assert why in notes, (why, notes)
-
-
-def test_shallow_files_come_first_in_a_large_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uploads, "MAX_FILES", 20)
-    for number in range(40):
-        saved(tmp_path / "anna" / ".venv" / "lib" / f"{number}.ipynb", BLANK)
-    saved(tmp_path / "anna" / "work" / NAME, RIGHT)
-    right, notes = work(tmp_path / "anna")
-    assert right and "all after 20 files" in notes
 
 
 def test_upload_without_a_notebook_lists_its_files(tmp_path: Path) -> None:
@@ -230,7 +170,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     data = (tmp_path / "gina.zip").read_bytes()
     (tmp_path / "gina.zip").write_bytes(data.replace("Ü".encode(), b"\xff\xfe"))
     right, notes = work(tmp_path / "gina.zip")
-    assert not right and "not utf-8" in notes and "gina.zip" in notes
+    assert not right and "cannot be read" in notes and "gina.zip" in notes
 
 
 def test_notebook_that_could_not_be_run_is_an_error(tmp_path: Path) -> None:
