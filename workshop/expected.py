@@ -12,13 +12,15 @@ from pathlib import Path
 
 from rn50lib.errors import UserError
 
+NEEDED = {  # fields by the kind of a result
+    "measured": ("what", "hardware", "versions", "date"),
+    "published": ("what", "source"),
+}
+
 
 @dataclass(frozen=True)
 class Expected:
-    """One recorded result. `spread` is the half-width over `runs` runs, in the unit of `value`.
-
-    `kind` is "measured" (then hardware, versions and date are there) or "published" (then source).
-    """
+    """One recorded result. `spread` is the half-width over `runs` runs, in the unit of `value`."""
 
     key: str
     what: str
@@ -33,6 +35,10 @@ class Expected:
     source: str = ""
     command: str = ""
 
+    def __post_init__(self) -> None:
+        if missing := [name for name in NEEDED[self.kind] if not getattr(self, name)]:
+            raise ValueError(f"{self.key}: a {self.kind} result needs {', '.join(missing)}")
+
     @property
     def provenance(self) -> str:
         """The source of the value in one line."""
@@ -46,44 +52,15 @@ class Expected:
         return ", ".join(part for part in parts if part)
 
 
-def problem(item: Expected) -> str | None:
-    """Return what is missing from a recorded result, None if it is complete."""
-    if not isinstance(item.value, int | float) or isinstance(item.value, bool):
-        return "value must be a number"
-    if not item.what:
-        return "what (one line that says what was measured) is empty"
-    if item.kind == "measured":
-        missing = [name for name in ("hardware", "versions", "date") if not getattr(item, name)]
-        return f"a measured result needs {', '.join(missing)}" if missing else None
-    if item.kind == "published":
-        return None if item.source else "a published result needs its source"
-    return f'kind is {item.kind!r}; it must be "measured" or "published"'
-
-
 def load(folder: Path) -> dict[str, Expected]:
-    """Return all results of a folder by key.
-
-    Raises:
-        UserError: A result is wrong; the message names its file and key.
-    """
+    """Return all results of a folder by key. Raises UserError, naming the file, if one is wrong."""
     found: dict[str, Expected] = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            results = dict(json.loads(path.read_text(encoding="utf-8"))["results"])
-        except (OSError, ValueError, KeyError, TypeError) as wrong:
-            raise UserError(
-                f'{path} is not JSON of the form {{"results": {{...}}}}: {wrong}'
-            ) from None
-        for key, entry in results.items():
-            try:
-                item = Expected(key=key, **entry)
-            except TypeError as wrong:
-                raise UserError(
-                    f"{path}: {key}: {str(wrong).partition(') ')[2] or wrong}"
-                ) from None
-            if (lack := problem(item)) is not None:
-                raise UserError(f"{path}: {key}: {lack}")
-            if key in found:
-                raise UserError(f"{path}: {key} is in a second file too: keys must be unique")
-            found[key] = item
+            for key, entry in json.loads(path.read_text(encoding="utf-8"))["results"].items():
+                if key in found:
+                    raise ValueError(f"{key} is in a second file too: keys must be unique")
+                found[key] = Expected(key=key, **entry)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
+            raise UserError(f"{path}: {type(wrong).__name__}: {wrong}") from None
     return found

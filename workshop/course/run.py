@@ -16,7 +16,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -78,21 +78,19 @@ def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | N
         name=path.stem,
         title=title[1] if title else path.stem,
         limit=limit or max(FLOOR_S, 3 * (budget or CPU_S)),
-        parameters=check_parameters(
-            given, known_parameters(book), path.name, known_parameters(book, tagged=False)
-        ),
+        parameters=check_parameters(given, known_parameters(book), path.name),
     )
 
 
-def known_parameters(book: Any, tagged: bool = True) -> dict[str, str]:
-    """Return name and type of each parameter that the tagged cells, or the others, declare.
+def known_parameters(book: Any) -> dict[str, str]:
+    """Return name and type of each parameter that the tagged cells declare.
 
     papermill's own `inspect_notebook` overlooks types such as `int | None`.
     """
     found: dict[str, str] = {}
     for cell in book.cells:
-        if cell.cell_type == "code" and tagged == ("parameters" in cell.metadata.get("tags", [])):
-            with contextlib.suppress(SyntaxError):  # a cell with %%bash
+        if "parameters" in cell.metadata.get("tags", []):
+            with contextlib.suppress(SyntaxError):  # then the cell fails when it runs
                 found |= {
                     ast.unparse(line.target): ast.unparse(line.annotation)
                     for line in ast.parse(cell.source).body
@@ -102,21 +100,13 @@ def known_parameters(book: Any, tagged: bool = True) -> dict[str, str]:
 
 
 def check_parameters(
-    given: Mapping[str, str], known: Mapping[str, str], where: str, untagged: Collection[str] = ()
+    given: Mapping[str, str], known: Mapping[str, str], where: str
 ) -> dict[str, Any]:
-    """Convert values to the declared types. Raises UserError for an unknown name.
-
-    `untagged` has the names that are declared in cells without the tag `parameters`.
-    """
+    """Convert values to the declared types. Raises UserError for an unknown name."""
     values: dict[str, Any] = {}
     for name, text in given.items():
-        if name not in known and name in untagged:
-            raise UserError(
-                f"{where}: the cell that declares {name} has no tag `parameters`, so its value"
-                " cannot be set; add the tag, or restore the notebook with `rn50 workshop reset`"
-            )
         if name not in known:
-            has = ", ".join(known) or "none"
+            has = ", ".join(known) or "none in a cell with the tag `parameters`"
             raise UserError(f"{where} has no parameter {name!r}: it has {has}")
         kind = known[name].removesuffix(" | None")
         try:
