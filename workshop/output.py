@@ -177,16 +177,12 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = 
     show(table_html(rows, columns, caption), table_text(rows, columns, caption))
 
 
-def images(
-    items: Sequence[Any],
-    alt: str,
-    labels: Sequence[str] | None = None,
-    columns: int = 6,
-) -> None:
+def images(items: Sequence[Any], alt: str, labels: Sequence[str]) -> None:
     """Show a contact sheet of images, uint8 arrays (height, width, 3) or PIL's."""
     import matplotlib.pyplot as plt
     import numpy as np
 
+    columns = 6
     rows = -(-len(items) // columns)
     fig, axes = plt.subplots(
         rows, columns, figsize=(10.5, rows * 10.5 / columns * 0.86), squeeze=False
@@ -195,8 +191,7 @@ def images(
         axis.axis("off")
         if i < len(items):
             axis.imshow(np.asarray(items[i]), interpolation="nearest")
-            if labels is not None:
-                axis.set_title(str(labels[i]), fontsize=9)
+            axis.set_title(labels[i], fontsize=9)
     fig.tight_layout()
     figure(fig, alt)
 

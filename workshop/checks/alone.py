@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import symtable
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -68,13 +67,6 @@ def load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def run_module(
-    module: str, words: Sequence[str], what: str, seconds: float, env: dict[str, str]
-) -> str:
-    """Run one of our modules in a separate process, as `run_command` does."""
-    return run_command([sys.executable, "-m", module, *words], what, seconds, env)
 
 
 def run_command(

@@ -254,14 +254,14 @@ CURVATURES = (1.0, 100.0)
 STEPS, TARGET = 60, 1e-3
 
 
-def valley(lr: float, momentum: float, steps: int = STEPS) -> np.ndarray:
-    """Return the distance of SGD from the bottom after each step, as an array (steps + 1, 2).
+def valley(lr: float, momentum: float) -> np.ndarray:
+    """Return the distance of SGD from the bottom after each step, as an array (STEPS + 1, 2).
 
     The columns are the shallow and the steep direction; both begin at a distance of 1.
     """
     curve, place, velocity = np.array(CURVATURES), np.ones(2), np.zeros(2)
     path = [place]
-    for _ in range(steps):
+    for _ in range(STEPS):
         velocity = momentum * velocity + curve * place
         place = place - lr * velocity
         path.append(place)

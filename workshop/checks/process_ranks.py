@@ -38,9 +38,9 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
         (place / "answer.py").write_text(alone.cell_of(answer), encoding="utf-8")
-        words = [work, answer.__name__, str(place), json.dumps(list(cases))]
-        env, module = {"GLOO_SOCKET_IFNAME": "lo"}, "workshop.checks.process_ranks"
-        if problem := alone.run_module(module, words, "the group", LIMIT_S, env):
+        words = ["-m", "workshop.checks.process_ranks", work, answer.__name__, str(place)]
+        line, env = [sys.executable, *words, json.dumps(list(cases))], {"GLOO_SOCKET_IFNAME": "lo"}
+        if problem := alone.run_command(line, "the group", LIMIT_S, env):
             raise compare.Failed(problem, "")
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found

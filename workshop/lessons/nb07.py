@@ -9,22 +9,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-NEW_SEED = 4711  # the built-in data set is drawn from seed 0
+SEED = 4711  # the built-in data set is drawn from seed 0
+COUNT = 4
 
 
-def draw_signs(
-    folder: Path, classes: Sequence[str], count: int = 4, seed: int = NEW_SEED
-) -> list[Path]:
-    """Draw JPEG files that are not in the data set, and return their paths.
+def draw_signs(folder: Path, classes: Sequence[str]) -> list[Path]:
+    """Draw JPEG files that are not in the data set into a new folder, and return their paths.
 
-    Args:
-        folder: Where to write them; it is created.
-        classes: The class names, in the order of the labels.
-        count: How many signs to draw, each named after its class.
-        seed: The seed of the drawing; the data set uses a different one.
-
-    Returns:
-        The signs, then two images without a sign: ``road.jpg`` and ``noise.jpg``.
+    These are COUNT signs, named after their classes, then two images without a sign: road.jpg and
+    noise.jpg.
     """
     from data_prep.signs.assets import make_assets
     from data_prep.signs.compose import draw_jpeg
@@ -32,12 +25,11 @@ def draw_signs(
     from data_prep.signs.scene import draw_scene
 
     folder.mkdir(parents=True, exist_ok=True)
-    assets = make_assets(seed)
+    assets = make_assets(SEED)
     files = {}
-    for place in range(count):
-        label = place * len(classes) // count
-        files[classes[label]] = draw_jpeg(assets, seed, "val", label)
-    rng = np.random.default_rng(seed)
+    for label in range(0, len(classes), len(classes) // COUNT):
+        files[classes[label]] = draw_jpeg(assets, SEED, "val", label)
+    rng = np.random.default_rng(SEED)
     without_sign = {
         "road": draw_scene(rng, assets, choose_light(rng), 500, 375),
         "noise": Image.fromarray(rng.integers(0, 256, (375, 500, 3), np.uint8)),
