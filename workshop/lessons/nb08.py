@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,79 +23,55 @@ from rn50.scaling import Cluster, Training, links, predict
 NETWORK = "nvlink+100g"  # hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between them
 
 
-def training(series: Series) -> Training:
-    """Return the training on one GPU, from its published row."""
-    return Training(series.ips[1], series.batch, series.gradient_bytes)
+def stragglers(training: Training, cluster: Cluster, noise: float, gpus: int) -> float:
+    """Return the images per second if a step's relative standard deviation is `noise`."""
+    return predict(training, replace(cluster, noise=noise), gpus).ips
 
 
-def cluster(series: Series) -> Cluster:
-    """Return the hosts of the publication."""
-    return Cluster(*links.parse(series.network), gpus_per_host=series.gpus_per_host)
+def communication(training: Training, cluster: Cluster, share: float, gpus: int) -> float:
+    """Return the images per second without overlap, with a share of the bandwidth."""
+    slower = replace(
+        cluster, noise=0.0, overlap=False, local=cluster.local.slower(share),
+        between=cluster.between.slower(share) if cluster.between else None,
+    )  # fmt: skip
+    return predict(training, slower, gpus).ips
 
 
-def with_noise(cluster: Cluster, noise: float) -> Cluster:
-    """Return the cluster with stragglers: `noise` is a step's relative standard deviation."""
-    return replace(cluster, noise=noise)
+def amdahl(training: Training, cluster: Cluster, serial: float, gpus: int) -> float:
+    """Return the images per second if a share of the work does not get faster (Amdahl's law)."""
+    return training.compute_ips / (serial + (1 - serial) / gpus)
 
 
-def with_share(cluster: Cluster, share: float) -> Cluster:
-    """Return the cluster with a share of its bandwidth and no overlap."""
-    between = cluster.between.slower(share) if cluster.between else None
-    return replace(
-        cluster, local=cluster.local.slower(share), between=between, noise=0.0, overlap=False
-    )
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A cause to which all of the lost time is attributed, with the range of its parameter."""
-
-    name: str
-    enter: Callable[[Cluster, float], Cluster]
-    low: float
-    high: float
-
-    def ips(self, training: Training, cluster: Cluster, value: float, n: int) -> float:
-        """Return the images per second of n GPUs."""
-        return predict(training, self.enter(cluster, value), n).ips
-
-
-class Amdahl(Reading):
-    """Amdahl's law: a share of the work does not get faster."""
-
-    def ips(self, training: Training, cluster: Cluster, value: float, n: int) -> float:
-        """Return the images per second of n GPUs."""
-        return training.compute_ips / (value + (1 - value) / n)
-
-
-READINGS = {
-    reading.name: reading
-    for reading in (
-        Reading("stragglers", with_noise, 0.0, 1.0),
-        Reading("communication", with_share, 1e-4, 1.0),
-    )
+READINGS = {  # with the lowest value of the parameter; the highest is 1
+    "stragglers": (stragglers, 0.0),
+    "communication": (communication, 1e-4),
+    "Amdahl": (amdahl, 0.0),
 }
-FITTED = (*READINGS.values(), Amdahl("Amdahl", with_noise, 0.0, 1.0))
+
+
+def published(series: Series) -> tuple[Training, Cluster]:
+    """Return the training on one GPU, from its published row, and the hosts of the publication."""
+    training = Training(series.ips[1], series.batch, series.gradient_bytes)
+    return training, Cluster(*links.parse(series.network), gpus_per_host=series.gpus_per_host)
 
 
 @functools.cache
-def parameter(name: str, precision: str, reading: Reading) -> float:
+def parameter(name: str, precision: str, reading: str) -> float:
     """Return a reading's parameter for a series, fitted to its rows or to those of another series.
 
     The fit minimises the squared logarithm of predicted over measured speed. It scans the range,
     densely near the low end, then ever more finely around the best point.
     """
-    series = load()[name, precision]
+    series, (ips, low) = load()[name, precision], READINGS[reading]
     if series.parameters_of:
         return parameter(*series.parameters_of, reading)
-    of = training(series), cluster(series)
+    of = published(series)
     rows = [(n, series.ips[n]) for n in series.fit_on if n > 1]
 
     def loss(value: float) -> float:
-        return sum(math.log(reading.ips(*of, value, n) / ips) ** 2 for n, ips in rows)
+        return sum(math.log(ips(*of, value, n) / measured) ** 2 for n, measured in rows)
 
-    low, high = reading.low, reading.high
-    points = np.array([low, *(low + (high - low) * np.logspace(-6, 0, 241))])
+    points = np.array([low, *(low + (1 - low) * np.logspace(-6, 0, 241))])
     for _ in range(12):
         best = int(np.argmin([loss(float(point)) for point in points]))
         points = np.linspace(points[max(0, best - 1)], points[min(len(points) - 1, best + 1)], 21)
@@ -122,10 +97,11 @@ def outcomes() -> list[Outcome]:
     """Return every published row of more than one GPU."""
     found = []
     for key, series in load().items():
-        of = training(series), cluster(series)
-        numbers = {reading: parameter(*key, reading) for reading in FITTED}
+        of = published(series)
         for n in [n for n in series.ips if n > 1]:
-            predicted = {r.name: r.ips(*of, number, n) for r, number in numbers.items()}
+            predicted = {
+                name: ips(*of, parameter(*key, name), n) for name, (ips, _) in READINGS.items()
+            }
             predicted["perfect"] = n * series.ips[1]
             predicted["wires only"] = predict(*of, n).ips
             found.append(Outcome(series, n, series.ips[n], predicted, n in series.fit_on))
@@ -156,8 +132,9 @@ def efficiency(
         ips: Images per second of one GPU with that batch; by default the DGX-1's.
         network: Within and between the hosts, as for `rn50 scale`.
     """
-    series = load()["DGX-1", "mixed"]
-    cause = READINGS[reading]
-    value = parameter("DGX-1", "mixed", cause)
-    one = replace(training(series), batch=batch or series.batch, compute_ips=ips or series.ips[1])
-    return predict(one, cause.enter(Cluster(*links.parse(network)), value), gpus).efficiency
+    series, (speed, _) = load()["DGX-1", "mixed"], READINGS[reading]
+    one, _ = published(series)
+    one = replace(one, batch=batch or series.batch, compute_ips=ips or series.ips[1])
+    hosts = Cluster(*links.parse(network))
+    perfect = gpus * one.compute_ips
+    return speed(one, hosts, parameter("DGX-1", "mixed", reading), gpus) / perfect
