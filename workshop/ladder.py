@@ -384,15 +384,8 @@ def _file() -> Path:
 
 
 def _load(file: Path) -> dict[str, Any]:
-    empty: dict[str, Any] = {"rungs": {}, "predictions": {}}
-    if not file.exists():
-        return empty
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return empty | {name: dict(found[name]) for name in empty}
-    except (ValueError, KeyError, TypeError):
-        print(f"{file} is damaged: the ladder starts again.")
-        return empty
+    found: dict[str, Any] = {"rungs": {}, "predictions": {}}
+    return found | json.loads(file.read_text(encoding="utf-8")) if file.exists() else found
 
 
 def _save(record: dict[str, Any]) -> None:

@@ -115,8 +115,7 @@ def read(file: Path) -> Steps:
     try:
         data = file.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        content = json.loads(data)
-        events = content["traceEvents"] if isinstance(content, dict) else content
+        events = json.loads(data)["traceEvents"]
         events = [Event.of(event) for event in events if event["ph"] == "X" and "cat" in event]
     except BROKEN as wrong:
         reason = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
