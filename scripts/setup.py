@@ -234,7 +234,6 @@ class Setup:
 
 
 def digest(inputs: tuple[str, ...]) -> str:
-    """Return a hash of the inputs of a step."""
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()
 
 

@@ -164,7 +164,6 @@ def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
 
 
 def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
-    """Return the same table in plain text."""
     lines = [list(columns), *[[cell_text(value) for value in row] for row in rows]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     text = ["  ".join(v.ljust(w) for v, w in zip(line, widths, strict=True)) for line in lines]

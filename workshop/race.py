@@ -59,7 +59,6 @@ class Runner:
             )  # fmt: skip
 
     def log(self, folder: Path) -> Path:
-        """Return the file with what the script prints."""
         return folder / f"{self.name}.log"
 
     def wait(self, folder: Path, done: int) -> None:

@@ -208,5 +208,4 @@ def recorded(case: Case, out: Path, notes: Path, script: Path, trace: Path | Non
 
 
 def baseline() -> Path:
-    """Return the slow script."""
     return paths.need_checkout() / "exercises/capstone/train_slow.py"

@@ -112,7 +112,6 @@ class Disk:
         return bytes(8)
 
     def clock(self) -> float:
-        """Return the time on this disk, in seconds."""
         return self.now
 
 
@@ -182,7 +181,6 @@ def timed_turns(
 
 
 def ratio(seconds: np.ndarray) -> np.ndarray:
-    """Return the ratio of each turn."""
     found: np.ndarray = seconds[:, 1] / seconds[:, 0]
     return found
 

@@ -183,7 +183,6 @@ class Photos:
         return i
 
     def clock(self) -> float:
-        """Return the time of this data set, in seconds."""
         return self.now
 
     def decode(self) -> None:

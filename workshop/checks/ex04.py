@@ -38,13 +38,11 @@ RIGHT = {  # lines that look suspicious and are right
 
 
 def script() -> list[str]:
-    """Return the lines of the script with the mistakes."""
     path = paths.need_checkout() / "exercises" / "hunt" / "train_parallel.py"
     return path.read_text(encoding="utf-8").splitlines()
 
 
 def listing() -> str:
-    """Return the script with line numbers."""
     return "\n".join(f"{number:3}  {line}".rstrip() for number, line in enumerate(script(), 1))
 
 

@@ -128,11 +128,9 @@ class Machine:
         self.trains += 1
 
     def wait(self) -> None:
-        """Let the clock advance until all steps are done."""
         self.now = max(self.now, self.done)
 
     def clock(self) -> float:
-        """Return the time, in seconds."""
         return self.now
 
 

@@ -48,7 +48,6 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
 
 
 def total_rate(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float:
-    """Return the right rate."""
     return sum(images[warmup:]) / sum(seconds[warmup:])
 
 
@@ -82,7 +81,6 @@ def ring_seconds(workers: int) -> float:
 
 
 def in_ms(seconds: Callable[[int], float]) -> dict[int, float]:
-    """Return milliseconds for each of WORKERS."""
     return {n: 1000 * seconds(n) for n in WORKERS}
 
 

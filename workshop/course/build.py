@@ -37,7 +37,6 @@ def is_exercise(master: Path) -> bool:
 
 
 def target(master: Path) -> Path:
-    """Return the path of a master's notebook."""
     return master.parent.parent / f"{master.stem}.ipynb"
 
 

@@ -214,7 +214,6 @@ def reset_notebook(args: argparse.Namespace) -> int:
 
 
 def show_status(args: argparse.Namespace) -> int:
-    """Print what has been passed."""
     from workshop.checks import status
 
     status.progress(everything=True)
@@ -248,7 +247,6 @@ def try_script(args: argparse.Namespace) -> int:
 
 
 def release_course(args: argparse.Namespace) -> int:
-    """Write the learners' copy."""
     from workshop.course import release
 
     release.release(paths.need_checkout(), args.folder)
@@ -257,7 +255,6 @@ def release_course(args: argparse.Namespace) -> int:
 
 
 def submit_work(args: argparse.Namespace) -> int:
-    """Pack the exercises."""
     from workshop.course import submit
 
     print(submit.submit(paths.need_checkout(), args.name, args.out))

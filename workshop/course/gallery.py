@@ -40,7 +40,6 @@ def load(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def link(thread: str) -> str:
-    """Return the link to 'owner/name#number'."""
     return f"[{thread}](https://github.com/{thread.replace('#', '/issues/')})"
 
 

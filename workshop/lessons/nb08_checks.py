@@ -76,7 +76,6 @@ class Device:
         self.pool.submit(self.work, duration)
 
     def work(self, seconds: float) -> None:
-        """Take some time, as a step does."""
         time.sleep(seconds)
         self.ended.append(time.perf_counter())
 

@@ -129,7 +129,6 @@ class Recorder:
 
 
 def digest(content: bytes) -> str:
-    """Return a hash of some bytes."""
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 

@@ -100,6 +100,5 @@ class Watch:
         return few(tensor.detach().to_dense().double().cpu().numpy())
 
     def raw(self, tensor: Any) -> bytes:
-        """Return the bytes of a tensor."""
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         return bytes(flat.view(self.torch.uint8).numpy())

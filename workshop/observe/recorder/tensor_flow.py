@@ -73,6 +73,5 @@ class Watch:
         return few(self.tf.convert_to_tensor(tensor).numpy().astype("float64"))
 
     def raw(self, tensor: Any) -> bytes:
-        """Return the bytes of a tensor or a variable."""
         content: bytes = self.tf.convert_to_tensor(tensor).numpy().tobytes()
         return content
