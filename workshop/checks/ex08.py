@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import statistics
 import tempfile
@@ -227,8 +226,7 @@ def _right_run(
 
 def look(function: Callable[[str, str], None] | None = None) -> None:
     """Run a script once, by default the slow one; show its speed, its results and a trace."""
-    if importlib.util.find_spec("torch") is None:
-        print("Not run: PyTorch is not installed here.")
+    if not session.has("torch"):
         return
     with script.images(SMALL if quick() else None) as case:
         file = here.folder / "capstone.json" if (here := session.current()) else None
