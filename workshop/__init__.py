@@ -4,37 +4,30 @@ Plotting and widgets are imported when they are first used.
 """
 
 from workshop import ladder
-from workshop.checks.ask import CheckFailed, check, hint, solution
+from workshop.checks.ask import check, hint, solution
 from workshop.checks.status import progress
 from workshop.checks.use import use
-from workshop.errors import RunFailed
 from workshop.load_order import load_triton_first
 from workshop.map import course_map
 from workshop.observe import try_script
 from workshop.opening import start
-from workshop.output import explore, figure, images, quiet_stderr, table
-from workshop.programs import run_script
-from workshop.session import Session, has
+from workshop.output import explore, figure, quiet_stderr, table
+from workshop.session import has
 from workshop.trace import trace
 
 load_triton_first()
 summary = progress  # at the end of the course
 
 __all__ = [
-    "CheckFailed",
-    "RunFailed",
-    "Session",
     "check",
     "course_map",
     "explore",
     "figure",
     "has",
     "hint",
-    "images",
     "ladder",
     "progress",
     "quiet_stderr",
-    "run_script",
     "solution",
     "start",
     "summary",
