@@ -191,7 +191,10 @@ def group_of() -> str:
 
 
 def run(data: str, file: Path, out: Path, notes: Path, trace: Path | None = None) -> bool:
-    """Run a script, its import included, and write what was seen. Return False if it failed."""
+    """Run a script, its import included, and write what was seen. Return False if it failed.
+
+    The process is the script's own: the hooks stay.
+    """
     me = LaunchEnv.detect()
     rank = me.rank if me else 0
     watch = Watch(trace if rank == 0 else None)
@@ -202,24 +205,18 @@ def run(data: str, file: Path, out: Path, notes: Path, trace: Path | None = None
         watch.added(self)
 
     optimizer.add_param_group = added  # type: ignore[method-assign]
-    hooks = [
-        modules.register_module_forward_pre_hook(watch.enter),
-        modules.register_module_forward_hook(watch.leave, always_call=True),
-        register_optimizer_step_pre_hook(watch.step_begins),
-        register_optimizer_step_post_hook(watch.step_ends),
-    ]
+    modules.register_module_forward_pre_hook(watch.enter)
+    modules.register_module_forward_hook(watch.leave, always_call=True)
+    register_optimizer_step_pre_hook(watch.step_begins)
+    register_optimizer_step_post_hook(watch.step_ends)
     began = time.perf_counter()
     try:
         alone.load(file).train(data, str(out))
     except (Exception, SystemExit):
         (notes / f"failed-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return False
-    finally:
-        seconds = time.perf_counter() - began
-        watch.mark("")
-        optimizer.add_param_group = add  # type: ignore[method-assign]
-        for hook in hooks:
-            hook.remove()
+    seconds = time.perf_counter() - began
+    watch.mark("")
     np.savez(notes / f"seen-{rank}.npz", seconds=seconds, **watch.arrays())
     return True
 
