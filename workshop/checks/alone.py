@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import importlib.util
 import linecache
 import os
 import signal
 import subprocess
 import symtable
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rn50 import launch
@@ -58,15 +55,6 @@ def is_kept(node: ast.stmt, active: set[str]) -> bool:
         return active.isdisjoint(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return docstring or isinstance(node, DEFINITION | ast.Import | ast.ImportFrom)
-
-
-def load(path: Path) -> ModuleType:
-    """Import a file and return its module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run_command(

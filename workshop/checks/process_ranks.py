@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 import tempfile
 import traceback
@@ -165,7 +166,7 @@ def main(work: str, name: str, folder: Path, cases: list[dict[str, Any]]) -> Non
     import torch  # noqa: F401 before the ranks are forked, once for all
 
     end_with_parent()
-    answer = getattr(alone.load(folder / "answer.py"), name)
+    answer = runpy.run_path(str(folder / "answer.py"))[name]
     fork = get_context("fork")
     results: list[list[dict[str, Any]]] = []
     for number, case in enumerate(cases):

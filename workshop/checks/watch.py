@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import runpy
 import sys
 import time
 import traceback
@@ -28,7 +29,6 @@ from torch.optim.optimizer import (
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from rn50lib.distributed.launch_env import LaunchEnv
-from workshop.checks import alone
 
 CELLS = 8  # an image is recognised by the means of this many cells a side
 FIRST, TRACED = 14, 6  # the steps in a trace: of the second epoch, when everything is warm
@@ -211,7 +211,7 @@ def run(data: str, file: Path, out: Path, notes: Path, trace: Path | None = None
     register_optimizer_step_post_hook(watch.step_ends)
     began = time.perf_counter()
     try:
-        alone.load(file).train(data, str(out))
+        runpy.run_path(str(file))["train"](data, str(out))
     except (Exception, SystemExit):
         (notes / f"failed-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return False
