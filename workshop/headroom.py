@@ -31,7 +31,7 @@ from typing import Any
 from rn50.launch import with_library
 from rn50lib.errors import UserError
 from workshop.errors import RunFailed
-from workshop.observe.run import copy_folder
+from workshop.observe.run import copy_folder, in_copy
 
 VARIABLE = "RN50_HEADROOM"
 SETTLE = 3  # first batches that are not timed: caches and the allocator fill
@@ -73,7 +73,7 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
         with tempfile.TemporaryDirectory(prefix="rn50-headroom-") as top:
             copy, result = Path(top).resolve() / "work", Path(top, "result.json")
             copy_folder(folder, copy)
-            words = [str(copy / os.path.relpath(script, folder)), *arguments]
+            words = [in_copy(word, folder, copy) for word in [str(script), *arguments]]
             setting = {"mode": mode, "loader": loader, "seconds": seconds, "out": str(result)}
             with socket.create_server(("localhost", 0)) as server:
                 port = server.getsockname()[1]

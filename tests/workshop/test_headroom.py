@@ -48,7 +48,9 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
     assert 1.2 * loader < cached <= 10 / 0.05
     assert (tmp_path / "weights").read_text() == "old"
 
-    refused = run_cli(*command)
+    (tmp_path / "elsewhere").mkdir()
+    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "2")
+    refused = run_cli(*command, cwd=tmp_path / "elsewhere")
     assert refused.returncode != 0 and "no optimizer stepped" in refused.stderr
 
 

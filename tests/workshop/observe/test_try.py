@@ -190,6 +190,15 @@ def test_sigterm_ends_the_script(tmp_path: Path) -> None:
         assert process.wait(30) == 130
 
 
+@pytest.mark.parametrize(
+    ("word", "there"),
+    [("/a/b/c.py", "/copy/c.py"), ("/a/b/../c.py", "/a/c.py"), ("../data", "/a/data"),
+     ("data", "data"), ("--out=/a/b/out", "--out=/copy/out")],
+)  # fmt: skip
+def test_paths_lead_into_the_copy_or_out_of_the_folder(word: str, there: str) -> None:
+    assert run.in_copy(word, Path("/a/b"), Path("/copy")) == there
+
+
 def test_a_notebook_is_no_script(tmp_path: Path) -> None:
     (tmp_path / "train.ipynb").write_text("{}")
     with pytest.raises(UserError, match="train.ipynb is a notebook"):
