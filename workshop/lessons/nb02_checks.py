@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from workshop.checks.compare import refuse, wrong
+from workshop.checks.compare import Mistake, refuse, wrong
 from workshop.checks.ramps import boxes, ramps
 from workshop.lessons.choice import choose
 
@@ -170,55 +170,46 @@ def check_boxes(boxes: np.ndarray) -> None:
 # --- one step -------------------------------------------------------------------------------------
 
 
-def _loss(model: Any, images: Any, labels: Any) -> torch.Tensor:
-    return F.cross_entropy(model(images), labels)
+def variant(
+    zero: bool = True, reduction: str = "mean", softmax: bool = False
+) -> Callable[..., torch.Tensor]:
+    """Return a training step that differs from the finished one."""
 
+    def changed(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+        outputs = model(images).softmax(1) if softmax else model(images)
+        loss = F.cross_entropy(outputs, labels, reduction=reduction)
+        if zero:
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
 
-def no_zero_grad(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-    loss = _loss(model, images, labels)
-    loss.backward()
-    optimizer.step()
-    return loss
+    return changed
 
 
 def no_step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-    return _loss(model, images, labels)
+    return F.cross_entropy(model(images), labels)
 
 
 def stale(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-    loss = _loss(model, images, labels)
+    loss = F.cross_entropy(model(images), labels)
     optimizer.step()
     optimizer.zero_grad()
     loss.backward()
     return loss
 
 
-def summed(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-    loss = F.cross_entropy(model(images), labels, reduction="sum")
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def softmax_twice(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-    loss = F.cross_entropy(model(images).softmax(1), labels)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-STEP_MISTAKES: tuple[tuple[Callable[..., Any], str, str], ...] = (
-    (no_zero_grad, "Every step adds its gradients to those of the steps before.",
+STEP_MISTAKES: tuple[Mistake, ...] = (
+    (variant(zero=False), "Every step adds its gradients to those of the steps before.",
      "Call optimizer.zero_grad() before loss.backward()."),
     (no_step, "The loss is right, but the weights never change.",
      "Call loss.backward() and then optimizer.step(), with no zero_grad() between the two."),
     (stale, "Every update uses the gradients of the batch before.",
      "Call optimizer.step() after loss.backward()."),
-    (summed, "The loss is a sum over the batch: the update would grow with the batch.",
+    (variant(reduction="sum"),
+     "The loss is a sum over the batch: the update would grow with the batch.",
      "Use the mean, F.cross_entropy's default."),
-    (softmax_twice, "The softmax is applied twice.",
+    (variant(softmax=True), "The softmax is applied twice.",
      "F.cross_entropy expects the network's outputs as they are."),
 )  # fmt: skip
 
