@@ -68,5 +68,5 @@ horovod:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE) --retry
 
 clean:
-	rm -rf .venv .venv.lock build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

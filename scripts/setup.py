@@ -16,8 +16,6 @@ if sys.version_info < (3, 10):  # noqa: UP036 - before anything that an older Py
     sys.exit("error: Python 3.10 or later is needed; name one with `make PYTHON=python3.12`")
 
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -72,12 +70,7 @@ def main() -> int:
     if kept is None:
         use_python_of_the_pins()
     try:
-        with contextlib.ExitStack() as stack:
-            if not args.plan:
-                venv.parent.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context(venv.with_name(f"{venv.name}.lock").open("w"))
-                fcntl.flock(lock, fcntl.LOCK_EX)  # a second set-up waits for the first
-            Setup(venv, args.plan).all(kept, args.dali, args.add.split(), args.retry)
+        Setup(venv, args.plan).all(kept, args.dali, args.add.split(), args.retry)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
