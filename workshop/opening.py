@@ -44,13 +44,10 @@ def start(number: str, profile: str = "auto") -> Session:
     else:
         _show_machine(machine, chosen, reason)
         session.ensure_data(root, chosen)
-    checkout = paths.checkout()
-    folder = checkout / "notebooks" / "expected" if checkout else None
-    results = expected.load(folder) if folder and folder.is_dir() else {}
-    sizes = profile_sizes(checkout, number, chosen) if checkout else {}
-    return session.open_session(
-        Session(number, chosen, reason, machine, root, runs, results, sizes)
-    )
+    checkout = paths.need_checkout()
+    results = expected.load(checkout / "notebooks" / "expected")
+    sizes = profile_sizes(checkout, number, chosen)
+    return session.open_session(Session(number, chosen, machine, root, runs, results, sizes))
 
 
 def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:

@@ -44,7 +44,6 @@ class Session:
 
     number: str
     profile: str
-    reason: str
     machine: hardware.Machine
     data_root: Path
     runs: Path

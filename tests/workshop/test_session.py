@@ -43,7 +43,7 @@ def shown(monkeypatch) -> list[dict]:
 
 def a_session(profile: str = "cpu") -> session.Session:
     results = {"top1": MEASURED}
-    return session.Session("02", profile, "", BARE, Path("d"), Path("r"), results)
+    return session.Session("02", profile, BARE, Path("d"), Path("r"), results)
 
 
 @pytest.mark.parametrize(

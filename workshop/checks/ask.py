@@ -83,9 +83,8 @@ def solution_source(exercise: catalogue.Exercise) -> str:
 
     Raises UserError in a copy of the course without solutions.
     """
-    root = paths.checkout()
-    found = sorted((root / "exercises/source").glob(f"{exercise.notebook}_*.py")) if root else []
-    for master in found:
+    folder = paths.need_checkout() / "exercises" / "source"
+    for master in folder.glob(f"{exercise.notebook}_*.py"):
         for cell in masters.read_master(master):
             here = {"answer", exercise.name} <= set(cell["tags"])
             if here and masters.BEGIN in cell["source"]:  # a learner's copy has stubs there

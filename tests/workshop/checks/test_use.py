@@ -40,7 +40,7 @@ def started(tmp_path, monkeypatch):
     monkeypatch.setenv("RN50_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("RN50_DATA", str(tmp_path / "data"))
     monkeypatch.delenv("RN50_CHECK", raising=False)
-    here = session.Session("ex02", "ci", "", LAPTOP, tmp_path / "data", tmp_path / "runs")
+    here = session.Session("ex02", "ci", LAPTOP, tmp_path / "data", tmp_path / "runs")
     monkeypatch.setattr(session, "_current", here)
     return tmp_path / "runs" / "answers"
 

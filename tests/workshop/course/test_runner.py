@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 PASSES = """from workshop.session import Session
 from pathlib import Path
-s = Session("00", "ci", "", None, Path("d"), Path("r"))
+s = Session("00", "ci", None, Path("d"), Path("r"))
 s.note("answer", number * 6, "img/s", "the answer");"""
 
 EXPLORES = """import ipywidgets, workshop
