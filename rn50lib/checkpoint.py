@@ -284,7 +284,7 @@ def check_classes(
 ) -> tuple[Classes, str | None]:
     """Return the classes of a checkpoint and a data set, and a line if names are unknown.
 
-    `root` is the data set that the checkpoint was trained on. Raises ClassError, which names both,
+    `root` is the data set that the checkpoint was trained on. Raises UserError, which names both,
     if a number means different classes.
     """
     assert there is not None  # `load` and `read_classes` state at least their number

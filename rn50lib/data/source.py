@@ -17,7 +17,6 @@ import numpy as np
 
 from rn50lib.data.classes import (
     MAX_CLASSES,
-    ClassError,
     Classes,
     check_agreement,
     read_class_names,
@@ -98,8 +97,8 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
 def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
     """Return the classes of a data root; images are opened only if nothing names the classes.
 
-    Raises UserError as ``open_source`` does, ClassError if class folders, lists, `classes.txt`,
-    train and val disagree about the number of a class.
+    Raises UserError as ``open_source`` does, and if class folders, lists, `classes.txt`, train and
+    val disagree about the number of a class.
     """
     root = _check_root(root)
     form = data_format if data_format in _forms(root) else _detect(root)
@@ -195,7 +194,7 @@ def _stated_classes(root: Path, form: str) -> list[Classes]:
 
 
 def _agreed(root: Path, statements: list[Classes]) -> Classes:
-    """Return the classes of a data root. Raises ClassError if two statements disagree."""
+    """Return the classes of a data root. Raises UserError if two statements disagree."""
     return check_agreement(statements, f"--data-root {root}")
 
 
@@ -210,7 +209,7 @@ def _check_labels(root: Path, form: str, path: Path, labels: np.ndarray) -> Clas
 
 
 def _check_list(path: Path, labels: np.ndarray) -> None:
-    """Raise ClassError if records were not packed from the list next to them.
+    """Raise UserError if records were not packed from the list next to them.
 
     A class may have fewer images than in the list, because bad ones can be skipped.
     """
@@ -219,7 +218,7 @@ def _check_list(path: Path, labels: np.ndarray) -> None:
     packed = Counter(labels.tolist())
     for label in sorted(listed | packed) if listed else ():
         if packed[label] > listed[label] or not packed[label]:
-            raise ClassError(
+            raise UserError(
                 f"{path} was not packed from {path_lst}: it holds {packed[label]:,} images of class"
                 f" {label}, the list {listed[label]:,}; pack the images again, or remove the list"
             )
