@@ -105,12 +105,12 @@ def contains(mark: bytes) -> Callable[[Path], bool]:
     return lambda file: mark in file.read_bytes()
 
 
-def check_file(path: str | Path, name: str | None = None) -> None:
-    """Raise UserError, beginning with `name`, if `path` exists and is not a regular file."""
+def check_file(path: str | Path) -> None:
+    """Raise UserError if `path` exists and is not a regular file."""
     if Path(path).is_dir() or is_stream(path):
         raise UserError(
-            f"{name or path} is not a regular file (a folder, a device or a FIFO): remove it, or"
-            " name another place"
+            f"{path} is not a regular file (a folder, a device or a FIFO): remove it, or name"
+            " another place"
         )
 
 

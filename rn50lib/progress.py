@@ -51,8 +51,8 @@ class Progress:
                 unit="step",
             )  # fmt: skip
 
-    def step(self, data_s: float = 0.0) -> None:
-        """Count a step; the phase has waited `data_s` seconds for input so far."""
+    def step(self) -> None:
+        """Count a step."""
         if self.bar is not None:
             self.bar.update()
 

@@ -27,13 +27,11 @@ Arrays = dict[str, np.ndarray]
 
 
 class RecordError(UserError):
-    """A record file that is damaged or does not fit its index; `path` and `offset`, if known."""
+    """A record file that is damaged at an `offset`, if known, or does not fit its index."""
 
-    def __init__(
-        self, message: str, path: object = None, offset: int | None = None, remedy: Remedy = ()
-    ) -> None:
+    def __init__(self, message: str, offset: int | None = None, remedy: Remedy = ()) -> None:
         super().__init__(message, remedy)
-        self.path, self.offset = path, offset
+        self.offset = offset
 
 
 @functools.cache
@@ -118,7 +116,7 @@ class MappedFile:
 
     def error(self, problem: str, offset: int | None = None, remedy: Remedy = ()) -> RecordError:
         """Return the error for a problem with this file."""
-        return RecordError(f"{self.path}: {problem}", self.path, offset, remedy)
+        return RecordError(f"{self.path}: {problem}", offset, remedy)
 
     def damaged(self, offset: int, reason: str, remedy: Remedy = ()) -> RecordError:
         """Return the error for a record that cannot be read; `remedy` is "verify" by default."""

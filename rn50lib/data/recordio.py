@@ -124,7 +124,7 @@ def read_numbers(path: Path, flag: str) -> np.ndarray:
             raise ValueError("has a key twice")
     except ValueError as error:
         problem = f"{path}: this list {error}"
-        raise RecordError(problem, path, remedy=("relist", path, flag)) from None
+        raise RecordError(problem, remedy=("relist", path, flag)) from None
     return pairs
 
 
@@ -164,7 +164,6 @@ class Reader:
         if not np.array_equal(pairs[:, 0], in_order):
             raise RecordError(
                 f"{path}: of {self.path_rec}, it lists other records than {self.path_idx}",
-                path,
                 remedy=("relist", path, "--index", "--checksums"),
             )
         return keys, offsets, stops, pairs[np.searchsorted(in_order, offsets), 1]

@@ -43,10 +43,10 @@ def has_split(folder: Path, form: str, split: str) -> bool:
     return next(glob.iglob(FORMS[form].names[split], root_dir=folder), None) is not None
 
 
-def find_form(root: Path, form: str, splits: Sequence[str] = SPLITS) -> Path | None:
+def find_form(root: Path, form: str) -> Path | None:
     """Return the folder of a data root that holds one of the splits in this form."""
     folders = [root / name for name in FORMS[form].folders]
-    found = (f for f in folders if any(has_split(f, form, split) for split in splits))
+    found = (f for f in folders if any(has_split(f, form, split) for split in SPLITS))
     return next(found, None)
 
 

@@ -367,8 +367,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
     if not os.path.lexists(path):
         problem = f"{path}: this record file does not exist"
         if folder.is_dir() and (found := describe_similar(folder, split, "recordio")):
-            raise RecordError(f"{problem}; {found}", path)
-        raise RecordError(problem, path, remedy=("pack", path.with_suffix(""), root / split))
+            raise RecordError(f"{problem}; {found}")
+        raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
     reader = Reader(path)
     labels = reader.labels()
     _check_list(path, labels)
