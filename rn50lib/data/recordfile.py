@@ -90,7 +90,7 @@ class MappedFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes from ``start`` to ``stop``, or to the end of the file."""
-        return os.pread(self._open(), stop - start, start)
+        return os.pread(self._open(), max(0, stop - start), start)
 
     def _open(self) -> int:
         """Return the descriptor of the open file."""

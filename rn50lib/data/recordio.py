@@ -8,6 +8,7 @@ The format is MXNet's and DALI's: `PREFIX.rec` holds the records, `PREFIX.idx` h
 from __future__ import annotations
 
 import functools
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -239,32 +240,33 @@ class Reader:
         """
         path = Path(self.path_rec)
         files = [path, Path(self.path_idx)]
-        return disk_cache(path.with_suffix(".labels"), files, self._scan_labels)["labels"]
+        return disk_cache(path.with_suffix(".labels"), files, self._read_labels)["labels"]
 
-    def _scan_labels(self) -> Arrays:
-        keys, offsets, stops, _ = self._index
-        size = self._file.size
-        if size < START_BYTES:
-            _ = self[0]  # raises
-        # A header in one piece starts 8 bytes into its record; the few others are read one by one.
-        fits = (offsets % 4 == 0) & (stops - offsets >= START_BYTES) & (stops <= size)
-        at = np.where(fits, offsets, 0) // 4
-        words = np.frombuffer(self._file.data(len(at)), "<u4", count=size // 4)
-        magic, length, flag, label = (words[at + i] for i in range(4))
-        # a part's flag, above its length, would make it longer
-        ends = offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4
-        plain = fits & (magic == MAGIC) & (flag == 0) & (ends == stops)
-        with np.errstate(invalid="ignore"):  # a damaged label may be any bit pattern
-            labels = label.view("<f4").astype(np.float64)
-        for position in map(int, np.flatnonzero(~plain)):
-            label = np.ravel(self[position][0])
-            labels[position] = label[0] if len(label) == 1 else np.nan
-        is_class = (labels >= 0) & (labels < 2**31) & (labels == np.floor(labels))
-        if not is_class.all():
-            position = int(np.argmin(is_class))
-            raise self._file.error(
-                f"the record with key {keys[position]} at offset {offsets[position]:,} has the"
-                f" label {self[position][0]}, but a class is a whole number from 0 on",
-                int(offsets[position]),
-            )
-        return {"labels": labels.astype(np.int32)}
+    def _read_labels(self) -> Arrays:
+        labels = np.empty(len(self), np.int32)
+        for position in range(len(labels)):
+            label = self._read_label(position)
+            if not (label.is_integer() and 0 <= label < 2**31):
+                offset = int(self.offsets[position])
+                raise self._file.error(
+                    f"the record with key {self.keys[position]} at offset {offset:,} has the label"
+                    f" {self[position][0]}, but a class is a whole number from 0 on",
+                    offset,
+                )
+            labels[position] = label
+        return {"labels": labels}
+
+    def _read_label(self, position: int) -> float:
+        """Return the label of a record, NaN if it has several."""
+        _, offsets, stops, _ = self._index
+        start, stop = int(offsets[position]), int(stops[position])
+        head = self._file.read(start, start + START_BYTES)
+        if start + START_BYTES <= stop <= self._file.size:
+            magic, length = PART.unpack_from(head)
+            count, label, *_ = HEADER.unpack_from(head, PART.size)
+            # of one part, whose flag, above the length, is 0, and as long as the index says
+            whole = magic == MAGIC and start + PART.size + length + -length % 4 == stop
+            if whole and count == 0:
+                return label
+        found = np.ravel(self[position][0])
+        return float(found[0]) if len(found) == 1 else math.nan

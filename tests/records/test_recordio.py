@@ -159,6 +159,7 @@ def test_damage_is_reported_with_offset_and_other_records_are_read(tmp_path):
         "0\t0\n7\t0\n14\t264\n",  # an offset twice
         "0\t0\n7\t4\n",
         "0\t0\n7\t1000000\n",
+        "7\t1000000\n0\t0\n",
         "7\t132\n14\t264\n",  # a record is missing: the first, one, the last
         "0\t0\n14\t264\n",
         "0\t0\n7\t132\n",
