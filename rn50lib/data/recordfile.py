@@ -8,7 +8,6 @@ import hashlib
 import io
 import mmap
 import os
-import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -21,7 +20,6 @@ from rn50lib.errors import Remedy, UserError
 from rn50lib.files import write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
-SPARSE = 32_000  # bytes per record above which reading the whole file costs more than single pages
 LARGE = 20_000_000  # bytes of files from which on what was computed from them is cached
 Arrays = dict[str, np.ndarray]
 
@@ -69,23 +67,23 @@ class MappedFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._map: Any = None
+        self._map: mmap.mmap | None = None
         self._file: Any = None
         try:
             self.size = os.stat(path).st_size
         except OSError as error:
             raise self.error(f"the record file cannot be opened ({error.strerror})") from None
 
-    def data(self, records: int = sys.maxsize) -> Any:
-        """Return the mapped file, to be read as a whole, or at the start of so many ``records``."""
+    def data(self) -> mmap.mmap:
+        """Return the mapped file, to be read from its beginning to its end."""
         if self._map is None:
             try:  # shared, some file systems refuse it
                 self._map = mmap.mmap(self._open(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
             except OSError as error:
-                self._map = self._read_whole(error.strerror)
-        if isinstance(self._map, mmap.mmap):
-            dense = records * SPARSE > self.size
-            self._map.madvise(mmap.MADV_SEQUENTIAL if dense else mmap.MADV_RANDOM)
+                raise self.error(
+                    f"this file system cannot map files ({error.strerror}): copy it to another disk"
+                ) from None
+            self._map.madvise(mmap.MADV_SEQUENTIAL)
         return self._map
 
     def read(self, start: int, stop: int) -> bytes:
@@ -102,17 +100,6 @@ class MappedFile:
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         return self._file.fileno()
-
-    def _read_whole(self, why: str | None) -> bytes:
-        """Return the content of a file that the file system cannot map into memory."""
-        import psutil
-
-        if self.size > psutil.virtual_memory().available / 2:
-            raise self.error(
-                f"this file system cannot map files ({why}), and the file is too large to be read"
-                " into memory: copy it to another disk"
-            )
-        return b"".join(iter(lambda: self._file.read(1 << 24), b""))
 
     def error(self, problem: str, offset: int | None = None, remedy: Remedy = ()) -> RecordError:
         """Return the error for a problem with this file."""
