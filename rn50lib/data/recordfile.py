@@ -97,7 +97,7 @@ class MappedFile:
         if self._file is None:
             self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
             # no reading ahead: with random access it would read several times the data
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, AttributeError):  # macOS has no such call
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         return self._file.fileno()
 

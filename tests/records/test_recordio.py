@@ -97,6 +97,12 @@ def test_reader_reads_mxnets_files(known_rec):
         reader[5]
 
 
+def test_records_are_read_without_advice_to_the_kernel(known_rec, monkeypatch):
+    """macOS has no `posix_fadvise`."""
+    monkeypatch.delattr(os, "posix_fadvise")
+    assert Reader(known_rec)[0][1] == known.RECORDS[0][2]
+
+
 def test_a_missing_index_says_how_to_get_one(known_rec):
     known_rec.with_suffix(".idx").unlink()
     with pytest.raises(RecordError) as caught:
