@@ -122,6 +122,8 @@ def test_sigterm_ends_a_worker_whose_peer_hangs(photos: Photos, tmp_path: Path) 
         ({"PMIX_RANK": "1"}, "PMIX_RANK=1"),
         ({"PALS_RANKID": "0", "PMI_RANK": "0"}, "PALS_RANKID=0, PMI_RANK=0"),
         ({"ALPS_APP_PE": "3"}, "ALPS_APP_PE=3"),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, "FLUX_TASK_RANK=1"),
+        ({"JSM_NAMESPACE_RANK": "0", "PMIX_RANK": "0"}, "JSM_NAMESPACE_RANK=0"),
         ({"SM_HOSTS": '["algo-1","algo-2"]'}, "SM_HOSTS="),
         ({"NODE_RANK": "1"}, "NODE_RANK=1"),
         ({"RANK": "0"}, "RANK=0"),
