@@ -67,15 +67,12 @@ OTHER = "non-image files"  # notes.txt, Thumbs.db
 LOOSE = "images outside the class folders"
 EMPTY = "empty class folders"
 BARE = "files without an extension"
-ABSENT = "files named after a missing image"  # .a.jpg.icloud, a.jpg.dvc, a.jpg.part, a.jpg_large
 UNUSED = "images beyond --num-examples"
 HARMLESS = (HIDDEN, OTHER, EMPTY)  # no image is lost by leaving these out
 
-NOT_HERE = (DANGLING, UNREADABLE, ABSENT)
+NOT_HERE = (DANGLING, UNREADABLE)
 FETCH = "fetch what is missing (`git annex get`, `dvc pull`, a mount, a download)"
 CONVERT = "convert the images to JPEG or PNG, and name them .jpg or .png"
-
-_NAMED_AFTER = re.compile(r"\.?(.+\.(?:jpe?g|png|jpe|jfif))[^a-z0-9].*", re.IGNORECASE)
 
 SHOWN = 3  # names for each reason
 
@@ -160,11 +157,6 @@ def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS
                     left_out.append((name, kind or _describe_file(name)))
     except OSError as error:
         raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
-    there = set(images) if left_out else ()
-    for i, (name, reason) in enumerate(left_out):
-        named_after = _NAMED_AFTER.fullmatch(name)
-        if reason in HARMLESS and named_after and named_after[1] not in there:
-            left_out[i] = name, ABSENT
     return Listing(sorted(images), sorted(folders), sorted(left_out))
 
 

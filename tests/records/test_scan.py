@@ -125,9 +125,6 @@ LOST = {
     "a class folder is a dangling link": "rm -r {split}/green; ln -s /nowhere {split}/green",
     "only webp": "cd {split}/green; for f in *.jpg; do mv $f ${{f%jpg}}webp; done",
     "only heic": "cd {split}/green; for f in *.jpg; do mv $f ${{f%jpg}}HEIC; done",
-    "only placeholders": "cd {split}/green; for f in *.jpg; do mv $f .$f.icloud; done",
-    "only downloads that are not finished": "cd {split}/green; rename() {{ mv $1 $1.part; }};"
-    " for f in *.jpg; do rename $f; done",
     "no extensions": "cd {split}/green; for f in *.jpg; do mv $f ${{f%.jpg}}; done",
     "only dangling links": "cd {split}/green; for f in *.jpg; do ln -sf /nowhere/$f $f; done",
 }
