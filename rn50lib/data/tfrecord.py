@@ -200,7 +200,7 @@ def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
 
 
 def parse_example(data: bytes | memoryview) -> dict[str, Values]:
-    """Return name → list of bytes, ints or floats of an Example. Raises ValueError if it is none."""
+    """Return name → list of bytes, ints or floats. Raises ValueError if it holds no Example."""
     return {name: _values(feature) for name, feature in _features(data)}
 
 
