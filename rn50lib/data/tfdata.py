@@ -38,7 +38,7 @@ from rn50lib.data.decode import (
 from rn50lib.data.source import ShardSource, Source
 from rn50lib.data.tfrecord import IMAGE, LABEL
 from rn50lib.errors import UserError, first_line
-from rn50lib.tf import PythonCalls, tf
+from rn50lib.tf import tf
 
 BATCHES_AHEAD = 4
 
@@ -70,7 +70,7 @@ class TfData:
         if self.threads:
             self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
         self.decoder = ImageDecoder(source, batches.train, config)
-        self.python = PythonCalls(stateful=False)
+        self.error: Exception | None = None  # that Python raised in a graph
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -144,9 +144,16 @@ class TfData:
     def _dataset(self, epoch: int, skip: int) -> tf.data.Dataset:
         """Return the batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
 
+        def in_python(numbers: np.ndarray, data: Sequence[bytes]) -> np.ndarray:
+            try:
+                return self._sample(epoch, numbers, data)
+            except Exception as error:
+                self.error = error
+                raise
+
         @as_written
         def sample(numbers: Any, data: Any, labels: Any) -> tuple:
-            crops = self.python(functools.partial(self._sample, epoch), [numbers, data], tf.int32)
+            crops = tf.numpy_function(in_python, [numbers, data], tf.int32, stateful=False)
             return data, labels, tf.ensure_shape(crops, (None, 7))
 
         size = self.sampler.batch_size
@@ -230,8 +237,8 @@ class TfData:
 
         What Python raised is returned unchanged: a UserError, or a mistake in a learner's function.
         """
-        if self.python.error is not None:
-            return self.python.error
+        if self.error is not None:
+            return self.error
         numbers = np.sort(self._numbers(epoch, step, skip))
         if (found := self.decoder.find_bad(epoch, numbers)) is not None:
             return found

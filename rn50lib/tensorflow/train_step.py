@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import hooks, optim
+from rn50lib import optim
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
@@ -26,21 +26,18 @@ from rn50lib.recipe import MEAN, STD
 from rn50lib.report import SUMS, TOP
 from rn50lib.resnet import Network
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
-from rn50lib.tf import PythonCalls
 
 MESSAGES = 4  # groups of gradients that are sent one after the other
 
 
 class LossScaler:
-    """The loss scale and its rule, in the step's graph; a learner's own rule is called from it."""
+    """The loss scale and its rule, in the step's graph."""
 
     def __init__(self, text: str) -> None:
         start, self.growth_steps = optim.parse_loss_scale(text)
         self.scale = tf.Variable(start, trainable=False)
         self.good_steps = tf.Variable(0, trainable=False)
         self.skipped = tf.Variable(0, trainable=False)
-        self.rule: Callable[..., Any] = hooks.get("loss_scale_update")
-        self.python = PythonCalls()
 
     def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
         """Return the synchronised gradients without the scale, and whether all are finite.
@@ -58,25 +55,12 @@ class LossScaler:
         self.skipped.assign_add(tf.cast(~finite, tf.int32))
         if self.growth_steps is None:
             return
-        if self.rule is not optim.loss_scale_update:
-            inputs = [self.scale, self.good_steps, finite]
-            scale, good_steps = self.python(self.ask, inputs, [tf.float32, tf.int32])
-            self.scale.assign(tf.ensure_shape(scale, ()))
-            self.good_steps.assign(tf.ensure_shape(good_steps, ()))
-            return
         good_steps = tf.where(finite, self.good_steps + 1, 0)
         grown = good_steps >= self.growth_steps
         factor = tf.where(finite, tf.where(grown, optim.GROWTH, 1.0), optim.BACKOFF)
         scale = self.scale * factor
         self.scale.assign(tf.clip_by_value(scale, optim.SMALLEST_SCALE, optim.LARGEST_SCALE))
         self.good_steps.assign(tf.where(grown, 0, good_steps))
-
-    def ask(self, scale: Any, good_steps: Any, finite: Any) -> tuple[Any, Any]:
-        """Call the learner's rule; the graph does this at every step."""
-        new_scale, new_steps = self.rule(
-            float(scale), int(good_steps), bool(finite), self.growth_steps
-        )
-        return tf.float32.as_numpy_dtype(new_scale), tf.int32.as_numpy_dtype(new_steps)
 
     def state(self) -> dict[str, float]:
         """Return the state that a checkpoint holds."""
@@ -233,15 +217,11 @@ class TensorflowStep:
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
-        """Replace TensorFlow's error by the learner's own or by a UserError."""
+        """Replace TensorFlow's error of a full memory by a UserError."""
         try:
             yield
         except tf.errors.ResourceExhaustedError:
             raise memory_full(self.config.batch_size, accumulates=False) from None
-        except tf.errors.OpError:
-            if self.scaler and self.scaler.python.error:
-                raise self.scaler.python.error from None
-            raise
 
     def pop_metrics(self) -> np.ndarray:
         values = self.sums.numpy().copy()  # waits for a GPU
