@@ -239,13 +239,13 @@ class TfData:
         """
         if self.error is not None:
             return self.error
-        numbers = np.sort(self._numbers(epoch, step, skip))
-        if (found := self.decoder.find_bad(epoch, numbers)) is not None:
-            return found
-        for number in numbers:  # Pillow decodes all of them
-            data = self.source.read(int(number))
+        for number in np.sort(self._numbers(epoch, step, skip)):
             try:
+                data = self.source.read(int(number))
+                self.decoder.decode_crop(data, epoch, int(number))  # by Pillow
                 self._decode(data, 0, self._sample(epoch, number[None], [data])[0])
+            except UserError as bad:
+                return bad
             except tf.errors.OpError as reason:
                 return UserError(
                     f"{self.source.name(int(number))}: TensorFlow does not decode this image"

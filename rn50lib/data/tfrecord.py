@@ -115,30 +115,21 @@ def sidecar_path(folder: Path, split: str) -> Path:
 def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
     """Return the shards of a split in a folder, in order.
 
-    Raises UserError if there are none, if some are missing, or if there are those of two sets.
+    Raises UserError if there are none, if one is missing, or if there is one more.
     """
     folder = Path(folder)
     found = {path.name for path in folder.glob(SHARDS[split])}
-    counts = sorted({int(name[-5:]) for name in found})
-    again = ("write_shards",)
-    if not counts:
+    if not found:
         raise UserError(
             f"{folder}: the shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN are missing here",
-            (*again, folder.parent),
+            ("write_shards", folder.parent),
         )
-    if len(counts) > 1:
-        listed = " and of ".join(map(str, counts))
-        raise UserError(f"{folder}: there are shards of {listed}; remove those of one set")
-    names = [shard_name(split, number, counts[0]) for number in range(counts[0])]
-    for name in names:
-        if name not in found:
-            there = f"{len(found)} of {len(names)} shards are there"
-            raise UserError(f"{folder}: {name} is missing ({there}); copy it again", again)
-    if len(found) > len(names):
-        raise UserError(
-            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it",
-            again,
-        )
+    count = max(int(name[-5:]) for name in found)
+    names = [shard_name(split, number, count) for number in range(count)]
+    for name in sorted(found ^ {*names}):
+        other = f"does not belong to the set of {count}; keep one set"
+        problem = "is missing; copy it again" if name in names else other
+        raise UserError(f"{folder}: {name} {problem}", ("write_shards",))
     return [folder / name for name in names]
 
 
