@@ -231,15 +231,12 @@ def _check_list(path: Path, labels: np.ndarray) -> None:
 class FileSource(Source):
     """A split as class folders of image files: the label of an image is the rank of its folder."""
 
-    _names: bytes = field(repr=False)  # all relative paths in one piece: light to hand to workers
-    _ends: np.ndarray = field(repr=False)
+    paths: np.ndarray = field(repr=False)  # relative, as bytes: light to hand to workers
     format: ClassVar[str] = "files"
 
     def name(self, i: int) -> str:
         """Return the path of image i."""
-        start = int(self._ends[i - 1]) if i else 0
-        name = self._names[start : int(self._ends[i])].decode(errors=NAMES)
-        return os.path.join(self.path, name)
+        return os.path.join(self.path, self.paths[i].decode(errors=NAMES))
 
     def read(self, i: int) -> bytes:
         """Return the bytes of image i. Raises UserError if it cannot be read."""
@@ -270,10 +267,8 @@ def _open_folders(root: Path, split: str) -> FileSource:
             f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
             f"{left_out.note}"
         )
-    ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
-    names = b"".join(paths)
-    source = FileSource(root, root / split, labels, classes, names, ends, left_out=left_out)
+    source = FileSource(root, root / split, labels, classes, np.array(paths), left_out=left_out)
     refuse_no_image(source.name(0), source.read(0))  # a folder of pointers is seen here
     return source
 
