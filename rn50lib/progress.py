@@ -152,13 +152,7 @@ class TensorBoard:
         from tensorboard.summary import Writer
 
         make_folder(folder, f"--logger tensorboard: {folder}")
-        try:
-            self.writer = Writer(str(folder))
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"--logger tensorboard cannot write to {folder}, whose name is not UTF-8: name"
-                " another --run-dir"
-            ) from error
+        self.writer = Writer(str(folder))
         self.close = self.writer.close
 
     def __call__(self, line: Line) -> None:
