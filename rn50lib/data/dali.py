@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from rn50lib import hooks, recipe
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import ImageDecoder, find_orientation
@@ -66,12 +66,12 @@ class Dali:
     def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
         self.config, self.source, self.sampler = config, source, batches
         self.examples, self.files = batches.examples, source.format == "files"
-        if hooks.get("augment") is not recipe.augment:
+        if hooks.is_replaced("augment"):
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
-        if hooks.get("shard") is not sampler.shard and not self.files:
+        if hooks.is_replaced("shard") and not self.files:
             raise UserError(
                 "--override shard: DALI's reader shares a record file out among the ranks itself;"
                 " use --data-format files, or --loader native"

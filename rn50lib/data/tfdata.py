@@ -264,7 +264,7 @@ class TfRecordStream(TfData):
     def __init__(
         self, config: TrainConfig, source: ShardSource, batches: sampler.BatchSampler
     ) -> None:
-        if hooks.get("shard") is not sampler.shard:
+        if hooks.is_replaced("shard"):
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"
                 " use --data-format files"
