@@ -52,7 +52,6 @@ class Progress:
             )  # fmt: skip
 
     def step(self) -> None:
-        """Count a step."""
         if self.bar is not None:
             self.bar.update()
 
@@ -69,7 +68,6 @@ class Progress:
             self.say(f"{self.label} {step}/{self.steps}: {shown}")
 
     def stop(self) -> None:
-        """End the phase."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None

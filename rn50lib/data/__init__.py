@@ -74,7 +74,6 @@ class Synthetic:
         return self.steps
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the same batch for each step."""
         for _ in range(self.steps):
             yield self.batch
 

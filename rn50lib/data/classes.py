@@ -40,7 +40,6 @@ class Classes:
     seen: bool = False
 
     def __len__(self) -> int:
-        """Return the number of classes."""
         return len(self.names)
 
     def __getitem__(self, label: int) -> str:

@@ -102,7 +102,6 @@ class Dali:
         return len(self.sampler) if self.files else self.sampler.stream_steps()
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
         built = self.next_epoch.pop(epoch, None)
         batches = built.result() if built else self._open(epoch)
         build_at = max(0, len(self) - 1 - BATCHES_AHEAD)

@@ -91,7 +91,6 @@ class MappedFile:
         return os.pread(self._open(), max(0, stop - start), start)
 
     def _open(self) -> int:
-        """Return the descriptor of the open file."""
         if self.size == 0:
             raise self.error("the file is empty; write it again", 0)
         if self._file is None:
@@ -102,7 +101,6 @@ class MappedFile:
         return self._file.fileno()
 
     def error(self, problem: str, offset: int | None = None, remedy: Remedy = ()) -> RecordError:
-        """Return the error for a problem with this file."""
         return RecordError(f"{self.path}: {problem}", offset, remedy)
 
     def damaged(self, offset: int, reason: str, remedy: Remedy = ()) -> RecordError:

@@ -235,11 +235,9 @@ class FileSource(Source):
     format: ClassVar[str] = "files"
 
     def name(self, i: int) -> str:
-        """Return the path of image i."""
         return os.path.join(self.path, self.paths[i].decode(errors=NAMES))
 
     def read(self, i: int) -> bytes:
-        """Return the bytes of image i. Raises UserError if it cannot be read."""
         name = self.name(i)
         try:
             with open(name, "rb", buffering=0) as file:
@@ -347,12 +345,10 @@ class RecordSource(Source):
     format: ClassVar[str] = "recordio"
 
     def name(self, i: int) -> str:
-        """Return the record file, with key and offset of record i."""
         key, offset = self._reader.keys[i], int(self._reader.offsets[i])
         return f"{self.path}: record with key {key} at offset {offset:,}"
 
     def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises RecordError if the record is damaged."""
         return self._reader[i][1]
 
 
@@ -389,13 +385,11 @@ class ShardSource(Source):
     format: ClassVar[str] = "tfrecord"
 
     def name(self, i: int) -> str:
-        """Return the shard, with number and offset of the record of image i."""
         shard = self._shard(i)
         position, offset = i - int(self.firsts[shard]), int(self.offsets[i])
         return f"{self.shards[shard]}: record {position} at offset {offset:,}"
 
     def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises UserError if the record is damaged."""
         shard = self._shard(i)
         if shard not in self._open:
             if len(self._open) == OPEN_SHARDS:

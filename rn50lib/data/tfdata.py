@@ -76,7 +76,6 @@ class TfData:
         return len(self.sampler)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
         valid = self._valid(epoch, skip)
         step = 0
         try:
@@ -103,7 +102,6 @@ class TfData:
         return self.sampler.rows(epoch, skip)[1]
 
     def _numbers(self, epoch: int, step: int, skip: int) -> np.ndarray:
-        """Return the images of one batch."""
         return self.sampler.rows(epoch, skip)[0][step]
 
     def _images(self, epoch: int, skip: int) -> tf.data.Dataset:

@@ -244,7 +244,6 @@ class TorchLoader:
         return len(self.sampler)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of an epoch."""
         self.batches = self._load(epoch, *self.sampler.rows(epoch, skip))
         return self.batches
 

@@ -48,13 +48,13 @@ class Ddp(Comm):
         # a group that is still open at the interpreter's end can abort it ("terminate called ...")
         atexit.register(leave)
 
-    def sum_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
+    def sum_vector(self, vector: np.ndarray) -> np.ndarray:
         total = torch.from_numpy(vector.copy())
         with Wait(self.others):
             dist.all_reduce(total)
         return total.numpy()
 
-    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
+    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
         copy = torch.from_numpy(vector.copy())
         with Wait(self.others):
             dist.broadcast(copy, src=0)

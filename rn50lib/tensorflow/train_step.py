@@ -196,7 +196,6 @@ class TensorflowStep:
         self.sums.assign_add(tf.stack(sums))
 
     def probabilities(self, images_NHWC: Any) -> Any:
-        """Return class probabilities."""
         return tf.nn.softmax(self.forward(images_NHWC, training=False))
 
     # --- the methods of `TrainStep` ---------------------------------------------------------------

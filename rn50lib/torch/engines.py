@@ -210,7 +210,6 @@ class WithNormalisation(nn.Module):
             model.conv1.weight /= torch.tensor(STD).view(3, 1, 1)
 
     def forward(self, images_NHWC: Tensor) -> Tensor:
-        """Return float32 logits (N, classes)."""
         return self.model(images_NHWC.permute(0, 3, 1, 2).float() - self.mean)
 
 
@@ -235,7 +234,6 @@ class FromMemoryOrder(nn.Module):
         self.model = model
 
     def forward(self, images_NHWC: Tensor) -> Tensor:
-        """Return float32 logits (N, classes)."""
         return self.model(images_NHWC.permute(0, 3, 1, 2))
 
 
