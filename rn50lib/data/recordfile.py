@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import Remedy, UserError
-from rn50lib.files import write_file
+from rn50lib.files import cache_folder, write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
 LARGE = 20_000_000  # bytes of files from which on what was computed from them is cached
@@ -163,7 +163,6 @@ def _sizes(files: Sequence[Path]) -> str:
 def _places(path: Path) -> list[Path]:
     """Return where the arrays may be: at `path`, or in the user's cache."""
     with contextlib.suppress(RuntimeError):  # no home
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-        return [path, cache / "rn50" / "kept" / name]
+        return [path, cache_folder() / "kept" / name]
     return [path]
