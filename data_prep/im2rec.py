@@ -225,9 +225,8 @@ def rebuild_checksums(prefix: str) -> None:
     """Write PREFIX.crc for the records in PREFIX.rec. Raises RecordError if that is damaged."""
     from rn50lib.data.recordio import Reader
 
-    extend = crc32c()
     records = Reader(f"{prefix}.rec").payloads()
-    lines = [f"{offset}\t{extend(0, payload)}\n" for offset, payload in records]
+    lines = [f"{offset}\t{crc32c(payload)}\n" for offset, payload in records]
     write_file(checksum_path(f"{prefix}.rec"), "".join(lines))
     print(f"{prefix}.crc: {len(lines):,} records, as they are now")
 

@@ -109,7 +109,7 @@ def check_records(path: str, places: list[tuple[int, int | None]]) -> dict[str, 
     file = MappedFile(path)
     for number, (offset, wanted) in enumerate(places):
         record = join(file.data(), locate(file.data(), offset, file.size))
-        crc = wanted if wanted is None else crc32c()(0, record)
+        crc = wanted if wanted is None else crc32c(record)
         if crc != wanted:
             text = f"0x{crc:08x} instead of 0x{wanted:08x}"
             answer["found"].append([number, "checksum", text])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import io
 import mmap
@@ -32,12 +31,11 @@ class RecordError(UserError):
         self.offset = offset
 
 
-@functools.cache
-def crc32c() -> Callable[[int, bytes], int]:
-    """Return google-crc32c's ``extend(crc, data)``, imported only if checksums are needed."""
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C of data, by a package that is imported only if checksums are needed."""
     import google_crc32c
 
-    return google_crc32c.extend
+    return google_crc32c.value(data)
 
 
 def read_pairs(path: str | os.PathLike) -> np.ndarray:

@@ -206,7 +206,7 @@ class Reader:
             ends = f"the record ends at {start + span.end:,}, by the index at {stop:,}"
             raise self._misfit(start, ends)
         record = join(data, span)
-        if checksums is not None and crc32c()(0, record) != checksums[position]:
+        if checksums is not None and crc32c(record) != checksums[position]:
             path = checksum_path(self.path_rec)
             raise self._file.damaged(
                 start,

@@ -29,14 +29,10 @@ _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 
 
-def mask(crc: int) -> int:
-    """Return a checksum as TFRecord stores it, so that checksums of records stay meaningful."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def masked_crc(data: bytes) -> int:
     """Return the checksum that TFRecord stores for ``data``: CRC32C, rotated and shifted."""
-    return mask(crc32c()(0, data))
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class TFRecordReader:
