@@ -40,25 +40,25 @@ START_BYTES = PART.size + HEADER.size  # before the image, if it has one label
 # -- one record ----------------------------------------------------------------------------------
 
 
-class Header(NamedTuple):
-    """Label and key of an image record; the label is a tuple if there are several."""
+class Record(NamedTuple):
+    """What a record holds; the label is NaN if there are several."""
 
-    label: float | tuple[float, ...]
-    id: int
+    label: float
+    key: int
+    image: bytes
 
 
-def unpack_header(record: bytes) -> tuple[Header, bytes]:
-    """Return header and image of a record. Raises RecordError if the record is too short."""
+def unpack(record: bytes) -> Record:
+    """Return what a record holds. Raises RecordError if it is too short."""
     if len(record) < HEADER.size:
         raise RecordError(f"a record of {len(record)} bytes is too short for the image header")
     count, label, key, _ = HEADER.unpack_from(record)
-    if count == 0:
-        return Header(label, key), record[HEADER.size :]
     end = HEADER.size + 4 * count
     if end > len(record):
         raise RecordError(f"a record of {len(record):,} bytes announces {count:,} labels")
-    labels = struct.unpack_from(f"<{count}f", record, HEADER.size)
-    return Header(labels, key), record[end:]
+    if count == 1:
+        (label,) = struct.unpack_from("<f", record, HEADER.size)
+    return Record(label if count < 2 else math.nan, key, record[end:])
 
 
 class Span(NamedTuple):
@@ -135,8 +135,7 @@ def read_numbers(path: Path, flag: str) -> np.ndarray:
 class Reader:
     """Random access to a record file by position, which is the order of the lines of its index.
 
-    ``reader[position]`` is (label, image bytes): an int if it is whole, an array if there are
-    several. It can be pickled or inherited by workers.
+    ``reader[position]`` is (label, image bytes). It can be pickled or inherited by workers.
 
     If there are checksums (`PREFIX.crc`), each record that is read is compared with its own.
     Raises RecordError, with file, offset and remedy, if the file is damaged or was changed, or if
@@ -182,16 +181,14 @@ class Reader:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __getitem__(self, position: int) -> tuple[int | float | np.ndarray, bytes]:
+    def __getitem__(self, position: int) -> tuple[float, bytes]:
         """Return (label, encoded image) of the record at a position of the index."""
         record = self.read(position)
         try:
-            (label, _), image = unpack_header(record)
+            label, _, image = unpack(record)
         except RecordError as error:
             raise self._file.damaged(int(self.offsets[position]), str(error)) from None
-        if isinstance(label, tuple):
-            return np.array(label, dtype=np.float32), image
-        return (int(label) if label.is_integer() else label), image
+        return label, image
 
     def read(self, position: int) -> bytes:
         """Return the record at a position of the index: its header and the encoded image."""
@@ -248,16 +245,17 @@ class Reader:
             label = self._read_label(position)
             if not (label.is_integer() and 0 <= label < 2**31):
                 offset = int(self.offsets[position])
+                shown = "no single label" if math.isnan(label) else f"the label {label:g}"
                 raise self._file.error(
-                    f"the record with key {self.keys[position]} at offset {offset:,} has the label"
-                    f" {self[position][0]}, but a class is a whole number from 0 on",
+                    f"the record with key {self.keys[position]} at offset {offset:,} has {shown},"
+                    " but a class is a whole number from 0 on",
                     offset,
                 )
             labels[position] = label
         return {"labels": labels}
 
     def _read_label(self, position: int) -> float:
-        """Return the label of a record, NaN if it has several."""
+        """Return the label of a record; usually, only its header is read."""
         _, offsets, stops, _ = self._index
         start, stop = int(offsets[position]), int(stops[position])
         head = self._file.read(start, start + START_BYTES)
@@ -268,5 +266,4 @@ class Reader:
             whole = magic == MAGIC and start + PART.size + length + -length % 4 == stop
             if whole and count == 0:
                 return label
-        found = np.ravel(self[position][0])
-        return float(found[0]) if len(found) == 1 else math.nan
+        return self[position][0]

@@ -2,6 +2,7 @@
 wrong.
 """
 
+import math
 import os
 import pickle
 import struct
@@ -87,12 +88,11 @@ def test_reader_reads_mxnets_files(known_rec):
     for position, (key, label, image) in enumerate(known.RECORDS):
         got, data = reader[position]
         assert data == image
-        assert np.ravel(got).tolist() == np.ravel(label).tolist()
+        assert got == label or isinstance(label, tuple) and math.isnan(got)
         assert reader.read(position) == pack_header(label, key, image)
     assert [data for _, data in reader.payloads()] == [
         pack_header(label, key, image) for key, label, image in known.RECORDS
     ]
-    assert type(reader[0][0]) is int
     with pytest.raises(IndexError):
         reader[5]
 
