@@ -102,6 +102,16 @@ def test_sigterm_ends_a_worker_that_waits(launcher: str, workers: Workers) -> No
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_worker_whose_peer_never_comes_is_one_error(rank: str, workers: Workers) -> None:
+    port = str(20000 + os.getpid() % 10000)
+    process = workers.start("--comm-timeout", "2", PMI_RANK=rank, PMI_SIZE="2", MASTER_PORT=port)
+    assert process.wait(PATIENCE) == 2, workers.text()
+    assert f"error: --comm ddp: rank {rank} of 2 cannot reach the others at " in workers.text()
+    assert "Traceback" not in workers.text()
+
+
+@pytest.mark.needs("torch")
 def test_sigterm_ends_a_worker_whose_peer_hangs(photos: Photos, tmp_path: Path) -> None:
     run = Run(argv_of(photos, "torchrun", *ENDLESS), tmp_path)
     try:
