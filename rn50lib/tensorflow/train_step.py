@@ -119,7 +119,8 @@ class TensorflowStep:
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = configure(config.threads, comm.local_rank)
-        set_precision(self.device, config.dtype)
+        # on a GPU, TensorFlow's default is to use TF32
+        tf.config.experimental.enable_tensor_float_32_execution(config.dtype == "tf32")
         self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
@@ -304,13 +305,3 @@ def configure(threads: int, local_rank: int) -> str:
             " settings: start the run in a separate process"
         ) from error
     return "gpu" if gpus else "cpu"
-
-
-def set_precision(device: str, dtype: str) -> None:
-    """Allow TF32, TensorFlow's default, for --dtype tf32 only.
-
-    Raises UserError if `dtype` needs a GPU that TensorFlow does not reach.
-    """
-    if dtype == "tf32" and device != "gpu":
-        raise UserError("--dtype tf32: TensorFlow reaches no GPU here", ("doctor",))
-    tf.config.experimental.enable_tensor_float_32_execution(dtype == "tf32")
