@@ -112,7 +112,7 @@ class MappedFile:
         )
 
     def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
+        if self._file is not None:
             self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -262,15 +262,14 @@ class TensorflowStep:
         return found
 
 
-def average_gradients(gradients: list[Any], comm: Comm) -> list[Any]:
+def average_gradients(gradients: list[Any], comm: Any) -> list[Any]:
     """Average gradients over all ranks, a few at a time, in the order of the backward pass.
 
     Horovod's Keras integration and DistributedOptimizer average nothing under Keras 3.
     """
-    hvd = getattr(comm, "hvd", None)
-    if comm.size == 1 or hvd is None:
+    if comm.size == 1:
         return gradients
-    waiting, averaged = gradients[::-1], []
+    hvd, waiting, averaged = comm.hvd, gradients[::-1], []
     size = math.ceil(len(waiting) / MESSAGES)
     for first in range(0, len(waiting), size):
         group, name = waiting[first : first + size], f"gradients/{first}"
