@@ -65,14 +65,14 @@ class MappedFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._map: mmap.mmap | None = None
+        self._map: Any = None
         self._file: Any = None
         try:
             self.size = os.stat(path).st_size
         except OSError as error:
             raise self.error(f"the record file cannot be opened ({error.strerror})") from None
 
-    def data(self) -> mmap.mmap:
+    def data(self) -> Any:
         """Return the mapped file, to be read from its beginning to its end."""
         if self._map is None:
             try:  # shared, some file systems refuse it
