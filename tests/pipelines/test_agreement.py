@@ -117,6 +117,7 @@ def leave_out(folder: Path, rng: random.Random, count: Counter[str]) -> None:
         ("Thumbs.db", "non-image files", None),
         ("x.webp", ".webp images", None),
         ("y.jpg", "dangling links", "/nowhere/y.jpg"),
+        (".z.jpg.icloud", "hidden files", None),
         ("x", "files without an extension", None),
     ):
         if rng.random() < 0.2:
