@@ -37,7 +37,7 @@ from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_byte
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
-from rn50lib.data.recordio import checksum_path, unpack_header
+from rn50lib.data.recordio import checksum_path, unpack
 from rn50lib.data.scan import IMAGE_EXTENSIONS, LeftOut
 from rn50lib.errors import Parser, UserError, as_command, whole
 from rn50lib.files import lock_open, write_file
@@ -213,7 +213,7 @@ def rebuild_index(prefix: str) -> None:
     from rn50lib.data.recordio import Reader
 
     records = Reader(f"{prefix}.rec").payloads()
-    found = [(unpack_header(record)[0].id, offset) for offset, record in records]
+    found = [(unpack(record).key, offset) for offset, record in records]
     if len({key for key, _ in found}) < len(found):
         found = [(number, offset) for number, (_, offset) in enumerate(found)]
         note(f"{prefix}.rec repeats ids; its records are numbered from 0")
@@ -225,9 +225,8 @@ def rebuild_checksums(prefix: str) -> None:
     """Write PREFIX.crc for the records in PREFIX.rec. Raises RecordError if that is damaged."""
     from rn50lib.data.recordio import Reader
 
-    extend = crc32c()
     records = Reader(f"{prefix}.rec").payloads()
-    lines = [f"{offset}\t{extend(0, payload)}\n" for offset, payload in records]
+    lines = [f"{offset}\t{crc32c(payload)}\n" for offset, payload in records]
     write_file(checksum_path(f"{prefix}.rec"), "".join(lines))
     print(f"{prefix}.crc: {len(lines):,} records, as they are now")
 

@@ -13,10 +13,10 @@ from data_prep.output import new_files
 from rn50lib.data.classes import Classes, classes_of_folders, read_class_rows
 from rn50lib.data.scan import (
     IMAGE_EXTENSIONS,
+    LOST_CLASS,
     LeftOut,
     Listing,
     breaks_lines,
-    describe_lost_link,
     is_lost_class,
     list_folder,
 )
@@ -62,7 +62,7 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EX
         files, folder = listing.images, Path(root, relative)
         for name, reason in listing.left_out if recursive and listing.folders else ():
             if is_lost_class(name, reason):
-                raise UserError(f"{folder / name}: {describe_lost_link(reason)}")
+                raise UserError(f"{folder / name}: {LOST_CLASS}")
         listing.count_left_out(found.left_out, folder, relative)
         if files and recursive:
             found.classes[relative or "."] = len(found.classes)

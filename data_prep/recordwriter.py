@@ -41,9 +41,9 @@ class Writer:
         self.path_crc = checksum_path(self.path_rec)
         self.count = self.size = 0  # records and bytes written so far
         self.framing = framing
-        self._extend = crc32c() if framing is frame else None
+        self.checked = framing is frame  # whether a file of checksums is written
         paths = [self.path_rec, Path(f"{os.fspath(prefix)}.idx")]
-        self._outputs = new_files(*paths, *([self.path_crc] if self._extend else []))
+        self._outputs = new_files(*paths, *([self.path_crc] if self.checked else []))
         self._keys: set[int] = set()
 
     def __enter__(self) -> Writer:
@@ -62,20 +62,20 @@ class Writer:
 
     def frame(self, payload: bytes) -> tuple[bytes, int]:
         """Return the framed record and the checksum of its payload (0 if none is written)."""
-        return self.framing(payload), self._extend(0, payload) if self._extend else 0
+        return self.framing(payload), crc32c(payload) if self.checked else 0
 
     def append(self, key: int, record: bytes, checksum: int) -> None:
         """Append what ``frame`` returned."""
         self._files[0].write(record)
         self._files[1].write(b"%d\t%d\n" % (key, self.size))
-        if self._extend:
+        if self.checked:
             self._files[2].write(b"%d\t%d\n" % (self.size, checksum))
         self.size += len(record)
         self.count += 1
 
     def __exit__(self, *error: object) -> None:
         self._outputs.__exit__(*error)  # type: ignore[arg-type]
-        if error[0] is None and not self._extend:  # those of a file that was there before
+        if error[0] is None and not self.checked:  # those of a file that was there before
             self.path_crc.unlink(missing_ok=True)
 
 

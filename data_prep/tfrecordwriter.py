@@ -13,10 +13,9 @@ from PIL import Image, ImageOps
 
 from data_prep.lists import read_list
 from rn50lib.data.decode import decode_image, open_image
-from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader
 from rn50lib.data.source import Source
-from rn50lib.data.tfrecord import CRC, index_path, mask
+from rn50lib.data.tfrecord import CRC, index_path, masked_crc
 from rn50lib.errors import UserError
 from rn50lib.files import FULL, NAMES, replacing, write_file
 
@@ -78,9 +77,8 @@ def serialize_example(features: Mapping[str, Value]) -> bytes:
 
 def frame_record(data: bytes) -> bytes:
     """Return a framed record, 16 bytes longer than its data."""
-    extend = crc32c()
     size = struct.pack("<Q", len(data))
-    return b"".join([size, CRC.pack(mask(extend(0, size))), data, CRC.pack(mask(extend(0, data)))])
+    return b"".join([size, CRC.pack(masked_crc(size)), data, CRC.pack(masked_crc(data))])
 
 
 def write_records(file: BinaryIO, records: Iterable[bytes]) -> list[tuple[int, int]]:

@@ -73,6 +73,9 @@ def check_values(config: TrainConfig) -> None:
                f" the flag out, make shards by `python -m data_prep.tfrecord {config.data_root}`"),
               *((name in values, f"{flag_name(name)} is for PyTorch: leave it out")
                 for name in scoped("torch")),
+              (replaces(config.override, "loss_scale_update"),
+               "--override loss_scale_update: TensorFlow's step has its rule in its graph: leave it"
+               " out"),
           )),
         *((config.step and getattr(config, name),
            f"{flag_name(name)}: --set step has no model to save or load: leave one of them out")

@@ -112,7 +112,7 @@ def best(probabilities: np.ndarray, classes: Classes) -> str:
 def check_classes(file: Path, data: Classes | None) -> Classes:
     """Return the classes of a checkpoint, after comparing them with those of a data set, if any.
 
-    A line on stderr says if names are unknown. Raises ClassError if the classes differ.
+    A line on stderr says if names are unknown. Raises UserError if the classes differ.
     """
     classes, root = checkpoint.read_classes(file)
     remark = None

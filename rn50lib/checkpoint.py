@@ -284,7 +284,7 @@ def check_classes(
 ) -> tuple[Classes, str | None]:
     """Return the classes of a checkpoint and a data set, and a line if names are unknown.
 
-    `root` is the data set that the checkpoint was trained on. Raises ClassError, which names both,
+    `root` is the data set that the checkpoint was trained on. Raises UserError, which names both,
     if a number means different classes.
     """
     assert there is not None  # `load` and `read_classes` state at least their number
@@ -462,13 +462,10 @@ def read_network(prefix: str | Path) -> Network:
     check_file(file)
     try:
         return Network.from_symbol(read_json(file))
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{file} cannot be read ({error.strerror}): name the --model-prefix of a run"
-        ) from error
-    except ValueError as error:
-        raise UserError(
-            f"{file} does not describe a network ({error}): name the --model-prefix of a run"
+            f"{file} cannot be read as a network ({why}): name the --model-prefix of a run"
         ) from error
 
 

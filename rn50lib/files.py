@@ -48,6 +48,11 @@ def load_json(path: str | Path) -> Any:
         raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
 
 
+def cache_folder() -> Path:
+    """Return the user's folder for what need not be computed again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rn50")
+
+
 def is_stream(path: str | Path) -> bool:
     """Return True for a device or anything else that is neither a regular file nor a folder."""
     path = Path(path)
@@ -105,12 +110,12 @@ def contains(mark: bytes) -> Callable[[Path], bool]:
     return lambda file: mark in file.read_bytes()
 
 
-def check_file(path: str | Path, name: str | None = None) -> None:
-    """Raise UserError, beginning with `name`, if `path` exists and is not a regular file."""
+def check_file(path: str | Path) -> None:
+    """Raise UserError if `path` exists and is not a regular file."""
     if Path(path).is_dir() or is_stream(path):
         raise UserError(
-            f"{name or path} is not a regular file (a folder, a device or a FIFO): remove it, or"
-            " name another place"
+            f"{path} is not a regular file (a folder, a device or a FIFO): remove it, or name"
+            " another place"
         )
 
 

@@ -79,7 +79,7 @@ class Meter:
         """Count a step; read the sums if they are due."""
         self.step_s += time.perf_counter() - self.handed_over
         self.steps, self.lr = self.steps + 1, lr
-        self.progress.step(self.data_s)
+        self.progress.step()
         if self.steps == 1:
             self.read()
             self.first_time, self.first_images = time.perf_counter(), self.images

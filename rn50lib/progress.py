@@ -51,8 +51,7 @@ class Progress:
                 unit="step",
             )  # fmt: skip
 
-    def step(self, data_s: float = 0.0) -> None:
-        """Count a step; the phase has waited `data_s` seconds for input so far."""
+    def step(self) -> None:
         if self.bar is not None:
             self.bar.update()
 
@@ -69,7 +68,6 @@ class Progress:
             self.say(f"{self.label} {step}/{self.steps}: {shown}")
 
     def stop(self) -> None:
-        """End the phase."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
@@ -152,13 +150,7 @@ class TensorBoard:
         from tensorboard.summary import Writer
 
         make_folder(folder, f"--logger tensorboard: {folder}")
-        try:
-            self.writer = Writer(str(folder))
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"--logger tensorboard cannot write to {folder}, whose name is not UTF-8: name"
-                " another --run-dir"
-            ) from error
+        self.writer = Writer(str(folder))
         self.close = self.writer.close
 
     def __call__(self, line: Line) -> None:

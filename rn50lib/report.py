@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
-from rn50lib.files import read_json, write_file
+from rn50lib.files import load_json, write_file
 
 TOP = {"top1": 1, "top5": 5}  # the label is among so many of the most likely classes
 SUMS = ("loss", *TOP, "examples")  # the sums of a training step, in this order
@@ -70,15 +70,13 @@ def write_json(path: str | Path, content: Any) -> None:
 
 def load(path: str | Path) -> dict[str, Any]:
     """Read a report. Raise UserError if it is missing or is not a report."""
+    content = load_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
+        raise UserError(f"report {path} has no 'metrics': it was not written by --report")
     try:
-        content = read_json(path)
-        if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-            raise UserError(f"report {path} has no 'metrics': it was not written by --report")
         check_metrics(content["metrics"])
-    except OSError as error:
-        raise UserError(f"report {path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise UserError(f"report {path} is not JSON of --report: {error}") from error
+        raise UserError(f"report {path}: {error}") from error
     return content
 
 

@@ -91,7 +91,6 @@ class Network:
 
     @property
     def stem(self) -> Conv:
-        """The first convolution."""
         return Conv("conv1", 3, self.width, kernel=7, stride=2)
 
     @property

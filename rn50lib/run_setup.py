@@ -74,7 +74,7 @@ def print_sources(sources: dict[str, Any], every: bool = True) -> None:
 
 
 def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | None:
-    """Return the classes of the splits; None for synthetic images. Raises ClassError."""
+    """Return the classes of the splits; None for synthetic images. Raises UserError."""
     found = [source.classes for source in sources.values() if source is not None]
     return check_agreement(found, f"--data-root {config.data_root}") if found else None
 

@@ -240,9 +240,8 @@ def steps_left(config: TrainConfig, pipeline: Pipeline, done: int) -> int:
     updates = max(0, steps) // config.grad_accum_steps
     if not updates and not done:
         raise UserError(
-            f"--macrobatch-size {config.macrobatch_size}: an update takes"
-            f" {config.effective_batch_size} images, and an epoch has"
-            f" {steps * config.global_batch}: make it smaller"
+            f"an update takes {config.effective_batch_size} images, and an epoch has {steps} steps"
+            f" of {config.global_batch}: use a smaller -b or --macrobatch-size"
         )
     return updates * config.grad_accum_steps
 

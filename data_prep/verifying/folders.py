@@ -15,14 +15,12 @@ from rn50lib.data.scan import (
     HARMLESS,
     IMAGE_EXTENSIONS,
     LOOSE,
-    NOT_HERE,
-    UNREADABLE,
+    LOST_CLASS,
     LeftOut,
     Listing,
     breaks_lines,
     describe_broken_name,
     describe_lost_class,
-    describe_lost_link,
     is_lost_class,
     list_folder,
 )
@@ -81,8 +79,8 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
     for name, reason in top.left_out:
         part.left_out.add(reason, name)
         if is_lost_class(name, reason):
-            problems.add("lost-class", path / name, describe_lost_link(reason))
-        elif reason in (DANGLING, UNREADABLE):
+            problems.add("lost-class", path / name, LOST_CLASS)
+        elif reason == DANGLING:
             problems.add("dangling", path / name)
     for label, name in enumerate(top.folders):
         if breaks_lines(name):
@@ -103,7 +101,7 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
         for file, reason in listing.left_out:
             part.left_out.add(reason, f"{name}/{file}")
             if not lost and reason not in HARMLESS:
-                kind = "dangling" if reason in NOT_HERE else "left-out"
+                kind = "dangling" if reason == DANGLING else "left-out"
                 problems.add(kind, path / name / file)
         for first in range(0, len(names), RUN):
             task = ["files", str(path / name), names[first : first + RUN]]

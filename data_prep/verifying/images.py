@@ -14,7 +14,7 @@ from PIL import Image
 
 from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
 from rn50lib.data.recordfile import MappedFile, crc32c
-from rn50lib.data.recordio import HEADER, join, locate, unpack_header
+from rn50lib.data.recordio import HEADER, join, locate, unpack
 from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
@@ -109,12 +109,12 @@ def check_records(path: str, places: list[tuple[int, int | None]]) -> dict[str, 
     file = MappedFile(path)
     for number, (offset, wanted) in enumerate(places):
         record = join(file.data(), locate(file.data(), offset, file.size))
-        crc = wanted if wanted is None else crc32c()(0, record)
+        crc = wanted if wanted is None else crc32c(record)
         if crc != wanted:
             text = f"0x{crc:08x} instead of 0x{wanted:08x}"
             answer["found"].append([number, "checksum", text])
         # A record may be too short even for its header.
-        image = unpack_header(record)[1] if len(record) >= HEADER.size else b""
+        image = unpack(record).image if len(record) >= HEADER.size else b""
         _add_image(answer, number, image, "")
     return answer
 

@@ -22,7 +22,7 @@ from rn50lib.data.recordio import (
     join,
     locate,
     read_numbers,
-    unpack_header,
+    unpack,
 )
 from rn50lib.errors import UserError
 
@@ -105,9 +105,8 @@ def _read_header(data: Any, span: Span) -> tuple[int, float]:
         flag, value, key, _ = HEADER.unpack_from(data, start)
         if flag == 0:
             return key, value
-    header, _ = unpack_header(join(data, span))
-    labels = header.label if isinstance(header.label, tuple) else (header.label,)
-    return header.id, labels[0] if len(labels) == 1 else float("nan")
+    label, key, _ = unpack(join(data, span))
+    return key, label
 
 
 def _classes(labels: np.ndarray, names: list[str], problems: Problems) -> np.ndarray:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rn50lib.config import TrainConfig
-from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
     from rn50lib.data.source import Source
@@ -74,7 +73,6 @@ class Synthetic:
         return self.steps
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the same batch for each step."""
         for _ in range(self.steps):
             yield self.batch
 
@@ -85,21 +83,13 @@ class Synthetic:
 def open_pipeline(
     config: TrainConfig, source: Source | None, split: str, rank: int, size: int
 ) -> Pipeline:
-    """Return the pipeline of a run for 'train' or 'val'; `source` is None for synthetic.
-
-    Raises UserError if the data set holds less than one global batch.
-    """
+    """Return the pipeline of a run for 'train' or 'val'; `source` is None for synthetic."""
     if config.loader == "synthetic":
         return Synthetic(config, split, size)
     from rn50lib.data.sampler import BatchSampler
 
     assert source is not None, config.loader
     batches = BatchSampler(config, source, split, rank, size)
-    if batches.train and batches.examples < config.global_batch:
-        raise UserError(
-            f"--batch-size {config.batch_size}: one step takes {config.global_batch}"
-            f" images and {source.path} gives {batches.examples}; use -b {batches.examples // size}"
-        )
     if config.loader == "dali":
         from rn50lib.data.dali import Dali
 

@@ -25,10 +25,6 @@ CORRECT = "correct the folders or classes.txt, or list and pack the images again
 NAME_THEM = "pack the images again, or name all classes in a classes.txt, one in each line"
 
 
-class ClassError(UserError):
-    """Two statements about which class has which number disagree."""
-
-
 @dataclass(frozen=True)
 class Classes:
     """The classes of a data set or model, in the order of their labels.
@@ -44,7 +40,6 @@ class Classes:
     seen: bool = False
 
     def __len__(self) -> int:
-        """Return the number of classes."""
         return len(self.names)
 
     def __getitem__(self, label: int) -> str:
@@ -91,14 +86,14 @@ def check_agreement(
 ) -> Classes:
     """Return the most complete statement, after comparing every pair.
 
-    Raises ClassError for the first two that disagree: its message begins with `name` and ends with
+    Raises UserError for the first two that disagree: its message begins with `name` and ends with
     `remedy`, by default how to correct a data set.
     """
     found = [classes for classes in statements if classes is not None]
     for a, b in itertools.combinations(found, 2):
         if problem := _disagreement(a, b):
             usual = CORRECT if a.known or b.known else NAME_THEM
-            raise ClassError(f"{name}{': ' if name else ''}{problem}; {remedy or usual}")
+            raise UserError(f"{name}{': ' if name else ''}{problem}; {remedy or usual}")
     return max(found, key=lambda classes: (classes.known, not classes.seen, len(classes)))
 
 

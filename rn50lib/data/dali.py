@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from rn50lib import hooks, recipe
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import ImageDecoder, find_orientation
@@ -52,26 +52,24 @@ JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 class Dali:
     """Images of files, RecordIO or TFRecord; see `rn50lib.data.Pipeline`.
 
-    Batches are tensors, on the GPU if there is one. `engine` says whether the GPU's JPEG engine
-    decodes whole images; None uses it if there is one. Else only the part that the crop needs is
-    decoded, which is less work.
+    Batches are tensors, on the GPU if there is one. If `engine`, the GPU's JPEG engine decodes
+    whole images. Else only the part that the crop needs is decoded, which is less work.
 
     With `--num-examples`, an epoch of a stream ends early, and each may use different images. DALI
     compares no checksums.
     """
 
     ordered = False
-    engine: bool | None = None
 
     def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
         self.config, self.source, self.sampler = config, source, batches
         self.examples, self.files = batches.examples, source.format == "files"
-        if hooks.get("augment") is not recipe.augment:
+        if hooks.is_replaced("augment"):
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
-        if hooks.get("shard") is not sampler.shard and not self.files:
+        if hooks.is_replaced("shard") and not self.files:
             raise UserError(
                 "--override shard: DALI's reader shares a record file out among the ranks itself;"
                 " use --data-format files, or --loader native"
@@ -92,8 +90,7 @@ class Dali:
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
             self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
-        if self.engine is None:
-            self.engine = self.gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
+        self.engine = self.gpu is not None and machine().gpus[0].capability in JPEG_ENGINES
         self.ahead = config.data_nthreads > 0  # else the training process makes the batches
         self.builder = ThreadPoolExecutor(1, "dali-build")
         self.next_epoch: dict[int, Future] = {}  # the iterator, by epoch
@@ -102,7 +99,6 @@ class Dali:
         return len(self.sampler) if self.files else self.sampler.stream_steps()
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
         built = self.next_epoch.pop(epoch, None)
         batches = built.result() if built else self._open(epoch)
         build_at = max(0, len(self) - 1 - BATCHES_AHEAD)

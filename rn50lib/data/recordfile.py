@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import io
 import mmap
 import os
-import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -18,30 +16,26 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import Remedy, UserError
-from rn50lib.files import write_file
+from rn50lib.files import cache_folder, write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
-SPARSE = 32_000  # bytes per record above which reading the whole file costs more than single pages
 LARGE = 20_000_000  # bytes of files from which on what was computed from them is cached
 Arrays = dict[str, np.ndarray]
 
 
 class RecordError(UserError):
-    """A record file that is damaged or does not fit its index; `path` and `offset`, if known."""
+    """A record file that is damaged at an `offset`, if known, or does not fit its index."""
 
-    def __init__(
-        self, message: str, path: object = None, offset: int | None = None, remedy: Remedy = ()
-    ) -> None:
+    def __init__(self, message: str, offset: int | None = None, remedy: Remedy = ()) -> None:
         super().__init__(message, remedy)
-        self.path, self.offset = path, offset
+        self.offset = offset
 
 
-@functools.cache
-def crc32c() -> Callable[[int, bytes], int]:
-    """Return google-crc32c's ``extend(crc, data)``, imported only if checksums are needed."""
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C of data, by a package that is imported only if checksums are needed."""
     import google_crc32c
 
-    return google_crc32c.extend
+    return google_crc32c.value(data)
 
 
 def read_pairs(path: str | os.PathLike) -> np.ndarray:
@@ -78,47 +72,34 @@ class MappedFile:
         except OSError as error:
             raise self.error(f"the record file cannot be opened ({error.strerror})") from None
 
-    def data(self, records: int = sys.maxsize) -> Any:
-        """Return the mapped file, to be read as a whole, or at the start of so many ``records``."""
+    def data(self) -> Any:
+        """Return the mapped file, to be read from its beginning to its end."""
         if self._map is None:
             try:  # shared, some file systems refuse it
                 self._map = mmap.mmap(self._open(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
             except OSError as error:
-                self._map = self._read_whole(error.strerror)
-        if isinstance(self._map, mmap.mmap):
-            dense = records * SPARSE > self.size
-            self._map.madvise(mmap.MADV_SEQUENTIAL if dense else mmap.MADV_RANDOM)
+                raise self.error(
+                    f"this file system cannot map files ({error.strerror}): copy it to another disk"
+                ) from None
+            self._map.madvise(mmap.MADV_SEQUENTIAL)
         return self._map
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes from ``start`` to ``stop``, or to the end of the file."""
-        return os.pread(self._open(), stop - start, start)
+        return os.pread(self._open(), max(0, stop - start), start)
 
     def _open(self) -> int:
-        """Return the descriptor of the open file."""
         if self.size == 0:
             raise self.error("the file is empty; write it again", 0)
         if self._file is None:
             self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed with this object
             # no reading ahead: with random access it would read several times the data
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, AttributeError):  # macOS has no such call
                 os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         return self._file.fileno()
 
-    def _read_whole(self, why: str | None) -> bytes:
-        """Return the content of a file that the file system cannot map into memory."""
-        import psutil
-
-        if self.size > psutil.virtual_memory().available / 2:
-            raise self.error(
-                f"this file system cannot map files ({why}), and the file is too large to be read"
-                " into memory: copy it to another disk"
-            )
-        return b"".join(iter(lambda: self._file.read(1 << 24), b""))
-
     def error(self, problem: str, offset: int | None = None, remedy: Remedy = ()) -> RecordError:
-        """Return the error for a problem with this file."""
-        return RecordError(f"{self.path}: {problem}", self.path, offset, remedy)
+        return RecordError(f"{self.path}: {problem}", offset, remedy)
 
     def damaged(self, offset: int, reason: str, remedy: Remedy = ()) -> RecordError:
         """Return the error for a record that cannot be read; `remedy` is "verify" by default."""
@@ -131,7 +112,7 @@ class MappedFile:
         )
 
     def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
+        if self._file is not None:
             self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -180,7 +161,6 @@ def _sizes(files: Sequence[Path]) -> str:
 def _places(path: Path) -> list[Path]:
     """Return where the arrays may be: at `path`, or in the user's cache."""
     with contextlib.suppress(RuntimeError):  # no home
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-        return [path, cache / "rn50" / "kept" / name]
+        return [path, cache_folder() / "kept" / name]
     return [path]

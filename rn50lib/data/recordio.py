@@ -8,6 +8,7 @@ The format is MXNet's and DALI's: `PREFIX.rec` holds the records, `PREFIX.idx` h
 from __future__ import annotations
 
 import functools
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -39,25 +40,25 @@ START_BYTES = PART.size + HEADER.size  # before the image, if it has one label
 # -- one record ----------------------------------------------------------------------------------
 
 
-class Header(NamedTuple):
-    """Label and key of an image record; the label is a tuple if there are several."""
+class Record(NamedTuple):
+    """What a record holds; the label is NaN if there are several."""
 
-    label: float | tuple[float, ...]
-    id: int
+    label: float
+    key: int
+    image: bytes
 
 
-def unpack_header(record: bytes) -> tuple[Header, bytes]:
-    """Return header and image of a record. Raises RecordError if the record is too short."""
+def unpack(record: bytes) -> Record:
+    """Return what a record holds. Raises RecordError if it is too short."""
     if len(record) < HEADER.size:
         raise RecordError(f"a record of {len(record)} bytes is too short for the image header")
     count, label, key, _ = HEADER.unpack_from(record)
-    if count == 0:
-        return Header(label, key), record[HEADER.size :]
     end = HEADER.size + 4 * count
     if end > len(record):
         raise RecordError(f"a record of {len(record):,} bytes announces {count:,} labels")
-    labels = struct.unpack_from(f"<{count}f", record, HEADER.size)
-    return Header(labels, key), record[end:]
+    if count == 1:
+        (label,) = struct.unpack_from("<f", record, HEADER.size)
+    return Record(label if count < 2 else math.nan, key, record[end:])
 
 
 class Span(NamedTuple):
@@ -124,7 +125,7 @@ def read_numbers(path: Path, flag: str) -> np.ndarray:
             raise ValueError("has a key twice")
     except ValueError as error:
         problem = f"{path}: this list {error}"
-        raise RecordError(problem, path, remedy=("relist", path, flag)) from None
+        raise RecordError(problem, remedy=("relist", path, flag)) from None
     return pairs
 
 
@@ -134,8 +135,7 @@ def read_numbers(path: Path, flag: str) -> np.ndarray:
 class Reader:
     """Random access to a record file by position, which is the order of the lines of its index.
 
-    ``reader[position]`` is (label, image bytes): an int if it is whole, an array if there are
-    several. It can be pickled or inherited by workers.
+    ``reader[position]`` is (label, image bytes). It can be pickled or inherited by workers.
 
     If there are checksums (`PREFIX.crc`), each record that is read is compared with its own.
     Raises RecordError, with file, offset and remedy, if the file is damaged or was changed, or if
@@ -164,7 +164,6 @@ class Reader:
         if not np.array_equal(pairs[:, 0], in_order):
             raise RecordError(
                 f"{path}: of {self.path_rec}, it lists other records than {self.path_idx}",
-                path,
                 remedy=("relist", path, "--index", "--checksums"),
             )
         return keys, offsets, stops, pairs[np.searchsorted(in_order, offsets), 1]
@@ -182,16 +181,14 @@ class Reader:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __getitem__(self, position: int) -> tuple[int | float | np.ndarray, bytes]:
+    def __getitem__(self, position: int) -> tuple[float, bytes]:
         """Return (label, encoded image) of the record at a position of the index."""
         record = self.read(position)
         try:
-            (label, _), image = unpack_header(record)
+            label, _, image = unpack(record)
         except RecordError as error:
             raise self._file.damaged(int(self.offsets[position]), str(error)) from None
-        if isinstance(label, tuple):
-            return np.array(label, dtype=np.float32), image
-        return (int(label) if label.is_integer() else label), image
+        return label, image
 
     def read(self, position: int) -> bytes:
         """Return the record at a position of the index: its header and the encoded image."""
@@ -206,7 +203,7 @@ class Reader:
             ends = f"the record ends at {start + span.end:,}, by the index at {stop:,}"
             raise self._misfit(start, ends)
         record = join(data, span)
-        if checksums is not None and crc32c()(0, record) != checksums[position]:
+        if checksums is not None and crc32c(record) != checksums[position]:
             path = checksum_path(self.path_rec)
             raise self._file.damaged(
                 start,
@@ -240,32 +237,33 @@ class Reader:
         """
         path = Path(self.path_rec)
         files = [path, Path(self.path_idx)]
-        return disk_cache(path.with_suffix(".labels"), files, self._scan_labels)["labels"]
+        return disk_cache(path.with_suffix(".labels"), files, self._read_labels)["labels"]
 
-    def _scan_labels(self) -> Arrays:
-        keys, offsets, stops, _ = self._index
-        size = self._file.size
-        if size < START_BYTES:
-            _ = self[0]  # raises
-        # A header in one piece starts 8 bytes into its record; the few others are read one by one.
-        fits = (offsets % 4 == 0) & (stops - offsets >= START_BYTES) & (stops <= size)
-        at = np.where(fits, offsets, 0) // 4
-        words = np.frombuffer(self._file.data(len(at)), "<u4", count=size // 4)
-        magic, length, flag, label = (words[at + i] for i in range(4))
-        # a part's flag, above its length, would make it longer
-        ends = offsets + 8 + (length.astype(np.int64) + 3) // 4 * 4
-        plain = fits & (magic == MAGIC) & (flag == 0) & (ends == stops)
-        with np.errstate(invalid="ignore"):  # a damaged label may be any bit pattern
-            labels = label.view("<f4").astype(np.float64)
-        for position in map(int, np.flatnonzero(~plain)):
-            label = np.ravel(self[position][0])
-            labels[position] = label[0] if len(label) == 1 else np.nan
-        is_class = (labels >= 0) & (labels < 2**31) & (labels == np.floor(labels))
-        if not is_class.all():
-            position = int(np.argmin(is_class))
-            raise self._file.error(
-                f"the record with key {keys[position]} at offset {offsets[position]:,} has the"
-                f" label {self[position][0]}, but a class is a whole number from 0 on",
-                int(offsets[position]),
-            )
-        return {"labels": labels.astype(np.int32)}
+    def _read_labels(self) -> Arrays:
+        labels = np.empty(len(self), np.int32)
+        for position in range(len(labels)):
+            label = self._read_label(position)
+            if not (label.is_integer() and 0 <= label < 2**31):
+                offset = int(self.offsets[position])
+                shown = "no single label" if math.isnan(label) else f"the label {label:g}"
+                raise self._file.error(
+                    f"the record with key {self.keys[position]} at offset {offset:,} has {shown},"
+                    " but a class is a whole number from 0 on",
+                    offset,
+                )
+            labels[position] = label
+        return {"labels": labels}
+
+    def _read_label(self, position: int) -> float:
+        """Return the label of a record; usually, only its header is read."""
+        _, offsets, stops, _ = self._index
+        start, stop = int(offsets[position]), int(stops[position])
+        head = self._file.read(start, start + START_BYTES)
+        if start + START_BYTES <= stop <= self._file.size:
+            magic, length = PART.unpack_from(head)
+            count, label, *_ = HEADER.unpack_from(head, PART.size)
+            # of one part, whose flag, above the length, is 0, and as long as the index says
+            whole = magic == MAGIC and start + PART.size + length + -length % 4 == stop
+            if whole and count == 0:
+                return label
+        return self[position][0]

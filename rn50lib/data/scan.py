@@ -6,7 +6,6 @@ same files. A listing is one scandir: it opens no file, and asks the disk about 
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 import re
@@ -43,10 +42,10 @@ def has_split(folder: Path, form: str, split: str) -> bool:
     return next(glob.iglob(FORMS[form].names[split], root_dir=folder), None) is not None
 
 
-def find_form(root: Path, form: str, splits: Sequence[str] = SPLITS) -> Path | None:
+def find_form(root: Path, form: str) -> Path | None:
     """Return the folder of a data root that holds one of the splits in this form."""
     folders = [root / name for name in FORMS[form].folders]
-    found = (f for f in folders if any(has_split(f, form, split) for split in splits))
+    found = (f for f in folders if any(has_split(f, form, split) for split in SPLITS))
     return next(found, None)
 
 
@@ -60,22 +59,20 @@ OTHER_IMAGES = (
 )
 
 HIDDEN = "hidden files"  # .DS_Store, macOS's ._copies, .ipynb_checkpoints
-DANGLING = "dangling links"
-UNREADABLE = "links that cannot be followed"
+DANGLING = "dangling links"  # or to themselves, or into a folder that is closed to this user
 SPECIAL = "special files"  # pipes, devices
 OTHER = "non-image files"  # notes.txt, Thumbs.db
 LOOSE = "images outside the class folders"
 EMPTY = "empty class folders"
 BARE = "files without an extension"
-ABSENT = "files named after a missing image"  # .a.jpg.icloud, a.jpg.dvc, a.jpg.part, a.jpg_large
 UNUSED = "images beyond --num-examples"
 HARMLESS = (HIDDEN, OTHER, EMPTY)  # no image is lost by leaving these out
 
-NOT_HERE = (DANGLING, UNREADABLE, ABSENT)
 FETCH = "fetch what is missing (`git annex get`, `dvc pull`, a mount, a download)"
 CONVERT = "convert the images to JPEG or PNG, and name them .jpg or .png"
-
-_NAMED_AFTER = re.compile(r"\.?(.+\.(?:jpe?g|png|jpe|jfif))[^a-z0-9].*", re.IGNORECASE)
+LOST_CLASS = (
+    f"this class is a link to nothing, so all its images are missing; {FETCH}, or remove it"
+)
 
 SHOWN = 3  # names for each reason
 
@@ -160,11 +157,6 @@ def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS
                     left_out.append((name, kind or _describe_file(name)))
     except OSError as error:
         raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
-    there = set(images) if left_out else ()
-    for i, (name, reason) in enumerate(left_out):
-        named_after = _NAMED_AFTER.fullmatch(name)
-        if reason in HARMLESS and named_after and named_after[1] not in there:
-            left_out[i] = name, ABSENT
     return Listing(sorted(images), sorted(folders), sorted(left_out))
 
 
@@ -184,10 +176,8 @@ def _kind(entry: os.DirEntry[str]) -> str:
         if entry.is_dir():
             return "folder"
         entry.stat()
-    except FileNotFoundError:
+    except OSError:
         return DANGLING
-    except OSError as error:  # a link to itself, or into a folder that is closed to this user
-        return DANGLING if error.errno == errno.ELOOP else UNREADABLE
     return SPECIAL
 
 
@@ -199,7 +189,7 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
     listing, left_out = list_folder(folder), LeftOut()
     for name, reason in listing.left_out:
         if is_lost_class(name, reason):
-            raise UserError(f"{folder / name}: {describe_lost_link(reason)}")
+            raise UserError(f"{folder / name}: {LOST_CLASS}")
         left_out.add(reason, name)
     for name in listing.folders:
         if breaks_lines(name):
@@ -211,7 +201,7 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
 
 def is_lost_class(name: str, reason: str) -> bool:
     """Return True for a link next to class folders that led to one: it has no file's extension."""
-    return reason in (DANGLING, UNREADABLE) and not re.search(r"\.[A-Za-z]\w{1,4}$", name)
+    return reason == DANGLING and not re.search(r"\.[A-Za-z]\w{1,4}$", name)
 
 
 def breaks_lines(name: str) -> bool:
@@ -224,15 +214,9 @@ def describe_broken_name(name: str) -> str:
     return f"the class {name!r} has a tab or a line break in its name; rename the folder"
 
 
-def describe_lost_link(reason: str) -> str:
-    """Return what is wrong with the link of a class folder, and the remedy."""
-    what = "points to nothing" if reason == DANGLING else "cannot be followed"
-    return f"this class is a link that {what}, so all its images are missing; {FETCH}, or remove it"
-
-
 def describe_lost_class(lost: LeftOut) -> str:
     """Return what is wrong with a class whose images are all left out, and the remedy."""
-    remedy = FETCH if any(reason in NOT_HERE for reason in lost) else CONVERT
+    remedy = FETCH if DANGLING in lost else CONVERT
     return f"this class has no image that can be read, only {lost}; {remedy}, or remove the folder"
 
 

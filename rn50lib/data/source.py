@@ -17,7 +17,6 @@ import numpy as np
 
 from rn50lib.data.classes import (
     MAX_CLASSES,
-    ClassError,
     Classes,
     check_agreement,
     read_class_names,
@@ -98,8 +97,8 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
 def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
     """Return the classes of a data root; images are opened only if nothing names the classes.
 
-    Raises UserError as ``open_source`` does, ClassError if class folders, lists, `classes.txt`,
-    train and val disagree about the number of a class.
+    Raises UserError as ``open_source`` does, and if class folders, lists, `classes.txt`, train and
+    val disagree about the number of a class.
     """
     root = _check_root(root)
     form = data_format if data_format in _forms(root) else _detect(root)
@@ -195,7 +194,7 @@ def _stated_classes(root: Path, form: str) -> list[Classes]:
 
 
 def _agreed(root: Path, statements: list[Classes]) -> Classes:
-    """Return the classes of a data root. Raises ClassError if two statements disagree."""
+    """Return the classes of a data root. Raises UserError if two statements disagree."""
     return check_agreement(statements, f"--data-root {root}")
 
 
@@ -210,7 +209,7 @@ def _check_labels(root: Path, form: str, path: Path, labels: np.ndarray) -> Clas
 
 
 def _check_list(path: Path, labels: np.ndarray) -> None:
-    """Raise ClassError if records were not packed from the list next to them.
+    """Raise UserError if records were not packed from the list next to them.
 
     A class may have fewer images than in the list, because bad ones can be skipped.
     """
@@ -219,7 +218,7 @@ def _check_list(path: Path, labels: np.ndarray) -> None:
     packed = Counter(labels.tolist())
     for label in sorted(listed | packed) if listed else ():
         if packed[label] > listed[label] or not packed[label]:
-            raise ClassError(
+            raise UserError(
                 f"{path} was not packed from {path_lst}: it holds {packed[label]:,} images of class"
                 f" {label}, the list {listed[label]:,}; pack the images again, or remove the list"
             )
@@ -232,18 +231,13 @@ def _check_list(path: Path, labels: np.ndarray) -> None:
 class FileSource(Source):
     """A split as class folders of image files: the label of an image is the rank of its folder."""
 
-    _names: bytes = field(repr=False)  # all relative paths in one piece: light to hand to workers
-    _ends: np.ndarray = field(repr=False)
+    paths: np.ndarray = field(repr=False)  # relative, as bytes: light to hand to workers
     format: ClassVar[str] = "files"
 
     def name(self, i: int) -> str:
-        """Return the path of image i."""
-        start = int(self._ends[i - 1]) if i else 0
-        name = self._names[start : int(self._ends[i])].decode(errors=NAMES)
-        return os.path.join(self.path, name)
+        return os.path.join(self.path, self.paths[i].decode(errors=NAMES))
 
     def read(self, i: int) -> bytes:
-        """Return the bytes of image i. Raises UserError if it cannot be read."""
         name = self.name(i)
         try:
             with open(name, "rb", buffering=0) as file:
@@ -271,10 +265,8 @@ def _open_folders(root: Path, split: str) -> FileSource:
             f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
             f"{left_out.note}"
         )
-    ends = np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)))
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
-    names = b"".join(paths)
-    source = FileSource(root, root / split, labels, classes, names, ends, left_out=left_out)
+    source = FileSource(root, root / split, labels, classes, np.array(paths), left_out=left_out)
     refuse_no_image(source.name(0), source.read(0))  # a folder of pointers is seen here
     return source
 
@@ -353,12 +345,10 @@ class RecordSource(Source):
     format: ClassVar[str] = "recordio"
 
     def name(self, i: int) -> str:
-        """Return the record file, with key and offset of record i."""
         key, offset = self._reader.keys[i], int(self._reader.offsets[i])
         return f"{self.path}: record with key {key} at offset {offset:,}"
 
     def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises RecordError if the record is damaged."""
         return self._reader[i][1]
 
 
@@ -368,8 +358,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
     if not os.path.lexists(path):
         problem = f"{path}: this record file does not exist"
         if folder.is_dir() and (found := describe_similar(folder, split, "recordio")):
-            raise RecordError(f"{problem}; {found}", path)
-        raise RecordError(problem, path, remedy=("pack", path.with_suffix(""), root / split))
+            raise RecordError(f"{problem}; {found}")
+        raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
     reader = Reader(path)
     labels = reader.labels()
     _check_list(path, labels)
@@ -395,13 +385,11 @@ class ShardSource(Source):
     format: ClassVar[str] = "tfrecord"
 
     def name(self, i: int) -> str:
-        """Return the shard, with number and offset of the record of image i."""
         shard = self._shard(i)
         position, offset = i - int(self.firsts[shard]), int(self.offsets[i])
         return f"{self.shards[shard]}: record {position} at offset {offset:,}"
 
     def read(self, i: int) -> bytes:
-        """Return the image in record i. Raises UserError if the record is damaged."""
         shard = self._shard(i)
         if shard not in self._open:
             if len(self._open) == OPEN_SHARDS:

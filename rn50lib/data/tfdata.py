@@ -38,7 +38,7 @@ from rn50lib.data.decode import (
 from rn50lib.data.source import ShardSource, Source
 from rn50lib.data.tfrecord import IMAGE, LABEL
 from rn50lib.errors import UserError, first_line
-from rn50lib.tf import PythonCalls, tf
+from rn50lib.tf import tf
 
 BATCHES_AHEAD = 4
 
@@ -47,6 +47,8 @@ READ_BYTES = 1 << 20  # of a shard at a time
 ACCURATE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
 FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}  # for training
 RATIOS = (1, 2, 4, 8)  # libjpeg decodes at 1 / ratio of the size for little more than the reading
+
+Numbers = Callable[[int], np.ndarray]  # the images of a batch, by its step
 
 as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
@@ -70,45 +72,20 @@ class TfData:
         if self.threads:
             self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
         self.decoder = ImageDecoder(source, batches.train, config)
-        self.python = PythonCalls(stateful=False)
+        self.error: Exception | None = None  # that Python raised in a graph
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
-        valid = self._valid(epoch, skip)
-        step = 0
-        try:
-            for images, labels in self._dataset(epoch, skip):
-                yield self._filled(images, labels, int(valid[step]))
-                step += 1
-        except tf.errors.OpError as error:
-            raise self._explain(error, epoch, step, skip) from error
-        for count in valid[step:].tolist():  # other ranks have validation images left
-            if count:
-                raise UserError(
-                    f"{self.source.path}: it was changed while it was read; start again"
-                )
-            images = tf.zeros((0, self.pixels, self.pixels, 3), tf.uint8)
-            yield self._filled(images, tf.zeros((0,), tf.int32), 0)
+        rows, valid = self.sampler.rows(epoch, skip)
+        return self._batches(epoch, self._files(rows.ravel()), valid, rows.__getitem__)
 
     def close(self) -> None:
         """Do nothing: tf.data has no processes to end."""
 
-    # -- what a rank reads in an epoch -------------------------------------------------------------
-
-    def _valid(self, epoch: int, skip: int) -> np.ndarray:
-        """Return how many images of each batch count."""
-        return self.sampler.rows(epoch, skip)[1]
-
-    def _numbers(self, epoch: int, step: int, skip: int) -> np.ndarray:
-        """Return the images of one batch."""
-        return self.sampler.rows(epoch, skip)[0][step]
-
-    def _images(self, epoch: int, skip: int) -> tf.data.Dataset:
+    def _files(self, numbers: np.ndarray) -> tf.data.Dataset:
         """Return (number, encoded image, label) of one image after the other."""
-        numbers = self.sampler.rows(epoch, skip)[0].ravel()
         names = [os.fsencode(self.source.name(number)) for number in numbers.tolist()]
         labels = np.asarray(self.source.labels, np.int32)[numbers]
         files = tf.data.Dataset.from_tensor_slices((numbers, np.array(names, object), labels))
@@ -118,6 +95,28 @@ class TfData:
             return number, tf.io.read_file(name), label
 
         return files.map(read, **self.parallel)
+
+    def _batches(
+        self, epoch: int, stored: tf.data.Dataset, valid: np.ndarray, numbers: Numbers
+    ) -> Iterator[Batch]:
+        """Yield the batches of `stored` images, and how many of each count.
+
+        `numbers` returns the images of a batch, by which a bad one is found.
+        """
+        step = 0
+        try:
+            for images, labels in self._dataset(epoch, stored):
+                yield self._filled(images, labels, int(valid[step]))
+                step += 1
+        except tf.errors.OpError as error:
+            raise self._explain(error, epoch, step, numbers) from error
+        for count in valid[step:].tolist():  # other ranks have validation images left
+            if count:
+                raise UserError(
+                    f"{self.source.path}: it was changed while it was read; start again"
+                )
+            images = tf.zeros((0, self.pixels, self.pixels, 3), tf.uint8)
+            yield self._filled(images, tf.zeros((0,), tf.int32), 0)
 
     def _sample(self, epoch: int, numbers: np.ndarray, data: Sequence[bytes]) -> np.ndarray:
         """Return the crops of encoded images, int32 (k, 7).
@@ -141,16 +140,23 @@ class TfData:
 
     # -- the stages --------------------------------------------------------------------------------
 
-    def _dataset(self, epoch: int, skip: int) -> tf.data.Dataset:
+    def _dataset(self, epoch: int, stored: tf.data.Dataset) -> tf.data.Dataset:
         """Return the batches of an epoch: images uint8 (B, H, W, 3) and labels int32 (B,)."""
+
+        def in_python(numbers: np.ndarray, data: Sequence[bytes]) -> np.ndarray:
+            try:
+                return self._sample(epoch, numbers, data)
+            except Exception as error:
+                self.error = error
+                raise
 
         @as_written
         def sample(numbers: Any, data: Any, labels: Any) -> tuple:
-            crops = self.python(functools.partial(self._sample, epoch), [numbers, data], tf.int32)
+            crops = tf.numpy_function(in_python, [numbers, data], tf.int32, stateful=False)
             return data, labels, tf.ensure_shape(crops, (None, 7))
 
         size = self.sampler.batch_size
-        images = self._images(epoch, skip).batch(size).map(sample, **self.parallel).unbatch()
+        images = stored.batch(size).map(sample, **self.parallel).unbatch()
         batches = images.map(as_written(self._traced), **self.parallel).batch(size)
         if self.threads:
             batches = batches.prefetch(BATCHES_AHEAD)
@@ -225,20 +231,22 @@ class TfData:
             labels = tf.pad(labels, [[0, missing]])
         return Batch(images, labels, valid)
 
-    def _explain(self, error: tf.errors.OpError, epoch: int, step: int, skip: int) -> Exception:
+    def _explain(
+        self, error: tf.errors.OpError, epoch: int, step: int, numbers: Numbers
+    ) -> Exception:
         """Return the error that names the record because of which batch `step` failed.
 
         What Python raised is returned unchanged: a UserError, or a mistake in a learner's function.
         """
-        if self.python.error is not None:
-            return self.python.error
-        numbers = np.sort(self._numbers(epoch, step, skip))
-        if (found := self.decoder.find_bad(epoch, numbers)) is not None:
-            return found
-        for number in numbers:  # Pillow decodes all of them
-            data = self.source.read(int(number))
+        if self.error is not None:
+            return self.error
+        for number in np.sort(numbers(step)):
             try:
+                data = self.source.read(int(number))
+                self.decoder.decode_crop(data, epoch, int(number))  # by Pillow
                 self._decode(data, 0, self._sample(epoch, number[None], [data])[0])
+            except UserError as bad:
+                return bad
             except tf.errors.OpError as reason:
                 return UserError(
                     f"{self.source.name(int(number))}: TensorFlow does not decode this image"
@@ -257,7 +265,7 @@ class TfRecordStream(TfData):
     def __init__(
         self, config: TrainConfig, source: ShardSource, batches: sampler.BatchSampler
     ) -> None:
-        if hooks.get("shard") is not sampler.shard:
+        if hooks.is_replaced("shard"):
             raise UserError(
                 "--override shard: TFRecord streams are cut at their ends, not by this function;"
                 " use --data-format files"
@@ -272,6 +280,18 @@ class TfRecordStream(TfData):
     def __len__(self) -> int:
         return self.steps
 
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
+        size, ranges = self.sampler.batch_size, self._ranges(epoch)
+        records = self._records(epoch, ranges)
+        valid = np.clip(ranges[:, 2].sum() - size * np.arange(self.steps), 0, size)
+
+        def numbers(step: int) -> np.ndarray:
+            """Read the same streams again up to there."""
+            again = records.skip(step * size).take(size).with_options(self._options())
+            return np.array([number.numpy() for number, _ in again], np.int64)
+
+        return self._batches(epoch, records.map(self._parse, **self.parallel), valid, numbers)
+
     def _ranges(self, epoch: int) -> np.ndarray:
         """Return what this rank reads, int64 (k, 3): shard, records to skip, records to take."""
         batches, shards = self.sampler, np.arange(len(self.counts))
@@ -281,23 +301,8 @@ class TfRecordStream(TfData):
         ranges[:, 0] = shards[ranges[:, 0]]
         return ranges
 
-    def _valid(self, epoch: int, skip: int) -> np.ndarray:
-        size = self.sampler.batch_size
-        return np.clip(self._ranges(epoch)[:, 2].sum() - size * np.arange(self.steps), 0, size)
-
-    def _numbers(self, epoch: int, step: int, skip: int) -> np.ndarray:
-        """Return the images of one batch, by reading the same streams again up to there."""
-        size = self.sampler.batch_size
-        records = self._records(epoch).skip(step * size).take(size)
-        records = records.with_options(self._options())
-        return np.array([number.numpy() for number, _ in records], np.int64)
-
-    def _images(self, epoch: int, skip: int) -> tf.data.Dataset:
-        return self._records(epoch).map(self._parse, **self.parallel)
-
-    def _records(self, epoch: int) -> tf.data.Dataset:
+    def _records(self, epoch: int, ranges: np.ndarray) -> tf.data.Dataset:
         """Return (number, serialised example) of every record that this rank uses, shuffled."""
-        ranges = self._ranges(epoch)
         paths = np.array([str(self.shards.shards[shard]) for shard in ranges[:, 0]], object)
         firsts = self.shards.firsts[ranges[:, 0]] + ranges[:, 1]
         shards = tf.data.Dataset.from_tensor_slices((paths, firsts, ranges[:, 1], ranges[:, 2]))
@@ -323,10 +328,12 @@ class TfRecordStream(TfData):
         found = tf.io.parse_single_example(record, features)
         return number, found[IMAGE], tf.cast(found[LABEL], tf.int32) - 1
 
-    def _explain(self, error: tf.errors.OpError, epoch: int, step: int, skip: int) -> Exception:
+    def _explain(
+        self, error: tf.errors.OpError, epoch: int, step: int, numbers: Numbers
+    ) -> Exception:
         """Find a damaged record by the offset that TensorFlow gives, without naming the shard."""
         if not isinstance(error, tf.errors.DataLossError):
-            return super()._explain(error, epoch, step, skip)
+            return super()._explain(error, epoch, step, numbers)
         found = re.search(r"record at (\d+)", error.message)  # of the record or of its data
         offset = int(found[1]) if found else -1
         suspects = np.flatnonzero(np.isin(self.shards.offsets, (offset, offset - 12)))

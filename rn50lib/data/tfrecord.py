@@ -9,7 +9,6 @@ or ints (3), whose values are its field 1.
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,6 @@ import numpy as np
 from rn50lib.data.recordfile import Arrays, MappedFile, crc32c
 from rn50lib.errors import UserError
 
-FRAMING_BYTES = 16  # what the framing adds to the data of a record
 SPLIT_PREFIX = {"train": "train", "val": "validation"}  # validation-00000-of-00128
 SHARDS = {s: f"{prefix}-{'[0-9]' * 5}-of-{'[0-9]' * 5}" for s, prefix in SPLIT_PREFIX.items()}
 """The pattern of the names of a split's shards."""
@@ -31,14 +29,10 @@ _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 
 
-def mask(crc: int) -> int:
-    """Return a checksum as TFRecord stores it, so that checksums of records stay meaningful."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def masked_crc(data: bytes) -> int:
     """Return the checksum that TFRecord stores for ``data``: CRC32C, rotated and shifted."""
-    return mask(crc32c()(0, data))
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class TFRecordReader:
@@ -52,37 +46,26 @@ class TFRecordReader:
         self.path = os.fspath(path)
         self.file = MappedFile(self.path)
 
-    @functools.cached_property
-    def spans(self) -> np.ndarray:
-        """Start and stop of the data of each record, int64 (records, 2)."""
-        found, at, data = [], 0, self.file.data()
-        while at < self.file.size:
-            start, stop = self._locate(data[at : at + _HEAD.size], at)
-            found.append((start, stop))
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Yield where the data of each record start and stop, in the order of the file."""
+        at = 0
+        while at < self.file.size or not at:  # an empty file is an error, too
+            start, stop = self._locate(at)
+            yield start, stop
             at = stop + CRC.size
-        return np.array(found, np.int64)
-
-    def read(self, offset: int) -> bytes:
-        """Return the data of the record that starts at an offset."""
-        start, stop = self._locate(self.file.read(offset, offset + _HEAD.size), offset)
-        found = self.file.read(start, stop)
-        crc = masked_crc(found)
-        (stored,) = CRC.unpack(self.file.read(stop, stop + CRC.size))
-        if stored != crc:
-            reason = f"the checksum of its data is 0x{stored:08x}, but should be 0x{crc:08x}"
-            raise self.file.damaged(offset, reason)
-        return found
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, data) of all records in the order of the file."""
-        offset = 0
-        while offset < self.file.size or not offset:
-            data = self.read(offset)
-            yield offset, data
-            offset += len(data) + FRAMING_BYTES
+        for start, stop in self.spans():
+            yield start - _HEAD.size, self._data(start, stop)
 
-    def _locate(self, head: bytes, offset: int) -> tuple[int, int]:
-        """Return where the data start and stop of the record that has this head."""
+    def read(self, offset: int) -> bytes:
+        """Return the data of the record that starts at an offset."""
+        return self._data(*self._locate(offset))
+
+    def _locate(self, offset: int) -> tuple[int, int]:
+        """Return where the data start and stop of the record at an offset."""
+        head = self.file.read(offset, offset + _HEAD.size)
         if len(head) < _HEAD.size:
             raise self.file.damaged(offset, f"the file ends after {len(head)} bytes of a record")
         length, stored = _HEAD.unpack(head)
@@ -95,6 +78,16 @@ class TFRecordReader:
             reason = f"the record says {length:,} bytes, but the file ends after "
             raise self.file.damaged(offset, f"{reason}{self.file.size - start:,}")
         return start, start + length
+
+    def _data(self, start: int, stop: int) -> bytes:
+        """Return the data of a record, compared with their checksum."""
+        found = self.file.read(start, stop)
+        crc = masked_crc(found)
+        (stored,) = CRC.unpack(self.file.read(stop, stop + CRC.size))
+        if stored != crc:
+            reason = f"the checksum of its data is 0x{stored:08x}, but should be 0x{crc:08x}"
+            raise self.file.damaged(start - _HEAD.size, reason)
+        return found
 
 
 # -- the files of a split ------------------------------------------------------------------------
@@ -118,30 +111,21 @@ def sidecar_path(folder: Path, split: str) -> Path:
 def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
     """Return the shards of a split in a folder, in order.
 
-    Raises UserError if there are none, if some are missing, or if there are those of two sets.
+    Raises UserError if there are none, if one is missing, or if there is one more.
     """
     folder = Path(folder)
     found = {path.name for path in folder.glob(SHARDS[split])}
-    counts = sorted({int(name[-5:]) for name in found})
-    again = ("write_shards",)
-    if not counts:
+    if not found:
         raise UserError(
             f"{folder}: the shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN are missing here",
-            (*again, folder.parent),
+            ("write_shards", folder.parent),
         )
-    if len(counts) > 1:
-        listed = " and of ".join(map(str, counts))
-        raise UserError(f"{folder}: there are shards of {listed}; remove those of one set")
-    names = [shard_name(split, number, counts[0]) for number in range(counts[0])]
-    for name in names:
-        if name not in found:
-            there = f"{len(found)} of {len(names)} shards are there"
-            raise UserError(f"{folder}: {name} is missing ({there}); copy it again", again)
-    if len(found) > len(names):
-        raise UserError(
-            f"{folder}: {max(found)} has a number beyond its set's {len(names)} shards; remove it",
-            again,
-        )
+    count = max(int(name[-5:]) for name in found)
+    names = [shard_name(split, number, count) for number in range(count)]
+    for name in sorted(found ^ {*names}):
+        other = f"does not belong to the set of {count}; keep one set"
+        problem = "is missing; copy it again" if name in names else other
+        raise UserError(f"{folder}: {name} {problem}", ("write_shards",))
     return [folder / name for name in names]
 
 
@@ -152,76 +136,34 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     """Return `offsets` and `labels` (int64) of all records of a split, read from the shards.
 
     `firsts` are the number of the first record of each shard, and of the records in all. Labels
-    count from 0 here and from 1 in the records. Raises RecordError for a damaged shard, UserError
-    for an example without a label, or if a shard's first has no image.
+    count from 0 here and from 1 in the records. Images are skipped. Raises RecordError for a
+    damaged shard, UserError for an example without a label, or if a shard's first has no image.
     """
-    offsets, labels = [], []
+    offsets: list[int] = []
+    labels: list[int] = []
+    firsts = [0]
     for shard in shards:
         reader = TFRecordReader(shard)
-        starts, stops = reader.spans.T
-        data = reader.file.data(len(starts))
-        found = find_labels(np.frombuffer(data, np.uint8), starts, stops)
-        for i in np.flatnonzero((found < 1) | (found >= 2**31)).tolist():
-            name = f"{shard}: record {i} at offset {starts[i] - _HEAD.size:,}"
-            found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
+        data = memoryview(reader.file.data())
+        for number, (start, stop) in enumerate(reader.spans()):
+            name = f"{shard}: record {number} at offset {start - _HEAD.size:,}"
+            label = example_value(data[start:stop], name, LABEL)
             if not 1 <= label < 2**31:
                 problem = f"{name}: the label is {label}, but labels count from 1"
                 raise UserError(problem, ("write_shards",))
-        offsets.append(starts - _HEAD.size)
-        labels.append(found - 1)
-        # foreign shards: here, not in a loader's worker after the first step has started
-        example_value(data[starts[0] : stops[0]], f"{shard}: record 0 at offset 0", IMAGE)
-    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
-    return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}
-
-
-def find_labels(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Return the labels of the Examples in a buffer (uint8) as stored, int64; -1 if not found.
-
-    All are read side by side, one feature of each at a time, and images are skipped. An Example
-    that is not written in the usual way, with a length before each part, is left to
-    `parse_example`.
-    """
-    key = np.frombuffer(LABEL.encode(), np.uint8)
-    found = np.full(len(starts), -1, np.int64)
-    at, ends = _fields_at(data, starts, 0x0A)  # Features
-    rows = np.flatnonzero(ends == stops)
-    at = at[rows]
-    while len(rows):
-        entry, end = _fields_at(data, at, 0x0A)
-        name, value = _fields_at(data, entry, 0x0A)
-        text = data.take(name[:, None] + np.arange(len(key)), mode="clip")
-        is_label = (value - name == len(key)) & (text == key).all(axis=1)
-        value, stop = value[is_label], end[is_label]
-        usual = stop >= 0
-        for tag in (0x12, 0x1A, 0x0A):  # Feature, list of ints, packed
-            value, part = _fields_at(data, value, tag)
-            usual &= part == stop
-        number, part = _numbers_at(data, value)
-        found[rows[is_label]] = np.where(usual & (part == stop), number, -1)
-        left = ~is_label & (end >= 0) & (end < stops[rows])
-        rows, at = rows[left], end[left]
-    return found
-
-
-def _fields_at(data: np.ndarray, at: np.ndarray, tag: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return start and stop of the field with this tag at each place; the stop is -1 if none."""
-    size, start = _numbers_at(data, at + 1)
-    return start, np.where(data.take(at, mode="clip") == tag, start + size, -1)
-
-
-def _numbers_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of up to five bytes at each place, seven bits in each; where it ends."""
-    places = np.arange(5)
-    digits = data.take(at[:, None] + places, mode="clip").astype(np.int64)
-    more = np.cumprod(digits >= 0x80, axis=1).sum(axis=1)
-    number = ((digits & 0x7F) << 7 * places) * (places <= more[:, None])
-    return number.sum(axis=1), at + more + 1
+            if number == 0:
+                # foreign shards: here, not in a loader's worker after the first step has started
+                example_value(data[start:stop], name, IMAGE)
+            offsets.append(start - _HEAD.size)
+            labels.append(label - 1)
+        firsts.append(len(offsets))
+    found = {"offsets": offsets, "labels": labels, "firsts": firsts}
+    return {name: np.array(numbers, np.int64) for name, numbers in found.items()}
 
 
 # -- one Example ---------------------------------------------------------------------------------
 
-Feature = list[bytes] | list[int] | list[float]
+Values = list[bytes] | list[int] | list[float]
 EMPTY = memoryview(b"")
 
 
@@ -231,11 +173,11 @@ def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
     Raises UserError, with the `name` of the record, if it is missing or not of the right type.
     """
     try:
-        example = parse_example(data, (key,))
+        example = dict(_features(data))
+        values = _values(example.get(key, EMPTY))
     except ValueError as error:
         problem = f"{name}: its data is not a tf.train.Example ({error})"
         raise UserError(problem, ("write_shards",)) from None
-    values = example.get(key, [])
     if len(values) != 1 or not isinstance(values[0], bytes if key == IMAGE else int):
         kind = "bytes" if key == IMAGE else "a whole number"
         keys = ", ".join(sorted(example)) or "no keys"
@@ -244,26 +186,26 @@ def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
     return values[0]
 
 
-def parse_example(data: bytes | memoryview, names: Sequence[str] = ()) -> dict[str, Feature]:
-    """Return name → list of bytes, ints or floats of an Example.
+def parse_example(data: bytes | memoryview) -> dict[str, Values]:
+    """Return name → list of bytes, ints or floats. Raises ValueError if it holds no Example."""
+    return {name: _values(feature) for name, feature in _features(data)}
 
-    If ``names`` are given, the values of the other features are not read, and are []. Raises
-    ValueError if it holds no Example.
-    """
-    found: dict[str, Feature] = {}
+
+def _features(data: bytes | memoryview) -> Iterator[tuple[str, memoryview]]:
+    """Yield name and Feature of each entry of an Example."""
     for _, features in _fields(memoryview(data), 1):
         for _, entry in _fields(features, 1):
             parts = dict(_fields(entry))
-            key = bytes(parts.get(1, b"")).decode("utf-8", "replace")
-            found[key] = []
-            if not names or key in names:
-                lists = (part for part in _fields(parts.get(2, EMPTY)) if part[0] in (1, 2, 3))
-                found[key] = _values(*next(lists, (1, EMPTY)))
-    return found
+            yield bytes(parts.get(1, EMPTY)).decode("utf-8", "replace"), parts.get(2, EMPTY)
 
 
-def _values(kind: int, message: memoryview) -> Feature:
-    """Return the values of a list; numbers may be packed in one piece, or be fields one by one."""
+def _values(feature: memoryview) -> Values:
+    """Return the values of a Feature's list.
+
+    Numbers may be packed in one piece, or be fields one by one.
+    """
+    lists = (part for part in _fields(feature) if part[0] in (1, 2, 3))
+    kind, message = next(lists, (1, EMPTY))
     bodies = [body for _, body in _fields(message, 1)]
     if kind == 1:
         return [bytes(body) for body in bodies]

@@ -9,9 +9,7 @@ simplejpeg is not installed.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import multiprocessing.forkserver
-import multiprocessing.util
 import os
 import signal
 import struct
@@ -184,33 +182,19 @@ def _start_worker(worker: int) -> None:
 # -- in the training process ---------------------------------------------------------------------
 
 
-def _shorten_sockets() -> None:
-    """Let multiprocessing make its sockets elsewhere if TMPDIR is too long for their paths.
+def _fork_server() -> Any:
+    """Return the context of a server that forks workers: it runs no threads, so none can hang.
 
-    Raises UserError if there is no shorter folder.
+    Raises UserError if TMPDIR is too long.
     """
     folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) <= LONGEST_TMPDIR:
-        return
-    for place in ("/tmp", "/var/tmp", "/dev/shm"):
-        if os.access(place, os.W_OK):
-            tempfile.tempdir = place
-            try:
-                multiprocessing.util.get_temp_dir()  # this and the workers' processes keep it
-            finally:
-                tempfile.tempdir = folder
-            return
-    raise UserError(
-        f"TMPDIR {folder} is too long for the sockets of the loader's workers: set it to a path of"
-        f" at most {LONGEST_TMPDIR} characters, or use --data-nthreads 0"
-    )
-
-
-def _fork_server() -> Any:
-    """Return the context of a server that forks workers: it runs no threads, so none can hang."""
+    if len(os.fsencode(folder)) > LONGEST_TMPDIR:
+        raise UserError(
+            f"TMPDIR {folder} is too long for the sockets of the loader's workers: set it to a path"
+            f" of at most {LONGEST_TMPDIR} characters, or use --data-nthreads 0"
+        )
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.data.torch_loader"])
-    _shorten_sockets()
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches all processes of a terminal, and a scheduler's SIGTERM all of a job: the
         # training process ends its workers itself
@@ -260,7 +244,6 @@ class TorchLoader:
         return len(self.sampler)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of an epoch."""
         self.batches = self._load(epoch, *self.sampler.rows(epoch, skip))
         return self.batches
 

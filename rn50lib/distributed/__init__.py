@@ -25,8 +25,9 @@ class Comm:
     local_rank = 0
 
     def others(self) -> str:
-        """Return the other ranks in words."""
-        return ranks([rank for rank in range(self.size) if rank != self.rank])
+        """Return the other ranks in words: 'rank 1', 'ranks 1, 2, 3 and 60 more'."""
+        numbers = [str(rank) for rank in range(self.size) if rank != self.rank]
+        return f"rank{'s' * (len(numbers) != 1)} {first_names(numbers, 8)}"
 
     def sum_vector(self, vector: np.ndarray) -> np.ndarray:
         """Return the sum of the vector over all ranks, on every rank."""
@@ -47,11 +48,6 @@ class Comm:
     def barrier(self) -> None:
         """Return when every rank has called this."""
         self.sum_vector(np.zeros(1, np.float32))
-
-
-def ranks(numbers: Sequence[int]) -> str:
-    """Return ranks in words: 'rank 1', 'ranks 1, 2, 3 and 60 more'."""
-    return f"rank{'s' * (len(numbers) != 1)} {first_names([*map(str, numbers)], 8)}"
 
 
 def joined(

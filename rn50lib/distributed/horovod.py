@@ -50,11 +50,11 @@ class Horovod(Comm):
         if backend == "torch":  # `tensorflow.train_step.configure` does it for TensorFlow
             choose_gpu(self.local_rank)
 
-    def sum_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
+    def sum_vector(self, vector: np.ndarray) -> np.ndarray:
         with Wait(self.others):
             return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)
 
-    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:  # noqa: D102
+    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
         with Wait(self.others):
             return self._call(self.hvd.broadcast, vector, root_rank=0)
 

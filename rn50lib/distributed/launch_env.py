@@ -16,22 +16,18 @@ VARIABLES = {  # by launcher: rank, size, local rank, local size
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                "OMPI_COMM_WORLD_LOCAL_SIZE"),
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    # IBM's jsrun, Flux, MVAPICH's launcher
-    "jsrun": ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
-              "JSM_NAMESPACE_LOCAL_SIZE"),
-    "flux": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
-    "mpirun_rsh": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-                   "MV2_COMM_WORLD_LOCAL_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
     # MPICH and Intel MPI; Cray's PALS
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     "PALS": ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
 }  # fmt: skip
-# Ranks without a size: PMIx (Open MPI's prun), PALS, ALPS, MVAPICH, IBM's poe, PBS, LSF, TensorFlow
-RANKS = ("PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "MPIRUN_RANK", "MP_CHILD", "PBS_VNODENUM",
-         "LSF_PM_TASKID", "MPI_LOCALRANKID", "TF_CONFIG", "NODE_RANK", "LOCAL_RANK",
+# Ranks of launchers that are not understood, or without a size: PMIx (Open MPI's prun), Flux, IBM's
+# jsrun and poe, MVAPICH, PALS, ALPS, PBS, LSF, TensorFlow
+RANKS = ("PMIX_RANK", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "MP_CHILD", "MV2_COMM_WORLD_RANK",
+         "MPIRUN_RANK", "PALS_RANKID", "ALPS_APP_PE", "PBS_VNODENUM", "LSF_PM_TASKID",
+         "MPI_LOCALRANKID", "TF_CONFIG", "NODE_RANK", "LOCAL_RANK",
          *dict.fromkeys(rank for rank, *_ in VARIABLES.values()))  # fmt: skip
-JOBS = ("SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "LSB_JOBID", "PBS_JOBID", "PALS_APID")
+JOBS = ("SLURM_JOB_ID", "SLURM_STEP_ID", "LSB_JOBID", "PBS_JOBID", "PALS_APID")
 FIRST_PORT, PORTS = 10240, 20000  # below the ports that Linux assigns
 
 
@@ -61,9 +57,8 @@ class LaunchEnv:
             if launcher == "srun":
                 me = slurm_task(env)
             elif local_rank in env or launcher != "torchrun":
-                # PMI alone does not tell hosts apart; Flux gives their number
-                share = -(-me.size // (whole(env, "FLUX_JOB_NNODES", 1) or 1))
-                on_host = whole(env, local_size, share)
+                # PMI alone does not tell hosts apart
+                on_host = whole(env, local_size, me.size)
                 me = cls(launcher, me.rank, me.size, whole(env, local_rank, me.rank), on_host)
             if me.rank >= me.size:
                 raise refusal(f"{rank}={me.rank} with {size}={me.size} is no place among workers")
@@ -75,9 +70,7 @@ class LaunchEnv:
             seen.append("SM_HOSTS")
         if seen:
             text = ", ".join(f"{name}={env[name]:.40}" for name in seen)
-            raise refusal(
-                f"a launcher has set {text}, which does not say how many workers there are"
-            )
+            raise refusal(f"a launcher has set {text}, and the number of workers is unknown")
         return None
 
 

@@ -78,12 +78,10 @@ def convolution(conv: Conv, x_NHWC: Any, policy: str) -> Any:
 
 
 def norm(conv: Conv, x_NHWC: Any) -> Any:
-    """Apply the batch normalisation after `conv`."""
     return BatchNorm(conv.norm, conv.out_channels)(x_NHWC)
 
 
 def relu(x_NHWC: Any, policy: str, name: str) -> Any:
-    """Apply a rectifier."""
     return tf.keras.layers.ReLU(dtype=policy, name=f"{name}.relu")(x_NHWC)
 
 

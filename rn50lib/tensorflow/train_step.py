@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import hooks, optim
+from rn50lib import optim
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
@@ -26,21 +26,18 @@ from rn50lib.recipe import MEAN, STD
 from rn50lib.report import SUMS, TOP
 from rn50lib.resnet import Network
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
-from rn50lib.tf import PythonCalls
 
 MESSAGES = 4  # groups of gradients that are sent one after the other
 
 
 class LossScaler:
-    """The loss scale and its rule, in the step's graph; a learner's own rule is called from it."""
+    """The loss scale and its rule, in the step's graph."""
 
     def __init__(self, text: str) -> None:
         start, self.growth_steps = optim.parse_loss_scale(text)
         self.scale = tf.Variable(start, trainable=False)
         self.good_steps = tf.Variable(0, trainable=False)
         self.skipped = tf.Variable(0, trainable=False)
-        self.rule: Callable[..., Any] = hooks.get("loss_scale_update")
-        self.python = PythonCalls()
 
     def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
         """Return the synchronised gradients without the scale, and whether all are finite.
@@ -58,25 +55,12 @@ class LossScaler:
         self.skipped.assign_add(tf.cast(~finite, tf.int32))
         if self.growth_steps is None:
             return
-        if self.rule is not optim.loss_scale_update:
-            inputs = [self.scale, self.good_steps, finite]
-            scale, good_steps = self.python(self.ask, inputs, [tf.float32, tf.int32])
-            self.scale.assign(tf.ensure_shape(scale, ()))
-            self.good_steps.assign(tf.ensure_shape(good_steps, ()))
-            return
         good_steps = tf.where(finite, self.good_steps + 1, 0)
         grown = good_steps >= self.growth_steps
         factor = tf.where(finite, tf.where(grown, optim.GROWTH, 1.0), optim.BACKOFF)
         scale = self.scale * factor
         self.scale.assign(tf.clip_by_value(scale, optim.SMALLEST_SCALE, optim.LARGEST_SCALE))
         self.good_steps.assign(tf.where(grown, 0, good_steps))
-
-    def ask(self, scale: Any, good_steps: Any, finite: Any) -> tuple[Any, Any]:
-        """Call the learner's rule; the graph does this at every step."""
-        new_scale, new_steps = self.rule(
-            float(scale), int(good_steps), bool(finite), self.growth_steps
-        )
-        return tf.float32.as_numpy_dtype(new_scale), tf.int32.as_numpy_dtype(new_steps)
 
     def state(self) -> dict[str, float]:
         """Return the state that a checkpoint holds."""
@@ -135,7 +119,8 @@ class TensorflowStep:
 
     def __init__(self, config: TrainConfig, net: Network, comm: Comm) -> None:
         self.device = configure(config.threads, comm.local_rank)
-        set_precision(self.device, config.dtype)
+        # on a GPU, TensorFlow's default is to use TF32
+        tf.config.experimental.enable_tensor_float_32_execution(config.dtype == "tf32")
         self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
@@ -212,7 +197,6 @@ class TensorflowStep:
         self.sums.assign_add(tf.stack(sums))
 
     def probabilities(self, images_NHWC: Any) -> Any:
-        """Return class probabilities."""
         return tf.nn.softmax(self.forward(images_NHWC, training=False))
 
     # --- the methods of `TrainStep` ---------------------------------------------------------------
@@ -233,15 +217,11 @@ class TensorflowStep:
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
-        """Replace TensorFlow's error by the learner's own or by a UserError."""
+        """Replace TensorFlow's error of a full memory by a UserError."""
         try:
             yield
         except tf.errors.ResourceExhaustedError:
             raise memory_full(self.config.batch_size, accumulates=False) from None
-        except tf.errors.OpError:
-            if self.scaler and self.scaler.python.error:
-                raise self.scaler.python.error from None
-            raise
 
     def pop_metrics(self) -> np.ndarray:
         values = self.sums.numpy().copy()  # waits for a GPU
@@ -282,15 +262,14 @@ class TensorflowStep:
         return found
 
 
-def average_gradients(gradients: list[Any], comm: Comm) -> list[Any]:
+def average_gradients(gradients: list[Any], comm: Any) -> list[Any]:
     """Average gradients over all ranks, a few at a time, in the order of the backward pass.
 
     Horovod's Keras integration and DistributedOptimizer average nothing under Keras 3.
     """
-    hvd = getattr(comm, "hvd", None)
-    if comm.size == 1 or hvd is None:
+    if comm.size == 1:
         return gradients
-    waiting, averaged = gradients[::-1], []
+    hvd, waiting, averaged = comm.hvd, gradients[::-1], []
     size = math.ceil(len(waiting) / MESSAGES)
     for first in range(0, len(waiting), size):
         group, name = waiting[first : first + size], f"gradients/{first}"
@@ -325,13 +304,3 @@ def configure(threads: int, local_rank: int) -> str:
             " settings: start the run in a separate process"
         ) from error
     return "gpu" if gpus else "cpu"
-
-
-def set_precision(device: str, dtype: str) -> None:
-    """Allow TF32, TensorFlow's default, for --dtype tf32 only.
-
-    Raises UserError if `dtype` needs a GPU that TensorFlow does not reach.
-    """
-    if dtype == "tf32" and device != "gpu":
-        raise UserError("--dtype tf32: TensorFlow reaches no GPU here", ("doctor",))
-    tf.config.experimental.enable_tensor_float_32_execution(dtype == "tf32")

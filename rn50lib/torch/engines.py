@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import sys
 import time
 import warnings
@@ -20,7 +19,6 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from rn50lib.errors import UserError
-from rn50lib.files import read_json, write_file
+from rn50lib.files import cache_folder, read_json, write_file
 from rn50lib.hardware import machine
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
@@ -146,8 +144,7 @@ def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Comput
         "shape": list(images_NCHW.shape),
     }
     name = hashlib.sha256(json.dumps(case).encode()).hexdigest()[:16]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    file = Path(cache, "rn50", "engines", f"{name}.json")
+    file = cache_folder() / "engines" / f"{name}.json"
     try:
         ms, origin = read_json(file)["ms"], f" (timed before: {file})"
     except (OSError, ValueError):
@@ -210,7 +207,6 @@ class WithNormalisation(nn.Module):
             model.conv1.weight /= torch.tensor(STD).view(3, 1, 1)
 
     def forward(self, images_NHWC: Tensor) -> Tensor:
-        """Return float32 logits (N, classes)."""
         return self.model(images_NHWC.permute(0, 3, 1, 2).float() - self.mean)
 
 
@@ -235,7 +231,6 @@ class FromMemoryOrder(nn.Module):
         self.model = model
 
     def forward(self, images_NHWC: Tensor) -> Tensor:
-        """Return float32 logits (N, classes)."""
         return self.model(images_NHWC.permute(0, 3, 1, 2))
 
 

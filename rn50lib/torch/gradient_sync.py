@@ -62,7 +62,6 @@ class HorovodSync(GradientSync):
         self.pending.append(handle)
 
     def __call__(self) -> None:
-        """Wait for all gradients."""
         with record_function("exchange"):
             for handle in self.pending:
                 self.hvd.synchronize(handle)
@@ -70,7 +69,6 @@ class HorovodSync(GradientSync):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Send nothing within the block."""
         self.paused = True
         try:
             yield

@@ -18,14 +18,12 @@ from rn50lib.resnet import Block, Conv, Network
 
 
 def convolution(conv: Conv) -> nn.Conv2d:
-    """Return a convolution without bias."""
     return nn.Conv2d(
         conv.in_channels, conv.out_channels, conv.kernel, conv.stride, conv.padding, bias=False
     )
 
 
 def batch_norm(conv: Conv) -> nn.BatchNorm2d:
-    """Return the batch normalisation after `conv`."""
     # PyTorch's momentum is the share of the new value, not of the old one
     return nn.BatchNorm2d(conv.out_channels, eps=BN_EPS, momentum=1 - BN_MOMENTUM)
 
@@ -48,7 +46,6 @@ class BasicBlock(nn.Module):
         self.downsample, self.downsample_bn = projection(block.downsample)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        """Return the block's output."""
         y = F.relu(self.bn1(self.conv1(x_NCHW)), inplace=True)
         y = self.bn2(self.conv2(y))
         y += self.downsample_bn(self.downsample(x_NCHW))
@@ -67,7 +64,6 @@ class Bottleneck(nn.Module):
         self.downsample, self.downsample_bn = projection(block.downsample)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        """Return the block's output."""
         y = F.relu(self.bn1(self.conv1(x_NCHW)), inplace=True)
         y = F.relu(self.bn2(self.conv2(y)), inplace=True)
         y = self.bn3(self.conv3(y))

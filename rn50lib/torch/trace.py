@@ -49,7 +49,6 @@ class Tracer:
             self.input.__enter__()
 
     def write(self, done: profile) -> None:
-        """Write the file."""
         assert self.file is not None
         write_file(self.file, lambda draft: done.export_chrome_trace(str(draft)))
         print(f"  trace of {TRACED_STEPS} steps: {self.file}", file=sys.stderr, flush=True)

@@ -127,13 +127,13 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
 
         step.sync = Spoiled(step.model)
         return
-    from rn50lib.tf import PythonCalls
+    from rn50lib.tf import tf
 
     def corrupted(gradient: np.ndarray) -> np.ndarray:
         return np.full_like(gradient, bad) if spoils() else gradient
 
     def spoiled(gradients: list[Any]) -> list[Any]:
-        changed = PythonCalls()(corrupted, [gradients[5]], gradients[5].dtype)
+        changed = tf.numpy_function(corrupted, [gradients[5]], gradients[5].dtype)
         changed.set_shape(gradients[5].shape)
         return [*gradients[:5], changed, *gradients[6:]]
 

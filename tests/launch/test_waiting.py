@@ -102,6 +102,16 @@ def test_sigterm_ends_a_worker_that_waits(launcher: str, workers: Workers) -> No
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_worker_whose_peer_never_comes_is_one_error(rank: str, workers: Workers) -> None:
+    port = str(20000 + os.getpid() % 10000)
+    process = workers.start("--comm-timeout", "2", PMI_RANK=rank, PMI_SIZE="2", MASTER_PORT=port)
+    assert process.wait(PATIENCE) == 2, workers.text()
+    assert f"error: --comm ddp: rank {rank} of 2 cannot reach the others at " in workers.text()
+    assert "Traceback" not in workers.text()
+
+
+@pytest.mark.needs("torch")
 def test_sigterm_ends_a_worker_whose_peer_hangs(photos: Photos, tmp_path: Path) -> None:
     run = Run(argv_of(photos, "torchrun", *ENDLESS), tmp_path)
     try:
@@ -122,6 +132,8 @@ def test_sigterm_ends_a_worker_whose_peer_hangs(photos: Photos, tmp_path: Path) 
         ({"PMIX_RANK": "1"}, "PMIX_RANK=1"),
         ({"PALS_RANKID": "0", "PMI_RANK": "0"}, "PALS_RANKID=0, PMI_RANK=0"),
         ({"ALPS_APP_PE": "3"}, "ALPS_APP_PE=3"),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, "FLUX_TASK_RANK=1"),
+        ({"JSM_NAMESPACE_RANK": "0", "PMIX_RANK": "0"}, "JSM_NAMESPACE_RANK=0"),
         ({"SM_HOSTS": '["algo-1","algo-2"]'}, "SM_HOSTS="),
         ({"NODE_RANK": "1"}, "NODE_RANK=1"),
         ({"RANK": "0"}, "RANK=0"),

@@ -151,13 +151,6 @@ STEP = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_N
          LaunchEnv("mpiexec", 1, 2, 1, 2)),
         ({"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_LOCAL_RANK": "0", "PMI_LOCAL_SIZE": "1",
           "PALS_RANKID": "1"}, LaunchEnv("PALS", 1, 4, 0, 1)),
-        ({"FLUX_TASK_RANK": "5", "FLUX_JOB_SIZE": "8", "FLUX_TASK_LOCAL_ID": "1",
-          "FLUX_JOB_NNODES": "2", "PMI_RANK": "5", "PMI_SIZE": "8"},
-         LaunchEnv("flux", 5, 8, 1, 4)),
-        ({"JSM_NAMESPACE_RANK": "2", "JSM_NAMESPACE_SIZE": "6", "JSM_NAMESPACE_LOCAL_RANK": "2",
-          "JSM_NAMESPACE_LOCAL_SIZE": "6", "PMIX_RANK": "2"}, LaunchEnv("jsrun", 2, 6, 2, 6)),
-        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_LOCAL_RANK": "1",
-          "MV2_COMM_WORLD_LOCAL_SIZE": "2"}, LaunchEnv("mpirun_rsh", 1, 2, 1, 2)),
         # torchrun, started once a node by srun
         (STEP | {"RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"},
          LaunchEnv("torchrun", 0, 16, 0, 8)),

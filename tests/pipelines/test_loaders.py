@@ -303,12 +303,6 @@ def test_a_removed_file_is_named(tmp_path: Path, loader: str) -> None:
         read(loader, source, num_classes=1)
 
 
-@every_loader
-def test_a_batch_larger_than_the_data_is_refused(packed: Path, loader: str) -> None:
-    with pytest.raises(UserError, match="--batch-size 64: one step takes 64 images .* gives 48"):
-        read(loader, open_source(packed, "train"), batch_size=64)
-
-
 # -- a learner's functions -------------------------------------------------------------------------
 
 MINE = """

@@ -323,6 +323,11 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
             "update",
             "--set loss_scale=dynamic",
         ),
+        (
+            "--override loss_scale_update=a.py:f --set loss_scale=dynamic --backend tensorflow",
+            "loss_scale_update",
+            "use --backend torch",
+        ),
         ("--profile gpu", "--profile gpu", "--profile cpu"),
         ("--load-epoch 3", "--load-epoch", "--model-prefix"),
         ("--resume", "--resume", "--model-prefix"),
