@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import itertools
 import json
 import re
 import shutil
@@ -180,6 +181,11 @@ def race(
         found[rung] |= {"images_per_s": statistics.median(rates), "turns": rates}
         found[rung] |= {"ranks": runner.ranks, "script": str(runner.script)}
         found[rung]["paired"] = together and bool(runner.turns)
+        measured = {f"{part}_ms": found[rung].get(f"{part}_ms", 0.0) for part in PARTS}
+        if runner.turns:  # the script divides by all steps, but its sums are of those that count
+            ms = 1000 * statistics.fmean(itertools.chain(*runner.turns))
+            share = ms / (sum(measured.values()) or 1)
+            found[rung] |= {key: share * part for key, part in measured.items() if part}
         record["rungs"][runner.name] = found[rung]
     _save(record)
     return found
@@ -284,11 +290,13 @@ def picture(file: Path) -> dict[str, Any]:
             seen = here.get_legend_handles_labels()[1]
             at = guess * record["rungs"][before]["images_per_s"]
             here.plot(at, row, "kD", label="" if label in seen else label)
+    turns = sorted({len(record["rungs"][name].get("turns", ())) for name in climbed} - {0})
+    lines = f" (lines: range of {' or '.join(map(str, turns))} turns)" if turns else ""
     if climbed:
         here.set_yticks(range(len(climbed)), [_label(name) for name in climbed])
         here.set(
             title="This machine",
-            xlabel="images/s (lines: range of turns); colours: share of the step",
+            xlabel=f"images/s{lines}; colours: share of the step",
         )
         here.set_ylim(max(len(climbed), 4) - 0.5, -0.5)
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))

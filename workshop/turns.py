@@ -4,12 +4,14 @@
 
 `workshop.ladder.race` starts it, once per rank. The script must call `step()` of PyTorch's profiler
 after each step, as those of the ladder do. It waits inside that call, which it does not time. The
-first LEAD steps of a turn do not count, because its loader has worked ahead in the meantime. Rank 0
-writes the seconds of the WINDOW steps after those to FOLDER/NAME.json.
+first LEAD steps of a turn do not count, because its loader has worked ahead in the meantime: they
+are also left out of the script's own `seconds` of each part. Rank 0 writes the seconds of the
+WINDOW steps after those to FOLDER/NAME.json.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import runpy
@@ -39,14 +41,23 @@ class Turns:
         self.steps = 0
         self.turns: list[list[float]] = []  # seconds of each step that counts
         self.current: list[float] = []
+        self.parts: dict[str, float] = {}  # the script's seconds in all steps that count
         self.began = time.perf_counter()
 
-    def after_step(self) -> None:
-        """Record the step that has ended; wait after the warm-up and after each turn."""
+    def after_step(self, parts: dict[str, float] | None = None) -> None:
+        """Record the step that has ended; wait after the warm-up and after each turn.
+
+        `parts` are the script's sums so far, without the step that has just ended: it is added
+        afterwards. Those of the lead are taken out again.
+        """
         seconds = time.perf_counter() - self.began
         self.steps += 1
         if self.steps > self.warm_up:
             self.current.append(seconds)
+        if parts is not None and len(self.current) == 1:
+            self.parts = dict(parts)
+        if parts is not None and len(self.current) == self.lead + 1:
+            parts.update(self.parts)
         if len(self.current) == self.lead + self.window:
             self.turns.append(self.current[self.lead :])
             self.current = []
@@ -85,7 +96,9 @@ def main(argv: list[str]) -> None:
 
     def step(self: Any) -> None:
         original(self)
-        turns.after_step()
+        frame = inspect.currentframe()
+        seconds = frame.f_back.f_locals.get("seconds") if frame and frame.f_back else None
+        turns.after_step(seconds if isinstance(seconds, dict) else None)
 
     profile.step = step  # type: ignore[method-assign]
     sys.argv = [script, *argv[7:]]

@@ -139,10 +139,10 @@ workshop.check("ex03.sums", metric_sums)
 # | key | |
 # |---|---|
 # | `"name"` | of a GPU kernel, or of an operator on a CPU |
-# | `"ts"` | its start, in microseconds |
+# | `"ts"` | its start, in microseconds (in a real trace, a large number with decimals) |
 # | `"dur"` | its duration, in microseconds |
 #
-# An event whose name contains `nccl` or `gloo` is **exchange**; any other is **computation**. Events may overlap and may be in any order. Return two numbers in **milliseconds**:
+# An event whose name contains `nccl`, `gloo` or `c10d` (PyTorch's own operators for collectives) is **exchange**; any other is **computation**. Events may overlap and may be in any order. Return two numbers in **milliseconds**:
 #
 # 1. how long at least one exchange was running
 # 2. how long at least one exchange but no computation was running: the *exposed* part
@@ -156,7 +156,7 @@ def exposed(events: list[dict]) -> tuple[float, float]:
     ### BEGIN SOLUTION
     edges = []  # (time, what starts or ends, +1 or -1)
     for event in events:
-        sends = "nccl" in event["name"] or "gloo" in event["name"]
+        sends = any(library in event["name"] for library in ("nccl", "gloo", "c10d"))
         edges.append((event["ts"], sends, 1))
         edges.append((event["ts"] + event["dur"], sends, -1))
     running, since = {True: 0, False: 0}, 0.0

@@ -83,23 +83,26 @@ workshop.check("ex06.casts", casts)
 import torch
 from torch.nn import functional as F
 
+device = torch.device("cuda" if session.machine.gpus else "cpu")
+half = torch.float16 if session.machine.gpus else torch.bfloat16
 layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU()]
-net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(8 * 12 * 12, 10))
-micro_batches = [(torch.randn(4, 3, 16, 16), torch.arange(4)) for _ in range(4)]
+net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(8 * 12 * 12, 10)).to(device)
+images, labels = torch.randn(4, 4, 3, 16, 16, device=device), torch.arange(4, device=device)
+micro_batches = [(part, labels) for part in images]
 
 
 def block_for_each():
     for images, labels in micro_batches:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device.type, half):
             loss = F.cross_entropy(net(images), labels)
         loss.backward()
 
 
 def one_block():
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device.type, half):
         for images, labels in micro_batches:
             loss = F.cross_entropy(net(images), labels)
-            with torch.autocast("cpu", enabled=False):  # backward needs no autocast
+            with torch.autocast(device.type, enabled=False):  # backward needs no autocast
                 loss.backward()
 
 

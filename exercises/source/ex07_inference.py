@@ -125,21 +125,31 @@ with np.load("val.npz") as found:
     logits = torch.tensor(found["probabilities"], dtype=torch.float64).clamp(min=1e-30).log()
 classes = sorted(set(folders))
 labels = torch.tensor([classes.index(folder) for folder in folders])
-fit, rest = torch.arange(len(labels)) % 2 == 0, torch.arange(len(labels)) % 2 == 1
+fit, rest = torch.arange(0, len(labels), 2), torch.arange(1, len(labels), 2)
+
+
+def mean_of(values):
+    """Return the mean and twice its standard error: the range of most repetitions."""
+    return values.mean().item(), 2 * values.std().item() / len(values) ** 0.5
 
 
 def report(name, scaled):
-    """Print what the most likely class claims, how often it is right, and the cross-entropy."""
+    """Print what the most likely class claims and how often it is right; return the losses."""
     claimed, chosen = torch.softmax(scaled, 1).max(1)
-    right = (chosen == labels[rest]).double().mean()
-    loss = torch.nn.functional.cross_entropy(scaled, labels[rest])
-    print(f"{name}: claims {100 * claimed.mean():.0f}%, {100 * right:.0f}% right, loss {loss:.3f}")
+    right, error = mean_of(100 * (chosen == labels[rest]).double())
+    losses = torch.nn.functional.cross_entropy(scaled, labels[rest], reduction="none")
+    print(f"{name}: claims {100 * claimed.mean():.0f}%, {right:.0f} ± {error:.0f}% right,", end=" ")
+    print(f"loss {losses.mean():.3f}")
+    return losses
 
 
 if not engine.unanswered(temperature):
     best = temperature(logits[fit], labels[fit])
-    report("as trained", logits[rest])
-    report(f"T = {best:.2f}  ", logits[rest] / best)
+    before = report("as trained", logits[rest])
+    after = report(f"T = {best:.2f}  ", logits[rest] / best)
+    saved, error = mean_of(before - after)
+    print(f"On {len(rest)} other images, T lowers the loss by {saved:.3f} ± {error:.3f}:", end=" ")
+    print("it helps" if saved > error else "too little to say that it helps")
 
 # %% [markdown]
 # A logarithm of probabilities serves as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.

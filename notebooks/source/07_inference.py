@@ -42,7 +42,7 @@ os.environ |= {
 # rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
 
 # %% [markdown]
-# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think.
+# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think ([TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32), for example).
 #
 # A checkpoint is a description of the network and a file of arrays. The next cells load it and prepare images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
@@ -215,13 +215,10 @@ def traced(net, batch, file):
 
 operators, kernels, busy = traced(eager, one, "one.json")
 workshop.trace("one.json")
-alone = np.median(answer_times(eager, one, session.repeats))
-print(f"{operators} operators; without the profiler, one image takes {alone:.2f} ms")
-if kernels:
-    print(f"{kernels} kernels run for {busy:.2f} ms: {100 * busy / alone:.0f}% of the time")
+print(f"{operators} operators")
 
 # %% [markdown]
-# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number, where there is nothing to compute. The slope over the length is the cost of one operator. A second cost is also the same for one image and for many: every weight has to be read from memory.
+# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope over the length is the cost of one operator. A second cost is also the same for one image and for many: every weight has to be read from memory. Chains, a copy and the network take turns, so a slowdown hits all.
 
 
 # %%
@@ -231,20 +228,38 @@ def chain(length):
     return nn.Sequential(*copies).to(device).eval()
 
 
-number = torch.zeros(1, 1, 1, 1, device=device)
-lengths = (10, 20, 40, 80)
-times = [np.median(answer_times(chain(n), number, session.repeats)) for n in lengths]
-slope, _ = np.polyfit([3 * n for n in lengths], times, 1)
-starting = operators * slope
+def race(forms, batch, turns):
+    """Let versions take turns on a batch; return the milliseconds of all turns by version."""
+    ms = {name: [] for name in forms}
+    for turn in range(turns + 2):  # the first two warm up
+        for name, form in forms.items():
+            took = answer_times(form, batch, 1, warm_up=0)
+            if turn >= 2:
+                ms[name] += [*took]
+    return {name: np.array(values) for name, values in ms.items()}
+
+
+lengths, number = (10, 20, 40, 80), torch.zeros(1, 1, 1, 1, device=device)
 array, copied = torch.zeros(2, 2**25, device=device)
-bandwidth = 2 * array.nbytes / np.median(answer_times(copied.copy_, array, 10))  # per ms
+chains = {n: chain(n) for n in lengths}
+works = {n: lambda _, net=net: net(number) for n, net in chains.items()}
+works |= {"network": eager, "copy": lambda _: copied.copy_(array)}
+ms = race(works, one, session.repeats)
+alone = ms["network"]
+starts, _ = np.polyfit([3 * n for n in lengths], [ms[n] for n in lengths], 1)  # one per turn
 weights = sum(weight.nbytes for weight in eager.parameters())
-reading = weights / bandwidth
-for what, ms in (
-    (f"starting {operators} operators at {1000 * slope:.1f} µs", starting),
-    (f"reading {weights / 1e6:.0f} MB of weights at {bandwidth / 1e6:,.0f} GB/s", reading),
+reads = weights / (2 * array.nbytes / ms["copy"])
+start, reading = np.median(starts), np.median(reads)
+print(f"One image takes {np.median(alone):.2f} ms, the median of {len(alone)} turns.")
+for what, costs in (
+    (f"Starting {operators} operators at {1000 * start:.1f} µs", operators * starts),
+    (f"Reading {weights / 1e6:.0f} MB of weights", reads),
 ):
-    print(f"{what}: {ms:.2f} ms, {100 * ms / alone:.0f}% of one prediction")
+    low, middle, high = 100 * np.quantile(costs / alone, [0.1, 0.5, 0.9])
+    print(f"{what}: {np.median(costs):.2f} ms, {middle:.0f}% of one prediction", end=" ")
+    print(f"({low:.0f} to {high:.0f}% in most turns)")
+if kernels:
+    print(f"{kernels} kernels run for {100 * busy / np.median(alone):.0f}% of the time")
 
 # %% [markdown]
 # The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large.
@@ -283,9 +298,9 @@ for module in list(folded.modules()):
 folding = (predict(folded) - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
 folded = ready(folded)
-fewer, left, _ = traced(folded, one, "folded.json")
+fewer, left, left_busy = traced(folded, one, "folded.json")
 print(f"{operators} operators before, {fewer} now: this should save", end=" ")
-print(f"{(operators - fewer) * slope:.2f} of {alone:.2f} ms")
+print(f"{(operators - fewer) * start:.2f} of {np.median(alone):.2f} ms")
 if kernels:
     print(f"{kernels} kernels before, {left} now")
 
@@ -316,9 +331,8 @@ def capture(net, example):
 capture = nb07_checks.check_capture(capture, device.type)
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
 session.expect(dict.fromkeys(recorded))
-print(
-    f"Here, starting takes {100 * starting / alone:.0f}% of a prediction: a graph saves about that"
-)
+started = 100 * np.median(operators * starts / alone)
+print(f"Here, starting takes {started:.0f}% of a prediction: a graph saves about that")
 for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
     print(f"H100, batch {batch}: the graph is {gain:.1f} times as fast as eager")
@@ -362,8 +376,10 @@ class Calibration(quantization.CalibrationDataReader):
 
 
 def serve_onnx(file):
-    """Return a function that predicts a batch with ONNX Runtime."""
+    """Return a function that predicts a batch with ONNX Runtime, or None if it fell back."""
     engine = onnxruntime.InferenceSession(file, options, providers=[provider])
+    if engine.get_providers()[0] != provider:  # ONNX Runtime then uses the CPU without an error
+        return None
 
     def run(x):
         if device.type == "cpu":
@@ -378,15 +394,18 @@ def serve_onnx(file):
     return run
 
 
-forms = {"eager": eager, "folded": folded}
+forms, served = {"eager": eager, "folded": folded}, None
 if provider in onnxruntime.get_available_providers():
     torch.onnx.export(
         folded, (many[:2],), "float.onnx", dynamo=True, dynamic_shapes=({0: "N"},), verbose=False,
         input_names=["images"], output_names=["logits"], external_data=False,
     )  # fmt: skip
-    forms["ONNX Runtime"] = serve_onnx("float.onnx")
+    served = serve_onnx("float.onnx")
+if served:
+    forms["ONNX Runtime"] = served
 else:
-    print(f"ONNX Runtime is left out: it has no {provider} (pip install onnxruntime-gpu).")
+    print(f"ONNX Runtime is left out: {provider} is missing or did not load, so it would use")
+    print("the CPU. Install onnxruntime-gpu for your version of CUDA.")
 if device.type == "cpu":
     unsigned = quantization.QuantType.QUInt8  # of the activations: faster than signed on x86
     quantization.quantize_static(
@@ -415,29 +434,20 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns, so a temporary slowdown hits all of them. `Predictor` is the library's version; it also folds. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round.
+# All versions take turns. `Predictor` is the library's version; it also folds. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
 from rn50lib.torch.inference import Predictor
 
 
-def race(forms, batch):
-    """Let versions take turns on a batch; return the milliseconds of all rounds by version."""
-    ms = {name: [] for name in forms}
-    for turn in range(rounds + 2):  # the first two warm up
-        for name, form in forms.items():
-            took = answer_times(form, batch, 1, warm_up=0)
-            if turn >= 2:
-                ms[name] += [*took]
-    return {name: np.array(values) for name, values in ms.items()}
-
-
 def verdict(ms):
     """Return the version with the lowest median; print whether it wins in every round."""
     best = min(ms, key=lambda name: np.median(ms[name]))
     rivals = [name for name in ms if name != best and (ms[name] / ms[best]).min() <= 1]
-    if rivals:
+    if rounds < 5:
+        print(f"{best} has the lowest median, but {rounds} rounds are too few to name a winner")
+    elif rivals:
         print(f"no winner: {best} has the lowest median, but not in every round against", end=" ")
         print(", ".join(rivals))
     else:
@@ -455,7 +465,7 @@ else:
     print("torch.compile takes a minute to compile here: left out, see docs/platforms.md")
 results, best = {}, {}
 for n in session.race:
-    results[n] = race(forms, many[:n])
+    results[n] = race(forms, many[:n], rounds)
     print(f"Batch {n}:", end=" ")
     best[n] = verdict(results[n])
     gains = {name: results[n]["eager"] / values for name, values in results[n].items()}
@@ -467,7 +477,7 @@ if kernels:
     print("Kernels:", ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 # %% [markdown]
-# Do the two costs from above explain the figure? On a CPU, folding should save at least its starts. And a line through the times of the two batch sizes has an intercept, which every batch pays once: starts and weights.
+# Do the measurements from above explain the figure? Folding should save at least its starts. On a CPU, a line through the two batch sizes has an intercept, which each batch pays once: starts and weights. On a GPU, launches overlap with kernels, so their times do not add up; there, a graph should take as long as the kernels in the trace.
 
 # %%
 fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
@@ -484,30 +494,34 @@ workshop.figure(fig, alt=f"Time per batch by version and batch size. {finding}."
 
 small, large = min(results), max(results)
 saved = results[small]["eager"] - results[small]["folded"]
-print(f"Folding saves {np.median(saved):.2f} ms ({saved.min():.2f} to {saved.max():.2f});", end=" ")
-print(f"{operators - fewer} starts cost {(operators - fewer) * slope:.2f} ms")
-first, batch = (results[n]["folded"] for n in (small, large))
-fixed = first - small * (batch - first) / (large - small)
-print(
-    f"Folded: {np.median(fixed):.2f} ms per batch ({fixed.min():.2f} to {fixed.max():.2f})", end=""
-)
-print(f" is fixed; starts and weights predict {fewer * slope + reading:.2f} ms")
-if fixed.min() <= 0 or saved.min() <= 0 < saved.max():
-    print("The rounds differ too much for a verdict: repeat on an idle machine.")
+explained = {"Folding saves, one image": (saved, (operators - fewer) * start)}
+if device.type == "cpu":
+    first, batch = (results[n]["folded"] for n in (small, large))
+    fixed = first - small * (batch - first) / (large - small)
+    explained["Fixed part of a batch, folded"] = fixed, fewer * start + reading
+else:
+    explained["CUDA graph, one image"] = results[small]["CUDA graph"], left_busy
+for what, (ms, predicted) in explained.items():
+    low, middle, high = np.quantile(ms, [0, 0.5, 1])
+    print(f"{what}: {middle:.2f} ms ({low:.2f} to {high:.2f}), predicted {predicted:.2f}:", end=" ")
+    if rounds < 5 or low <= 0:
+        print("too uncertain to compare")
+    else:
+        print("within the range" if low <= predicted <= high else "outside of the range")
 if device.type == "cuda":
     host = many.cpu()
     pinned = host.pin_memory()
     copies = race({
         "ordinary memory": lambda x: folded(host.to(device)),
         "pinned memory": lambda x: folded(pinned.to(device, non_blocking=True)),
-    }, many)  # fmt: skip
+    }, many, rounds)  # fmt: skip
     print(f"Batch {len(many)}, with the copy to the GPU:", end=" ")
     verdict(copies)
 
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p99** is the time within which 99% of requests are answered (of 120, the second slowest); p50 is the median. **Predict:** what fraction of the time does the preparation take, and how many times p50 is p99?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 takes thousands of requests: of 120, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and how many times p50 is p95?
 
 # %%
 quick = forms[best[small]]
@@ -520,23 +534,22 @@ with torch.inference_mode():
         quick(x.contiguous(memory_format=torch.channels_last)).argmax().item()  # waits for a GPU
         latency.append(1000 * (time.perf_counter() - begin))
 decoding, latency = np.array(decoding[3:]), np.array(latency[3:])
-p50, p99 = np.percentile(latency, (50, 99), method="inverted_cdf")
+p50, p95 = np.percentile(latency, (50, 95), method="inverted_cdf")
+drawn = np.random.default_rng(seed).choice(latency, (1000, requests))  # requests drawn again
+low, high = np.quantile(np.quantile(drawn, 0.95, axis=1) / p50, [0.025, 0.975])
 share = 100 * np.median(decoding / latency)
 print(
-    f"{best[small]}: p50 {p50:.2f} ms, p99 {p99:.2f} ms, slowest {latency.max():.2f} ms,", end=" "
+    f"{best[small]}: p50 {p50:.2f} ms, p95 {p95:.2f} ms, slowest {latency.max():.2f} ms,", end=" "
 )
 print(f"mean {latency.mean():.2f} ms; preparation {share:.0f}% of a typical request")
-if p99 > 2 * p50:
-    print(f"p99 is {p99 / p50:.1f} times p50. If a rerun changes that, the machine is noisy.")
-else:
-    print(f"p99 is {p99 / p50:.1f} times p50: 99% of requests take at most twice the median.")
+print(f"p95 is {p95 / p50:.1f} times p50 (from {requests} requests: {low:.1f} to {high:.1f})")
 
 # %% [markdown]
-# Services promise a p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
+# Services promise a p95 or p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
 #
 # ## Latency under load
 #
-# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p99 at 50, 80 and 110% of the one-at-a-time capacity, for both.
+# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p95 at 50, 80 and 110% of the one-at-a-time capacity, for both.
 
 
 # %%
@@ -576,30 +589,30 @@ with torch.inference_mode():
         answer(count)  # warm up
 times = [answer_times(lambda _, n=n: answer(n), None, session.repeats) for n in (1, most)]
 capacity = 1 / np.median(times[0])
-loads, p99s = (0.5, 0.8, 1.1), {}
+loads, p95s = (0.5, 0.8, 1.1), {}
 for name, limit in (("one at a time", 1), (f"up to {most} at once", most)):
-    p99s[name] = []
+    p95s[name] = []
     for load in loads:
         latencies = serve(answer, load * capacity, limit)
-        p99s[name].append(np.percentile(latencies, 99, method="inverted_cdf"))
+        p95s[name].append(np.percentile(latencies, 95, method="inverted_cdf"))
         print(f"{name}, load {100 * load:.0f}%: p50 {np.median(latencies):.1f} ms,", end=" ")
-        print(f"p99 {p99s[name][-1]:.1f} ms")
+        print(f"p95 {p95s[name][-1]:.1f} ms")
 
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
-for (name, values), style in zip(p99s.items(), ("o-", "s--"), strict=True):
+for (name, values), style in zip(p95s.items(), ("o-", "s--"), strict=True):
     ax.plot([100 * load for load in loads], values, style, label=name)
-ax.set(title=f"{requests} requests under load: {version}, {where}", yscale="log")
-ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p99, ms")
+ax.set(title=f"{requests} requests per point: {version}, {where}", yscale="log")
+ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p95, ms")
 ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("{x:g}")
 ax.legend()
-ends = ", ".join(f"{name} {values[-1]:.0f} ms" for name, values in p99s.items())
-workshop.figure(fig, alt=f"p99 by load, with and without batching. At 110%: {ends}.")
+ends = ", ".join(f"{name} {values[-1]:.0f} ms" for name, values in p95s.items())
+workshop.figure(fig, alt=f"p95 by load, with and without batching. At 110%: {ends}.")
 batching = np.median(times[0]) * most / np.median(times[1])
 print(f"In batches of {most} the network answers {batching:.1f} times as many requests per second")
 
 # %% [markdown]
-# Above 100%, the queue of a server that answers one at a time grows until the requests end: that p99 shows how long you measured, not how fast the server is. Batching changes the limit by the factor in the last line. The price: each request waits for its whole batch. Exercise ex07 simulates such a queue.
+# Above 100%, the queue of a server that answers one at a time grows until the requests end: that p95 shows how long you measured, not how fast the server is. Batching changes the limit by the factor in the last line. The price: each request waits for its whole batch.
 #
 # ## One at a time, or many
 #
@@ -644,14 +657,17 @@ workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch:
 print(f"Throughput of the largest batch over that of the smallest: {finding} (V100)")
 last = max(real)
 ratio = alone_ips[last] / real[last]
-print(f"Batch {last}: the network alone has {ratio:.2f} times the throughput of real images")
+print(
+    f"Batch {last}: the network alone has {ratio:.2f} times the throughput of real images", end=""
+)
+print("" if ratio > 1 else ": less, so something disturbed one of them")
 
 # %% [markdown]
-# The published table does not show the network alone. Yours does: the gap between your two curves comes from the input, and the rise of the second one from the network. (If the network alone is slower, suspect noise: without a GPU, each point averages few iterations.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
+# The published table does not show the network alone. Yours does: the gap between your two curves comes mostly from the input, and the rise of the second one from the network. (The loops took no turns and are short: ignore small gaps.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
 #
 # ## Your numbers
 #
-# On a CPU, the table compares your measurements with recorded ones from a different CPU, on one thread. Even the winner may differ.
+# On a CPU, the table compares your measurements with recorded ones from one thread of a different CPU.
 
 # %% tags=["results"]
 cpu = device.type == "cpu"  # as the recorded machine
@@ -664,11 +680,11 @@ session.expect({
 session.note("score_equal", "yes" if trained == scored else "no", "", "score equals training")
 session.note("folded_apart", folding, "", "largest change of a logit due to folding")
 session.note("operators", operators, "", "operators that one prediction starts")
-session.note("starting", 100 * starting / alone, "%", "time share of starting operators, batch 1")
+session.note("starting", started, "%", "time share of starting operators, batch 1")
 session.note("folded_faster", gain, "times", f"Predictor over eager, batch {large}")
 session.note("decoding", share, "%", "share of a request spent on preparation")
-session.note("p99", float(p99), "ms", "p99 of single requests")
-session.note("p99_load", float(p99s["one at a time"][1]), "ms", "p99 at 80% load, one at a time")
+session.note("p95", float(p95), "ms", f"p95 of {requests} single requests")
+session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load, one at a time")
 session.note("real_ips", real[min(real)], "img/s", f"Total IPS, real images, batch {min(real)}")
 
 # %% [markdown]
@@ -677,12 +693,12 @@ session.note("real_ips", real[min(real)], "img/s", f"Total IPS, real images, bat
 # %%
 fastest = {n: np.median(results[n][best[n]]) for n in (small, large)}
 print(f"One image, eager: {np.median(results[small]['eager']):.2f} ms; starting", end=" ")
-print(f"{operators} operators takes {starting:.2f} ms, reading the weights {reading:.2f} ms")
+print(f"{operators} operators takes {operators * start:.2f} ms, reading weights {reading:.2f} ms")
 print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
 print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
 print(f"One request: {p50:.2f} ms, of which preparing the image {np.median(decoding):.2f} ms")
-for name, values in p99s.items():
-    print(f"One request of many, {name}, 80% load: {values[1]:.2f} ms (p99)")
+for name, values in p95s.items():
+    print(f"One request of many, {name}, 80% load: {values[1]:.2f} ms (p95)")
 
 # %% [markdown]
 # Alone, a request waits for its preparation, its arithmetic, and costs that images in a batch share. Near capacity, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
@@ -693,9 +709,9 @@ for name, values in p99s.items():
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Count what a prediction starts, and what starting costs: that tells you how much a CUDA graph can save.
 # - Name a winner only if it wins in every round.
-# - Report p99 at a stated load, not the mean. Measure it with an open loop.
+# - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
-# **Try it:** set `most` to 2 and to 8. Which one has the lowest p99 at each load? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.

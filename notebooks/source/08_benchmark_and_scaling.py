@@ -74,7 +74,6 @@ def training_step(batch, size=session.size, dtype=usual):
     return lambda: train(images, labels, dtype)
 
 
-# %%
 step, first = training_step(big), []
 for _ in range(4):
     begin = time.perf_counter()
@@ -107,7 +106,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ## Seven mistakes
 #
-# Each experiment shows a wrong number next to the right one. `show` says so if the wrong number is within the range of the right ones. **Predict** for each: too fast or too slow, and by how much?
+# Each experiment shows a wrong number next to *n* right ones. `show` says so if the wrong number is within their range, or if *n* < 5 is too few to tell. **Predict** for each: too fast or too slow, and by how much?
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
@@ -125,11 +124,12 @@ def digits(number):
 
 def show(mistake, wrong, right, unit="img/s"):
     """Print a wrong result and the range of right ones."""
-    low, middle, high = np.quantile(right, [0, 0.5, 1])
-    effects[mistake] = wrong / middle, not low <= wrong <= high
+    (low, middle, high), n = np.quantile(right, [0, 0.5, 1]), len(right)
+    within = low <= wrong <= high
+    effects[f"{mistake} (n = {n})"] = wrong / middle, n >= 5 and not within
     print(f"{mistake}: {digits(wrong)} instead of {digits(middle)} {unit}", end=" ")
-    print(f"({digits(low)} to {digits(high)})", end="")
-    print("" if effects[mistake][1] else ": does not show on this machine")
+    print(f"({digits(low)} to {digits(high)}, n = {n})", end="")
+    print(": too few to tell" if n < 5 else ": does not show on this machine" if within else "")
 
 
 right = big / np.array(measure(step, session.steps, 2, wait))
@@ -225,17 +225,18 @@ show("1 thread", np.median(rate[1]), rate[every])
 
 # %%
 data = TensorDataset(torch.randn(big, 3, session.size, session.size), torch.randint(12, (big,)))
-sweep, trained = {}, {}
-for batch in (big // 2, big, 100_000):
-    begin, trained[batch] = time.perf_counter(), 0
-    for images, labels in DataLoader(data, batch, drop_last=True):
-        train(images.to(device, memory_format=torch.channels_last), labels.to(device))
-        trained[batch] += len(labels)
-    wait()
-    sweep[batch] = len(data) / (time.perf_counter() - begin)
-fastest = max(sweep, key=sweep.get)
+sweep, trained = {big // 2: [], big: [], 100_000: []}, {}
+for _ in range(session.turns):
+    for batch, rates in sweep.items():
+        begin, trained[batch] = time.perf_counter(), 0
+        for images, labels in DataLoader(data, batch, drop_last=True):
+            train(images.to(device, memory_format=torch.channels_last), labels.to(device))
+            trained[batch] += len(labels)
+        wait()
+        rates.append(len(data) / (time.perf_counter() - begin))
+fastest = max(sweep, key=lambda batch: np.median(sweep[batch]))
 print(f"fastest batch: {fastest:,}, on {trained[fastest]} images")
-show("failed cell", sweep[fastest], [sweep[big // 2], sweep[big]])
+show("failed cell", np.median(sweep[fastest]), sweep[big])
 torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
@@ -264,10 +265,11 @@ torch.cuda.empty_cache()  # the processes below need the memory
 def loader_rate(files, persistent=False):
     loader = DataLoader(Photos(files), 8, num_workers=2, persistent_workers=persistent)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
-    return 8 / np.mean(measure(lambda: next(batches), session.batches, 1, int))
+    return 8 / np.mean(measure(lambda: next(batches), session.batches // 2, 1, int))
 
 
-turns = [(loader_rate(files), loader_rate(files, True), loader_rate(10 * files)) for _ in range(3)]
+loaders = (files, False), (files, True), (10 * files, False)
+turns = [[loader_rate(*loader) for loader in loaders] for _ in range(session.turns)]
 restarts, persistent, without = np.array(turns).T
 show("restarts", np.median(restarts), without)
 show("restarts, persistent workers", np.median(persistent), without)
@@ -281,7 +283,7 @@ for row, (factor, shows) in enumerate(effects.values()):
 factors = [factor for factor, _ in effects.values()]
 ax.set_yticks(range(len(effects)), list(effects))
 ax.set(xscale="log", xlim=(min(factors) / 3, 3 * max(factors)))
-ax.set(title="Mistakes on this machine (grey: within the range of right results)")
+ax.set(title="Mistakes on this machine (grey: does not show, or n < 5)")
 ax.set(xlabel="wrong result / right result")
 ax.axvline(1, color="black", lw=1)
 ax.invert_yaxis()
@@ -291,14 +293,16 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 # %% [markdown]
 # ## A benchmark tool
 #
-# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, excluding the first iteration of each epoch. The last batch deliberately exceeds the data set. **Predict:** how much slower are real images than the synthetic ones above?
+# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, excluding the first iteration of each epoch. The last batch deliberately exceeds the data set. A second run of the same loop has **synthetic** images, which cost nothing to load. **Predict:** how much slower are real ones?
 
 # %% language="bash" magic_args="-e"
-# rm -f real.json  # mistake 6
+# rm -f real.json synthetic.json  # mistake 6
 # rn50 benchmark $TOOL -w 1 --no-val --num-layers $LAYERS --image-shape $SIZE --dtype $DTYPE \
 #   -n $SWEEP -b $BATCHES --data-root "$DATA" -o real.json > real.txt 2>&1 || status=$?
 # grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
 # echo "rn50 benchmark exited with status ${status:-0} (expected: 1, as one cell is too large)"
+# rn50 benchmark $TOOL -w 1 --no-val --num-layers $LAYERS --image-shape $SIZE --dtype $DTYPE \
+#   -n 1 -b $BATCH --loader synthetic -o synthetic.json > synthetic.txt 2>&1 || cat synthetic.txt
 
 # %%
 report = json.loads(Path("real.json").read_text())
@@ -307,12 +311,21 @@ assert real, report["env"]["cells"]["1"][str(big)]["reason"]
 print("too large:", report["env"]["cells"]["1"]["100000"]["reason"])
 hardware = torch.cuda.get_device_name() if gpus else session.machine.processor
 print(f"{report['model']}, 1 worker, {session.size} px, batch {big}, {str(usual)[6:]},", end=" ")
-print(f"{hardware}, PyTorch {torch.__version__}: {digits(real)} img/s with real images,", end=" ")
-low, middle, high = map(digits, np.quantile(right, [0, 0.5, 1]))
-print(f"{middle} by your clock with synthetic ones ({low} to {high})")
+print(f"{hardware}, PyTorch {torch.__version__}: {digits(real)} img/s with real images")
+epochs = {}
+for name in ("real", "synthetic"):
+    cell = json.loads(Path(f"{name}.json").read_text())["env"]["cells"]["1"][str(big)]
+    epochs[name] = np.array(cell["train.total_ips"]["epochs"])
+    low, middle, high = map(digits, np.quantile(epochs[name], [0, 0.5, 1]))
+    print(f"{name}: {middle} img/s ({low} to {high}, n = {len(epochs[name])} epochs)")
+if len(epochs["real"]) < 5 or epochs["real"].max() >= epochs["synthetic"].min():
+    print("The ranges overlap, or n < 5: these runs do not show what loading costs.")
+else:
+    share = np.median(epochs["real"]) / np.median(epochs["synthetic"])
+    print(f"With real images, training reaches {share:.0%} of the speed; loading costs the rest")
 
 # %% [markdown]
-# If real images are much slower, the input pipeline is the bottleneck. Ignore small differences: the two loops did not take turns, and their settings differ.
+# The two runs did not take turns, so repeat them before you act on a small difference.
 #
 # The tool avoids mistakes 1, 2, 3 and 7: it discards epochs, waits, takes harmonic means and never times a restart. For 5 and 6, it writes `null` with the reason, uses a folder per cell and exits with 1. Mistake 4 is yours to avoid.
 #
@@ -337,7 +350,7 @@ print(f"{middle} by your clock with synthetic ones ({low} to {high})")
 #
 # In **weak scaling**, each worker keeps its batch, so the global batch grows. In **strong scaling**, the workers share a fixed batch, so each computes less per step but exchanges just as many gradients.
 #
-# Workers lose time for two reasons: they exchange gradients, and they **contend** for memory, caches, or a GPU that they share. The script below separates them. In turns, it times rank 0 *alone*, all ranks *together* without any exchange (the control), and with DDP's *exchange*. **Predict** all three.
+# Workers lose time for two reasons: they exchange gradients, and they **contend** for memory, caches, or a GPU that they share. The script below separates them. In turns, it times rank 0 *alone*, all ranks *together* without any exchange (the control), and with DDP's *exchange*. **Predict** all three. (If it hangs, see [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
 
 # %%
 # %%writefile bench.py
@@ -433,7 +446,7 @@ found = json.loads(Path("together.json").read_text().splitlines()[-1])
 alpha, beta = fit(*np.array(found["all_reduce"]).T)
 exchange = alpha + found["bytes"] / beta
 print(f"α {1e6 * alpha:.0f} µs, β {1e-9 * beta:.2f} GB/s:", end=" ")
-print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms")
+print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
@@ -453,19 +466,19 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
-    ax.set(title=f"{name.title()} scaling: {count} images each", xlabel="speed-up over one worker")
+    ax.set(title=f"{name.title()} scaling: {count} images each, {len(one)} turns")
+    ax.set(xlabel="speed-up over one worker: median and range")
     ax.invert_yaxis()
-    lost = 1000 * np.median(together - alone)
-    print(
-        f"{name}: a step of {1000 * np.median(alone):,.0f} ms loses {lost:,.0f} ms to contention",
-        end=" ",
-    )
-    print(f"and, without overlap, {1000 * exchange:,.0f} ms to the exchange;", end=" ")
-    print(f"measured {1000 * np.median(measured):,.0f} ms")
+    print(f"{name} scaling, a step of {1000 * np.median(alone):,.0f} ms:", end=" ")
+    for cause, lost in (("contention", together - alone), ("the exchange", measured - together)):
+        low, middle, high = 1000 * np.quantile(lost, [0, 0.5, 1])
+        print(f"{cause} adds {middle:,.0f} ms ({low:,.0f} to {high:,.0f})", end="")
+        print(" or nothing" if low < 0 < high else "", end="; ")
+    print(f"n = {len(one)}")
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# Lines show the range of the turns. *α-β* knows only the exchange, *α-β + contention* also what the control lost. If *measured* is clearly faster than the latter, DDP hid part of the exchange behind the backward pass; if clearly slower, exchanging while computing costs extra. `NCCL_DEBUG=INFO` names the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
+# *α-β* knows only the exchange, *α-β + contention* also what the control lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, exchanging while computing costs extra. If it may add nothing, measure more turns. `NCCL_DEBUG=INFO` names the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
 #
 # ### Compare with published results
 #
@@ -502,7 +515,7 @@ workshop.figure(fig, alt=f"Errors of five models for published rows. Mean size: 
 #
 # ## How long, and how much?
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model. It counts 4 bytes per gradient: `autocast` leaves them in `float32`.
 
 # %%
 h100 = session.results["h100.float16.ips"]
@@ -542,7 +555,7 @@ top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
 right_.set_xticks(batches, [f"{batch:,}" for batch in batches], rotation=30)
-right_.set(title="Top-1 after 90 epochs, published", xlabel="global batch", ylabel="%")
+right_.set(title="Top-1 after 90 epochs, published: 5 runs each", xlabel="global batch", ylabel="%")
 finding = f"{goyal[8192][0]:.2f}% at batch 8,192, {goyal[65536][0]:.2f}% at 65,536"
 workshop.figure(fig, alt=f"Cost by GPUs for two causes, and top-1 by global batch: {finding}.")
 ffcv = session.results["published.minutes.ffcv.8"]
@@ -550,13 +563,13 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Both causes are extrapolated from one DGX-1. For fast GPUs with one slow adapter per host, they disagree; DLPerf's 32 V100s with 100 Gbit/s reached 69% (mixed).
+# Both causes are fitted to one DGX-1, whose gradients had 2 bytes; here, they have 4. For fast GPUs with one slow adapter per host, they disagree; DLPerf's 32 V100s with 100 Gbit/s reached 69% (mixed).
 #
 # Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try a large batch on few GPUs, accumulate gradients over several backward passes per update.)
 #
 # ## The ladder
 #
-# Rung 5, `5_tuned`, trains the same network with settings for the device: images in channels last; on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire; on a CPU, the threads of each process. Rung 6 adds `torch.compile`.
+# Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire; on a CPU, the threads of each process. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)).
 
 # %%
 from workshop import ladder
@@ -565,7 +578,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, see [troubleshooting](../docs/troubleshooting.md).)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory); other messages are [listed](../docs/troubleshooting.md).)
 
 # %%
 guess = 1.2  # your number
@@ -611,7 +624,7 @@ if "6_compiled" not in rungs:
     print(f"No 6_compiled here. {recorded.value:,} {recorded.what} ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts cannot time this. (The milliseconds include the first steps of each turn, whose batches were ready: input is understated.)
+# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts cannot time this.
 #
 # ## Your numbers
 

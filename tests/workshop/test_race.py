@@ -97,6 +97,20 @@ def test_script_without_a_profiler_takes_no_turns(tmp_path: Path) -> None:
     assert plain.turns == []
 
 
+def test_parts_of_a_step_leave_out_the_lead(tmp_path: Path) -> None:
+    text = SCRIPT.replace("spans = []", "spans, seconds = [], {'input': 0.0}")
+    # each turn has a lead of two steps and three that count
+    text = text.replace(
+        "trace.step()",
+        """trace.step()
+        if step >= 2:
+            seconds["input"] += 100.0 if (step - 2) % 5 < 2 else 1.0""",
+    )
+    text = text.replace("json.dumps(spans)", "json.dumps(seconds)")
+    race([runner(tmp_path, "one", text)], warm_up=2, window=3, rounds=2)
+    assert json.loads((tmp_path / "one.log").read_text()) == {"input": 6.0}
+
+
 def test_waiting_ends_with_the_notebook(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -123,7 +137,8 @@ def test_ladder_records_the_turns(
     for report in found.values():
         low, high = sorted(report["turns"])
         assert low <= report["images_per_s"] <= high < 4 / 0.019
-        assert report["compute_ms"] == 20
+        step_ms = [1000 * 4 / rate for rate in report["turns"]]
+        assert report["compute_ms"] == pytest.approx(sum(step_ms) / 2)  # not the script's 20
     record = json.loads((tmp_path / "ladder.json").read_text())
     assert record["rungs"]["2_ddp"] == found["2_ddp"]
     assert "do not fit" in capsys.readouterr().out  # so they were not there at the same time

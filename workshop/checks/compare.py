@@ -248,6 +248,8 @@ def number(value: Any, what: str = "the answer") -> float:
     try:
         if isinstance(value, str | bytes | bytearray):
             raise TypeError
+        if hasattr(value, "detach"):  # a tensor with a gradient would warn
+            value = value.detach()
         found = float(value)
     except (TypeError, ValueError):
         wrong(f"{what} is {kind_of(value, 'a number')}.", "Write a number.")

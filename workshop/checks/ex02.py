@@ -170,6 +170,7 @@ class Photos:
     def __init__(self, sizes: Sequence[float], own: dict[str, float]) -> None:
         """Take the relative size of each photo, and the seconds inside each function for size 1."""
         self.sizes, self.own, self.now, self.size = sizes, own, 0.0, 0.0
+        self.readings = 0
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -183,6 +184,7 @@ class Photos:
         return i
 
     def clock(self) -> float:
+        self.readings += 1
         return self.now
 
     def decode(self) -> None:
@@ -218,10 +220,12 @@ def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -
     """Check the milliseconds of each part of three data sets."""
     for dataset in photos():
         got = compare.call(answer, dataset, dataset.clock)
+        remedy = "Divide the total seconds of each name by the number of images, in milliseconds."
+        if not dataset.readings:
+            remedy = "Your profiler has not read `clock`: pass it, as in cProfile.Profile(clock)."
         right = dict(zip(dataset.parts, map(float, dataset.times()), strict=True))
         rows = [(m(dataset, dataset.clock), *text) for m, *text in PROFILE_MISTAKES]
-        compare.predicted(got, right, rows, "Divide the total seconds of each name by the number of"
-                          " images, in milliseconds.", rel_tol=1e-3)  # fmt: skip
+        compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
     return "three data sets, with helpers, and parts that are called more than once."
 
 

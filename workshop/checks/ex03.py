@@ -178,6 +178,7 @@ def events_of(*rows: tuple[str, int, int]) -> Events:
 
 
 CONV, BN, NCCL, GLOO = "sm90_fprop", "bn_bw_1C11", "ncclDevKernel_AllReduce_Sum", "gloo:all_reduce"
+C10D = "c10d::allreduce_"
 TRACES = (
     events_of((NCCL, 0, 5000), (NCCL, 3000, 8000), (CONV, 2000, 6000)),
     # hidden but for its end, in any order; the second message starts inside the first
@@ -187,6 +188,8 @@ TRACES = (
     # all exposed, twice; all hidden, below two operators at a time
     events_of((CONV, 0, 1000), (GLOO, 1000, 2200), (CONV, 2200, 3000), (GLOO, 3000, 3700)),
     events_of((CONV, 0, 5000), (BN, 1000, 4000), (NCCL, 1500, 4500)),
+    # the operator that starts a message hides nothing of it
+    events_of((CONV, 0, 1000), (C10D, 1000, 1500), (GLOO, 1200, 2500), (CONV, 2000, 4000)),
     events_of((CONV, 0, 1000)),
 )
 
@@ -198,18 +201,18 @@ def exposed(answer: Callable[[Events], Sequence[float]]) -> str:
     return f"{len(TRACES)} traces: hidden, exposed, with gaps, and messages that overlap."
 
 
-def busy(events: Events, exchange: bool) -> np.ndarray:
-    """Return for each microsecond how many events of a kind run."""
+def busy(events: Events, exchange: bool, operators: Sequence[str] = (C10D,)) -> np.ndarray:
+    """Return for each microsecond how many events of a kind run; with no operators, a mistake."""
     running = np.zeros(10_000, int)
     for event in events:
-        if (event["name"] in (NCCL, GLOO)) == exchange:
+        if (event["name"] in (NCCL, GLOO, *operators)) == exchange:
             running[event["ts"] : event["ts"] + event["dur"]] += 1
     return running
 
 
-def exposed_ms(events: Events) -> tuple[float, float]:
+def exposed_ms(events: Events, operators: Sequence[str] = (C10D,)) -> tuple[float, float]:
     """Return the right milliseconds, counted microsecond by microsecond."""
-    sends, computes = busy(events, True) > 0, busy(events, False) > 0
+    sends, computes = busy(events, True, operators) > 0, busy(events, False, operators) > 0
     return float(sends.sum() / 1000), float((sends & ~computes).sum() / 1000)
 
 
@@ -222,6 +225,8 @@ def after_the_last(events: Events) -> float:
 EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda e: tuple(1000 * ms for ms in exposed_ms(e)), "these are microseconds.",
      "Divide by 1,000."),
+    (lambda e: exposed_ms(e)[::-1], "the two numbers are swapped.",
+     "Return the whole exchange first, then its exposed part."),
     (lambda e: (exposed_ms(e)[0],) * 2, "all of the exchange counts as exposed.",
      "Leave out the time in which a kernel or operator computes."),
     (lambda e: (busy(e, True).sum() / 1000, exposed_ms(e)[1]),
@@ -237,6 +242,8 @@ EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda e: (exposed_ms(e)[0], after_the_last(e)),
      "only what comes after the last computation counts.",
      "A gap between two kernels is exposed too, if an exchange runs in it."),
+    (lambda e: exposed_ms(e, ()), "the operators of c10d count as computation.",
+     "They only start the exchange: look for `c10d` in the name, too."),
     (lambda e: (exposed_ms(e)[0], 0.0), "an exchange hides itself.",
      "Only the events that are *not* exchange can hide it."),
 )  # fmt: skip

@@ -200,6 +200,8 @@ def scaled_rates(factor: float) -> Answer:
 
 HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
     (scaled_rates(1 / BATCH_IMAGES), "these are batches per second.", "Multiply by `images`."),
+    (lambda *given: {name: given[4] * given[5] / rate for name, rate in timed(*given).items()},
+     "these are seconds.", "Divide images * steps by them."),
     (scaled_rates(1 / TIMED_STEPS), "only one batch is counted.",
      "All of the `steps` batches take this time: divide images * steps by the seconds."),
     (lambda *given: timed(*given, warm_up=False),

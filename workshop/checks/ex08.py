@@ -89,6 +89,8 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (
      "Add it for each message, which starts when the previous one has arrived."),
     (in_ms(lambda n: 2 * (n - 1) / n * WHOLE), "the latency is missing.",
      "Add it once for each of the 2 (n − 1) messages."),
+    (in_ms(lambda n: ring_seconds(n) / 2), "this is half of the exchange.",
+     "Count both rounds: n − 1 messages for the sums, and n − 1 more to hand them out."),
     (in_ms(lambda n: 2 * (n - 1) * (LATENCY + WHOLE)), "every message carries all gradients.",
      "Send chunks: in a ring, a message carries 1/n of them."),
 )  # fmt: skip
@@ -98,7 +100,9 @@ def ring(answer: Any) -> str:
     """Check the milliseconds of an all-reduce, predicted for each of WORKERS."""
     right = in_ms(ring_seconds)
     compare.predicted(answer, right, RING_MISTAKES, "Count the messages, then the time of each.")
-    return f"{', '.join(f'{value:.2f}' for value in right.values())} ms."
+    times = ", ".join(f"{n} workers {ms:.2f} ms" for n, ms in right.items())
+    few, most = min(right), max(right)
+    return f"{times}. {most} workers take {right[most] / right[few]:.1f} times as long as {few}."
 
 
 # --- ex08.overlap ---------------------------------------------------------------------------------

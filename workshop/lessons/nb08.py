@@ -123,7 +123,9 @@ def efficiency(
     ips: float | None = None,
     network: str = NETWORK,
 ) -> float:
-    """Return the predicted share of perfect speed, from 0 to 1, with float16 gradients.
+    """Return the predicted share of perfect speed, from 0 to 1, with float32 gradients.
+
+    PyTorch's autocast keeps gradients in float32, and `rn50 scale` counts them so too.
 
     Args:
         gpus: How many GPUs, in hosts of 8.
@@ -133,8 +135,7 @@ def efficiency(
         network: Within and between the hosts, as for `rn50 scale`.
     """
     series, (speed, _) = load()["DGX-1", "mixed"], READINGS[reading]
-    one, _ = published(series)
-    one = replace(one, batch=batch or series.batch, compute_ips=ips or series.ips[1])
+    one = Training(ips or series.ips[1], batch or series.batch, gradient_bytes=4)
     hosts = Cluster(*links.parse(network))
     perfect = gpus * one.compute_ips
     return speed(one, hosts, parameter("DGX-1", "mixed", reading), gpus) / perfect

@@ -322,6 +322,8 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
     "ex01.frame": [("return record", "return bytearray(record)")],
     "ex01.order": [
         ("    ratios =", "    [read(i) for i in range(records)]\n    ratios ="),
+        ("random.sample(range(records), records)",
+         "__import__('numpy').random.permutation(records)"),
     ],
     "ex01.index": [("return entries", "return ([at, size * 1.0] for at, size in entries)")],
     "ex01.leak": [("assert train and val,", "if not train or not val:\n        raise AssertionError"
@@ -329,6 +331,20 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
     "ex02.profile": [
         ("    for i in range(len(dataset)):\n        profile.runcall(dataset.__getitem__, i)",
          "    with profile:\n        for i in range(len(dataset)):\n            dataset[i]"),
+        ("    for i in range(len(dataset)):\n        profile.runcall(dataset.__getitem__, i)",
+         "    profile.runcall(list, dataset)"),
+    ],
+    "ex03.exposed": [
+        ("sorted(edges)", "sorted(edges, key=lambda edge: edge[0])"),
+        ("return total / 1000, alone / 1000", """names = ("nccl", "gloo", "c10d")
+    times = sorted({t for e in events for t in (e["ts"], e["ts"] + e["dur"])})
+    sums = [0, 0]
+    for begin, end in zip(times, times[1:]):
+        running = [e for e in events if e["ts"] <= begin and end <= e["ts"] + e["dur"]]
+        sent = [any(name in e["name"] for name in names) for e in running]
+        sums[0] += (end - begin) * any(sent) / 1000
+        sums[1] += (end - begin) * (any(sent) and all(sent)) / 1000
+    return sums"""),
     ],
     "ex03.shard": [("table[:, rank]", "table[:, rank].tolist()")],
     "ex03.start": [
@@ -350,6 +366,11 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
          ".shard(size, rank)\n"),
         (SHUFFLE, SHUFFLE.replace("len(labels)", "10_000")),
     ],
+    "ex05.headroom": [
+        ("in works.items():", "in reversed(works.items()):\n        wait()"),
+        ("    wait()\n    works", "    wait()\n    train(load())\n    wait()\n    works",
+         "return rates", "return {name: float(rate) for name, rate in rates.items()}"),
+    ],
     "ex05.graph": [
         (NODES, "    return [images, label]"),
         (CROP, "fn.decoders.image(jpeg)", "fn.resize(part, resize_x=64, resize_y=64)",
@@ -357,6 +378,11 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
          "random_aspect_ratio=[3 / 4, 4 / 3])"),
     ],
     "ex05.exact": [(COUNTS, "(max(0, min(batch, mine - step * batch)) for step in range(steps))")],
+    "ex06.casts": [
+        ("activities=[torch.profiler.ProfilerActivity.CPU]", "record_shapes=True"),
+        ('row.count for row in profile.key_averages() if row.key == "aten::_to_copy"',
+         'event.name == "aten::_to_copy" for event in profile.events()'),
+    ],
     "ex06.step": [
         ("optimizer.zero_grad()", "pass", "scaler.update()",
          "scaler.update(), optimizer.zero_grad()"),
@@ -369,9 +395,23 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
         ("return log_t", "grid = torch.logspace(-1.3, 1.3, 400)\n    losses = [torch.nn.functional."
          "cross_entropy(logits / t, labels) for t in grid]\n    return grid[torch.stack(losses)."
          "argmin()]\n    return log_t"),
+        ("return log_t.exp().item()", """t = torch.nn.Parameter(torch.ones(1))
+    adam = torch.optim.Adam([t], lr=0.02)
+    for _ in range(500):
+        adam.zero_grad()
+        torch.nn.functional.cross_entropy(logits / t, labels).backward()
+        adam.step()
+    return t"""),
     ],
     "ex07.likeliest": [
         (TOPK, "values, classes = probabilities.sort(dim=1, descending=True)",
          BOTH, "return classes[:, :k].tolist(), values[:, :k].tolist()"),
+    ],
+    "ex08.rate": [
+        ("sum(seconds[warmup:])", "__import__('numpy').sum(seconds[warmup:])"),
+    ],
+    "ex08.overlap": [
+        ("max(compute, free)", "max([compute, *(at + sum(takes[i:]) for i, at in"
+         " enumerate(ready))])"),
     ],
 }  # fmt: skip
