@@ -282,7 +282,7 @@ for row, (factor, shows) in enumerate(effects.values()):
     ax.text(factor, row, f" {digits(factor)} ", va="center", ha="left" if factor > 1 else "right")
 factors = [factor for factor, _ in effects.values()]
 ax.set_yticks(range(len(effects)), list(effects))
-ax.set(xscale="log", xlim=(min(factors) / 3, 3 * max(factors)))
+ax.set(xscale="log", xlim=(min(factors) / 10, 30 * max(factors)))
 ax.set(title="Mistakes on this machine (grey: does not show, or n < 5)")
 ax.set(xlabel="wrong result / right result")
 ax.axvline(1, color="black", lw=1)
@@ -317,7 +317,7 @@ for name in ("real", "synthetic"):
     cell = json.loads(Path(f"{name}.json").read_text())["env"]["cells"]["1"][str(big)]
     epochs[name] = np.array(cell["train.total_ips"]["epochs"])
     low, middle, high = map(digits, np.quantile(epochs[name], [0, 0.5, 1]))
-    print(f"{name}: {middle} img/s ({low} to {high}, n = {len(epochs[name])} epochs)")
+    print(f"{name}: {middle} img/s ({low} to {high}, n = {len(epochs[name])})")
 if len(epochs["real"]) < 5 or epochs["real"].max() >= epochs["synthetic"].min():
     print("The ranges overlap, or n < 5: these runs do not show what loading costs.")
 else:
@@ -550,7 +550,7 @@ for links, marker in ((network, "o-"), ("nvlink4+100g", "s--")):
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
 left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="cost", ylim=(0, None))
-left.legend(fontsize="small", ncols=2, loc="lower left")
+left.legend(fontsize="small", loc="center right")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
