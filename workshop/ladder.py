@@ -283,7 +283,7 @@ def picture(file: Path) -> dict[str, Any]:
             left += width
         if spread := found.get("turns"):
             ends = [[rates[-1] - min(spread)], [max(spread) - rates[-1]]]
-            here.errorbar(rates[-1], row, xerr=ends, color="black", capsize=3)
+            here.errorbar(rates[-1], row, xerr=ends, fmt="none", ecolor="black", capsize=3)
         before, guess = _before(name, record["rungs"]), record["predictions"].get(_split(name)[0])
         if before and guess:
             label = "your prediction"
