@@ -606,7 +606,8 @@ print(f"{session.size} px, batch {rung_batch}, {session.rung_turns} turns.", end
 print("After the MFU: ms per step in input, compute, communication")
 for rung, found in rungs.items():
     rates = np.array(found["turns"])
-    peak = peaks[half if rung >= "4" else torch.float32] * (found["ranks"] if gpus else 1)
+    dtype = half if rung >= "4" and not emulated else torch.float32  # emulated: float32 inside
+    peak = peaks[dtype] * (found["ranks"] if gpus else 1)
     low, middle, high = np.quantile(rates, [0, 0.5, 1])
     line = f"{rung:10} {middle:8,.1f} img/s ({low:,.1f} to {high:,.1f}), "
     line += f"MFU {middle * flops / peak:5.1%}; "
