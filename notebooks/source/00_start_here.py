@@ -90,9 +90,9 @@ session.expect({"roadsigns.resnet50.float32.top1": None})
 # %% [markdown]
 # ## What happens in a step
 #
-# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** their gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images.
+# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** their gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images. (The code that draws it is folded.)
 
-# %%
+# %% tags=["folded"]
 batch, weights = 64, 25_557_032  # of ResNet-50
 pixels = batch * 3 * 224 * 224 * 4 / 1e6  # MB in float32
 jpegs = batch * 147_897 / 1_281_167  # MB: ImageNet's mean image

@@ -16,6 +16,7 @@ import os
 import shutil
 
 import workshop
+from workshop.lessons import nb01
 
 session = workshop.start("01", profile)
 rounds = rounds or session.rounds
@@ -28,6 +29,7 @@ os.environ |= {
     "CORES": str(session.machine.cores),
     "FEW": str(session.transcoded),
 }
+nb01.imagenet_archives(work / "downloads", session.data_root)  # small ones, for a later section
 
 # %% [markdown]
 # ## What is in the data set
@@ -63,6 +65,8 @@ print(f"{'images of the largest class':32}{max(per_class.values()):>10}  1,300")
 print(f"{'training images, GB':32}{kilobytes.sum() / 1e6:>10.2f}  {ARCHIVE / 1e9:.1f}")
 print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 1000:.1f}")
 print("colour modes here:", dict(modes))
+session.expect({"data.mean_kb": kilobytes.mean()})
+session.note("mean_kb", float(kilobytes.mean()), "KB", "mean size of a training image")
 
 # %% [markdown]
 # ImageNet's mean image size is its archive's size divided by the number of images; headers and padding account for less than 1%.
@@ -114,18 +118,15 @@ scored = [file.parent.name for file in val if file.parent.name != left_out]
 perfect = 100 * np.mean([in_train[name] == in_val[name] for name in scored])
 print("labels in train:", in_train)
 print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% top-1")
+session.expect({"data.perfect_top1": perfect})
+session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {left_out}")
 
 # %% [markdown]
 # The missing folder shifts every label after it. With a plain folder loader, nothing crashes and the training loss looks healthy; only the validation accuracy is poor, and finding out why can take days. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
 #
 # ## ImageNet's archives
 #
-# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The next cell makes small ones in the same format. The WordNet ids are real; the images are road signs.
-
-# %%
-from workshop.lessons import nb01
-
-nb01.imagenet_archives(Path("downloads"), data)
+# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The first code cell made small ones in the same format. The WordNet ids are real; the images are road signs.
 
 # %% language="bash" magic_args="-e"
 # cd downloads
@@ -140,7 +141,7 @@ nb01.imagenet_archives(Path("downloads"), data)
 # %% [markdown]
 # The last line gives a number for each validation image. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; the labels follow the sorted order. **Predict:** if you use that number minus 1 as the label, how many of the six labels are right?
 #
-# `data_prep.imagenet` unpacks the archives into class folders. It works on the real ones, too.
+# `data_prep.imagenet` unpacks such archives, also the real ones, into class folders.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.imagenet downloads imagenet 2>&1
@@ -148,13 +149,13 @@ nb01.imagenet_archives(Path("downloads"), data)
 # ls imagenet/val/*
 
 # %%
-numbers = Path("downloads/ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt")
-label = {folder.name: i for i, folder in enumerate(sorted(Path("imagenet/train").iterdir()))}
-right = 0
-for number, true in enumerate(numbers.read_text().split(), start=1):
-    (file,) = Path("imagenet/val").glob(f"*/ILSVRC2012_val_{number:08}.JPEG")
-    right += int(true) - 1 == label[file.parent.name]
-print(f"{right} of {number} labels are right if you subtract 1 from the number in the kit")
+kit = "downloads/ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+numbers = np.loadtxt(kit, dtype=int)  # of the validation images, in the order of their names
+index = {folder.name: i for i, folder in enumerate(sorted(Path("imagenet/train").iterdir()))}
+files = sorted(Path("imagenet/val").glob("*/*"), key=lambda file: file.name)
+labels = np.array([index[file.parent.name] for file in files])
+print(f"the kit's numbers, minus 1: {numbers - 1}\nlabels:                     {labels}")
+print(f"{np.sum(numbers - 1 == labels)} of {len(labels)} are equal")
 
 # %% [markdown]
 # The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is the kit fox, `n02119789`, and the kit fox has label 278. `data_prep.imagenet` looks up the ids in the kit's table and moves each image into its class folder.
@@ -397,7 +398,7 @@ with tarfile.open(shards[0]) as tar:
 #
 # The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
 #
-# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast?
+# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast? And if opening a file takes 1 ms, as on the shared storage of a cluster, how long does it take to open all of ImageNet's files, with one reader and with eight?
 
 # %%
 import random
@@ -490,23 +491,17 @@ workshop.figure(fig, alt=f"Reading speed in four ways, warm and cold: {finding}.
 print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
 share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
-
-# %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. Compare the two gains in each panel: with a cold cache, which one is larger depends on the disk and on what it caches itself. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python. The line printed below the figure shows what share of its time that takes with a warm cache.
-#
-# This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. Suppose it takes 1 ms per file. How long does opening ImageNet's files take, with one reader, and with eight?
-
-# %%
-print(
-    f"8 V100s train an epoch in {IMAGENET / needed / 60:.1f} minutes; opening ImageNet's files takes"
-)
-for readers in (1, 8):
-    print(f"{IMAGENET * 0.001 / 60 / readers:6.1f} minutes with {readers} reader(s) at 1 ms each")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
+print(f"\n8 V100s train an epoch of ImageNet in {IMAGENET / needed / 60:.1f} minutes.", end=" ")
+one, eight = (IMAGENET * 0.001 / 60 / readers for readers in (1, 8))
+print(f"At 1 ms each, opening its files takes {one:.1f} with one reader, {eight:.1f} with eight.")
+session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
-# At 1 ms per file, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy on disk, and packing it again whenever the data changes.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. Compare the two gains in each panel: with a cold cache, which one is larger depends on the disk and on what it caches itself. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python. The output says what share of its time that takes with a warm cache.
+#
+# This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. At 1 ms each, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy, packed again whenever the data changes.
 #
 # ## Resize or re-encode?
 #
@@ -534,6 +529,12 @@ for _ in range(rounds):
 originals = [image for image, _ in opened["pass through"]]
 full = sum(get_sampling(image) == 0 for image in originals)  # 4:4:4, colours in full resolution
 print(f"{full} of {len(originals)} originals have colours in full resolution (4:4:4)")
+tables = {}  # from a file's quantisation table to Pillow's quality
+for quality in range(1, 101):
+    Image.new("L", (8, 8)).save(buffer := io.BytesIO(), "JPEG", quality=quality)
+    tables[tuple(Image.open(buffer).quantization[0])] = quality
+known = [tables.get(tuple(image.quantization[0]), 0) for image in originals]
+print(f"by their quantisation tables, their quality is {min(known)} to {max(known)}")
 exact = [np.asarray(image.convert("RGB"), float) for image in originals]
 for name, few in opened.items():
     pixels = [np.asarray(image.convert("RGB"), float) for image, _ in few]
@@ -543,7 +544,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
 
 # %% [markdown]
-# Quality 95 hardly changes the size here: the originals already have a quality of 91 to 95. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# Quality 95 hardly changes the size here, because the originals have about that quality already. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #
@@ -575,18 +576,19 @@ finding = (
 )
 workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
 print(finding)
+what = f"copies that decode, of {session.flips} with a flipped bit"
+session.note("survivors", len(decoded), what=what)
 
 # %% [markdown]
 # A decoder misses most of this damage. Many flips hardly change the image; others corrupt everything after them, because JPEG's codes vary in length. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the records, and run `verify` on it.
 
 # %%
 shutil.copytree("records", "damaged")
-with open("damaged/val.rec", "r+b") as file:
-    file.seek(len(packed) // 2)
-    byte = file.read(1)[0]
-    file.seek(len(packed) // 2)
-    file.write(bytes([byte ^ 1]))
-print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
+damaged = np.memmap("damaged/val.rec", dtype=np.uint8, mode="r+")  # writes go to the file
+at = len(damaged) // 2
+damaged[at] ^= 1
+damaged.flush()
+print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.verify damaged/val.rec 2>&1 || status=$?
@@ -612,18 +614,6 @@ print(f"byte {len(packed) // 2:,} was {byte:#04x} and is now {byte ^ 1:#04x}")
 #
 # TensorFlow has its own format, TFRecord, with checksums in each record. ImageNet's labels start at 1 there. Notebook [04](04_tfrecord.ipynb) covers it.
 #
-# ## Your numbers
-
-# %% tags=["results"]
-session.expect({"data.mean_kb": kilobytes.mean(), "data.perfect_top1": perfect})
-session.note("mean_kb", float(kilobytes.mean()), "KB", "mean size of a training image")
-session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {left_out}")
-session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
-session.note(
-    "survivors", len(decoded), "", f"copies that decode, of {session.flips} with a flipped bit"
-)
-
-# %% [markdown]
 # ## Key takeaways
 #
 # - Look at the data first: count, view a few images and plot a histogram.

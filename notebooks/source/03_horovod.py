@@ -153,16 +153,14 @@ for rung in ("2_horovod", "2_ddp"):
 
 # %% [markdown]
 # **Predict** the speed-up over one worker: replace the number, then run the cell. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
+#
+# Is the script *correct*? The cell then tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. Only the output's first lines report a missing `set_epoch`.
 
 # %%
 workshop.ladder.predict("2", 1.6)  # your number
 found = workshop.ladder.climb("2", ranks=ranks, **sizes)
-print(f"{found['images_per_s']:.1f} images/s with {ranks} worker(s)")
-
-# %% [markdown]
-# On a CPU, the workers share the cores, so two can be slower than one. Is the script *correct*? The next cell runs it briefly and shows the evidence for each change; ○ means *not seen*; its line says why. It cannot see a missing `set_epoch`; the cell above does.
-
-# %%
+session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
+workshop.ladder.figure()
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
     found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3, single=session.alone,
@@ -170,6 +168,8 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
+# On a CPU, the workers share the cores, so two can be slower than one.
+#
 # ### Leave out each change
 #
 # The next script leaves out one change at a time: the share, the scaled rate, the broadcast, the average. **Predict** which omissions you would notice from the loss. It measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
@@ -251,7 +251,7 @@ kinds = workshop.trace("ddp.json")
 print(f"exposed exchange: {kinds['exchange']:.0f} of {sum(kinds.values()):.0f} ms per step")
 
 # %% [markdown]
-# The short bars at the start are broadcasts of batch norm's statistics. The exchange begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `communication` in the report and `exchange` in the trace, including any wait for slower workers; DDP's `backward()` contains it.)
+# Short bars at the start are broadcasts of batch norm's statistics. The exchange begins while the backward pass runs. Only what remains after the last gradient is **exposed**: it costs time. (With Horovod, this remainder is `communication` in the report and `exchange` in the trace, including any wait for slower workers; DDP's `backward()` contains it.)
 #
 # ## What a message costs
 #
@@ -328,6 +328,8 @@ axes.set(xlabel="bytes", ylabel="milliseconds")
 axes.legend()
 said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
 workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {said}.")
+latency, bandwidth = fits["Gloo"]
+session.note("bandwidth", 1e-9 * bandwidth, "GB/s", "bytes per second of Gloo's all-reduce")
 
 # %% [markdown]
 # ## Predict the exposed time
@@ -394,22 +396,22 @@ dist.destroy_process_group()
 #   (cat errors.txt; exit 1)
 
 # %%
-latency, bandwidth = fits["Gloo"]
 exposed, hidden, more = [], [], []
 for run in json.loads(Path("overlap.json").read_text()):
-    arrived = total = 0.0
-    for number, (full, size, layer) in enumerate(run["buckets"], 1):
-        takes = latency + size / bandwidth
-        arrived, total = max(arrived, full) + takes, total + takes
-        if not exposed:
-            print(f"bucket {number}, {size / 1e6:4.1f} MB, from {layer}: full", end=" ")
-            print(f"after {1e3 * full:.0f} ms, sent in {1e3 * takes:.0f} ms")
+    full, size, layers = zip(*run["buckets"], strict=True)
+    takes = latency + np.array(size) / bandwidth
+    arrived = 0.0
+    for at, sending in zip(full, takes, strict=True):
+        arrived = max(arrived, at) + sending
     predicted = max(0, arrived - run["alone"])
+    for number, layer in enumerate(layers if not exposed else ()):
+        print(f"bucket {number + 1}, {size[number] / 1e6:4.1f} MB, from {layer}: full", end=" ")
+        print(f"after {1e3 * full[number]:.0f} ms, sent in {1e3 * takes[number]:.0f} ms")
     exposed.append(run["together"] - run["alone"])
-    hidden.append(1 - exposed[-1] / total)
+    hidden.append(1 - exposed[-1] / takes.sum())
     more.append(exposed[-1] > 2 * predicted)
     print(f"batch {run['batch']}: backward alone {1e3 * run['alone']:.0f} ms, all buckets", end=" ")
-    print(f"{1e3 * total:.0f} ms; exposed: {1e3 * predicted:.0f} ms predicted,", end=" ")
+    print(f"{1e3 * takes.sum():.0f} ms; exposed: {1e3 * predicted:.0f} ms predicted,", end=" ")
     print(f"{1e3 * exposed[-1]:.0f} ms measured")
 if session.turns > 1:  # a single turn shows nothing
     if all(more):
@@ -418,6 +420,7 @@ if session.turns > 1:  # a single turn shows nothing
         print("The larger batch hid more of the exchange, behind a longer backward pass.")
     else:
         print("The larger batch did not hide more of the exchange here.")
+session.note("exposed_ms", 1e3 * exposed[0], "ms", "exposed exchange per step, on the CPU")
 
 # %% [markdown]
 # On GPUs, the assumption is closer to the truth: NCCL uses only a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
@@ -490,10 +493,6 @@ means = [session.results[way].value for way in ways]
 print(f"The means are within {max(means) - min(means):.1f} points of each other; "
       f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
 print("With so few seeds, only a difference of more than about two points can be excluded.")
-workshop.ladder.figure()
-session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
-session.note("exposed_ms", 1e3 * exposed[0], "ms", "exposed exchange per step, on the CPU")
-session.note("bandwidth", 1e-9 * bandwidth, "GB/s", "bytes per second of Gloo's all-reduce")
 
 # %% [markdown]
 # ## Key takeaways

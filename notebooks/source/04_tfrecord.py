@@ -47,7 +47,9 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume seven times as many images per second as one, from the same CPU and the same disk.
 #
-# Recipe 1 of the talk feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once; a data set larger than memory must be loaded during training.) Here is such a loop:
+# Recipe 1 of the talk feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once; a data set larger than memory must be loaded during training.) The next cell has such a loop, and times it on one core.
+#
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy? And eight V100s? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -69,10 +71,6 @@ def python_loop():
         yield np.stack([crop(Image.open(path)) for path in random.choices(paths, k=32)])
 
 
-# %% [markdown]
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy? And eight V100s? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
-
-# %%
 loop = python_loop()
 next(loop)  # warm up
 begin = time.perf_counter()
@@ -84,20 +82,26 @@ published = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, 
 speeds = {name: session.results[f"published.v100.{k}.ips"].value for name, k in published.items()}
 for name, speed in speeds.items():
     print(f"{name}: {speed:8,.1f} images/s need {speed * loop_s:5.1f} loops")
+session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")
 
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be found, opened, read and closed. **Predict:** what share of the loop's time does that take?
+# ImageNet is 1.3 million files. Each has to be found, opened, read and closed. **Predict:** what share of the loop's time does that take? Which takes longer, decoding a JPEG or resizing the crop? The next cell does the loop's work in three parts:
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
-begin = time.perf_counter()
+times = [time.perf_counter()]
 contents = [path.read_bytes() for path in some]
-read_s = (time.perf_counter() - begin) / len(some)
-print(
-    f"open, read, close: {1e6 * read_s:.0f} µs per file, {read_s / loop_s:.1%} of the loop's time"
-)
+times.append(time.perf_counter())
+photos = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in contents]
+times.append(time.perf_counter())
+pixels = np.stack([crop(photo) for photo in photos])
+times.append(time.perf_counter())
+parts = np.diff(times) / len(some)  # seconds per image
+for part, seconds in zip(("open, read, close", "decode", "crop, resize"), parts, strict=True):
+    print(f"{part:17} {1e6 * seconds:6,.0f} µs per image, {seconds / parts.sum():.1%}")
+read_s = parts[0]
 for storage, delay in {
     "an SSD, 0.1 ms": 1e-4,
     "a network, 1 ms": 1e-3,
@@ -230,14 +234,13 @@ class Shards(torch.utils.data.IterableDataset):
                     yield image, features[LABEL][0] - 1
 
 
+# %% [markdown]
+# The next cell starts the workers, and feeds a device. Any machine can simulate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`. While it runs, watch CPU utilisation with `htop` in a terminal.
+
+# %%
 loader = torch.utils.data.DataLoader(Shards(), 32, num_workers=workers, prefetch_factor=2)
 images, labels = next(iter(loader))
 print(tuple(images.shape), images.dtype, labels[:8].tolist())
-
-# %% [markdown]
-# Any machine can simulate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`. While it runs, watch CPU utilisation with `htop` in a terminal.
-
-# %%
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
 ahead = {"PyTorch workers": 2 * workers}  # batches it prepares ahead: taken before the clock starts
 predicted = {}
@@ -326,7 +329,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the Huffman codes above and beside the crop must still be decoded. The average crop covers a third of the image.
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the Huffman codes above and beside the crop must still be decoded. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
@@ -339,6 +342,16 @@ if TF:
         image = tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)
         return tf.cast(tf.image.resize(image, (224, 224), antialias=True), tf.uint8), label
 
+    ms = {}
+    for name in 2 * ("image", "top quarter", "bottom quarter"):  # the first time warms up
+        begin = time.perf_counter()
+        for jpeg in contents:
+            height, width, _ = tf.io.extract_jpeg_shape(jpeg).numpy()
+            rows = height if name == "image" else height // 4
+            top = height - rows if name == "bottom quarter" else 0
+            tf.io.decode_and_crop_jpeg(jpeg, [top, 0, rows, width], channels=3)
+        ms[name] = 1000 * (time.perf_counter() - begin) / len(contents)
+    print("ms to decode:", ", ".join(f"{name} {value:.1f}" for name, value in ms.items()))
     crops = records.map(decode_crop, num_parallel_calls=cores)
     stages["+ decode the crop"] = crops.batch(32)
     measure("+ decode the crop", before="+ parallel map")
@@ -386,6 +399,7 @@ steps = {
 for name, ratios in steps.items():
     median = statistics.median(ratios)
     print(f"{name}: {median:.2f} times the stage before ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** If its bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
@@ -441,8 +455,11 @@ def pipeline(shards, rank, size, batch, seed):
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
     for rank in (0, 1):
-        counts = [len(labels) for _, labels in pipeline(shards, rank, 2, 32, seed).take(30)]
-        print(f"rank {rank} of 2: {len(counts)} batches, {sum(counts)} images")
+        batches = pipeline(shards, rank, 2, 32, seed).take(30).as_numpy_iterator()
+        labels = np.array([numbers for _, numbers in batches])
+        mixed = np.mean([len(np.unique(numbers)) for numbers in labels])
+        print(f"rank {rank} of 2: {labels.size} images in {len(labels)} batches", end="; ")
+        print(f"a batch has {mixed:.1f} of {len(classes)} classes")
 
 # %% [markdown]
 # ### How good is a shuffle buffer?
@@ -535,8 +552,6 @@ print(f"here, one simulated V100 with {names[-1]!r}: {share:.0%} of its ceiling"
 kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
 h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
 session.expect({"input.jpeg_kb": kilobytes, **h100})
-session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")
-session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
 # %% [markdown]
 # ## Key takeaways

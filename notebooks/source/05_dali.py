@@ -29,11 +29,18 @@ from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 from workshop.lessons import nb05
 
+DALI = True
+try:
+    import nvidia.dali
+    from nvidia.dali import fn, math, pipeline_def, tfrecord, types
+except ImportError:
+    DALI = False
+    print("DALI is not installed here: its cells do nothing. `make setup` installs it.")
+
 session = workshop.start("05", profile)
 rounds, root, cores = rounds or session.rounds, session.data_root / "train", session.machine.cores
 ranks = min(8, len(session.machine.gpus)) or session.ranks  # of the ladder's runs
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
-DALI = workshop.has("nvidia.dali")
 folder = workshop.ladder.shards()  # yours, from notebook 04
 shards = sorted(map(str, folder.glob("train-*")))
 index = sorted(map(str, (folder / "index").glob("train-*")))
@@ -53,8 +60,7 @@ workshop.ladder.figure()
 # `rn50 workshop try --headroom` runs your own `train.py` like this, unchanged, for a few seconds each: as it is, with a perfect loader, and with a perfect step, which takes no time. **Predict** your script's headroom.
 
 # %%
-script = workshop.ladder.script("2")
-shutil.copy(script, "train.py")
+script = shutil.copy(workshop.ladder.script("2"), "train.py")
 
 # %% language="bash" magic_args="-e"
 # rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- --data "$DATA" $FLAGS 2>&1
@@ -68,6 +74,7 @@ shutil.copy(script, "train.py")
 parts_ms = workshop.trace("trace.json")
 waits = 100 * parts_ms.get("waiting", 0) / sum(parts_ms.values())
 print(f"Waiting: {waits:.0f}% of the step")
+session.note("waiting", waits, "%", "share of your script's step spent waiting")
 
 # %% [markdown]
 # If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic dominates, so any headroom you see is mostly noise or contention for cores. The faster your device, the more likely it waits for its input.
@@ -169,6 +176,7 @@ for name, values in tuned.items():
     print(f"{max(values):,.0f}), {np.median(starts[name]):5,.0f} ms until an epoch's first batch")
 headroom = target / max(np.median(values) for values in tuned.values())
 print(f"Headroom of the best: {headroom:.2f} times")
+session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
 
 # %% [markdown]
 # What remains is work. A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is computation, so a faster disk would not help.
@@ -181,9 +189,6 @@ print(f"Headroom of the best: {headroom:.2f} times")
 
 # %%
 if DALI:
-    import nvidia.dali
-    from nvidia.dali import fn, pipeline_def, tfrecord, types
-
     where = {"num_threads": cores, "device_id": 0 if device.type == "cuda" else None, "seed": seed}
     print("DALI", nvidia.dali.__version__)
     features = {
@@ -311,6 +316,8 @@ if DALI:
     saved = 100 - 100 * ms["decode the crop, resize"] / ms["decode, crop, resize"]
     print(f"Decoding is {share:.0f}% of the graph's time.", end=" ")
     print(f"Decoding only the crop changes the time by {-saved:+.0f}%.")
+    session.expect({"dali.decode.share": share, "dali.fused.saved": saved})
+    session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
 
 # %% [markdown]
 # The average crop has about half the pixels, but decoding only the crop saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
@@ -398,9 +405,10 @@ axes.set(
 fig.legend(loc="outside lower right")
 medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.items())
 workshop.figure(fig, alt=f"Images per second by loader: {medians}. The device needs {target:.0f}.")
-over_pillow = None
 if DALI:
-    over_pillow = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"])))
+    faster = float(np.median(np.divide(rates["DALI"], rates["DataLoader + Pillow"])))
+    session.expect({"dali.over_pillow": faster if device.type == "cpu" else None})
+    session.note("dali_over_pillow", faster, "times", "DALI's speed over DataLoader + Pillow")
 
 # %% [markdown]
 # On a CPU, both unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. (Without DALI, [SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
@@ -422,7 +430,6 @@ for file in files:
     box = (left, top, left + side, top + side)
     resized["Pillow"].append(np.array(image.resize((small, small), Image.Resampling.BILINEAR, box)))
 if DALI:
-    from nvidia.dali import math
 
     @pipeline_def(batch_size=len(files), num_threads=cores, device_id=None)
     def validation(square, antialias):
@@ -450,9 +457,11 @@ for ax, (name, images) in zip(axes[0], resized.items(), strict=True):
     ax.set_title(name)
     ax.axis("off")
 workshop.figure(fig, alt=f"One image resized in several ways. From Pillow, of 255: {finding}")
+yours = {"dali.differs": differ.get("DALI"), "dali.aliased": differ.get("antialias=False")}
+session.expect(yours | {"dali.fast_costs": None})
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the final table).
+# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the table above).
 #
 # ## Who reads what
 #
@@ -504,7 +513,7 @@ def endless(loader):
 
 # %%
 if DALI:
-    photos, endless = nb05.check_photos(photos), nb05.check_endless(endless)
+    photos, endless = nb05.check(photos, endless)
     gpu = 0 if device.type == "cuda" else None
     pipe = pipeline_def(photos)(
         folder, size, device, 0, 1, batch_size=batch, num_threads=cores, device_id=gpu, seed=0
@@ -515,7 +524,7 @@ if DALI:
 # %% [markdown]
 # Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. A few details decide whether it works:
 #
-# - `features` and DALI's imports, from the first stage, belong in the script, too.
+# - DALI's imports, from the first cell, and `features` belong in the script, too.
 # - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
 # - The call of `photos` also takes `batch_size`, `num_threads`, `seed` and `device_id`, as in the cell above. `device_id` is `None` on a CPU; on a GPU, it is the local rank.
 # - Without a size, the iterator never ends: one epoch follows another, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
@@ -558,24 +567,7 @@ if after.any():
     room = np.median(before.sum(axis=1) / before[:, 1:].sum(axis=1))
     print(f"Headroom of rung 2: {room:.2f} times; DALI's speed-up:", end=" ")
     print(f"{np.median(gains):.2f} times ({gains.min():.2f} to {gains.max():.2f})")
-
-# %% tags=["results"]
 workshop.ladder.figure()
-session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
-session.note("waiting", waits, "%", "share of your script's step spent waiting")
-if DALI:
-    session.note("dali_over_pillow", over_pillow, "times", "DALI's speed over DataLoader + Pillow")
-    session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
-session.expect(
-    {
-        "dali.over_pillow": over_pillow if device.type == "cpu" else None,
-        "dali.decode.share": share if DALI else None,
-        "dali.fused.saved": saved if DALI else None,
-        "dali.differs": differ.get("DALI"),
-        "dali.aliased": differ.get("antialias=False"),
-        "dali.fast_costs": None,
-    }
-)
 
 # %% [markdown]
 # The figure splits each step into input, computation and communication (which DDP counts as computation). On a CPU, expect a headroom near 1, so DALI can gain almost nothing. It can even be slower, because decoding competes with the computation for the cores.

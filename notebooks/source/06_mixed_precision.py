@@ -83,9 +83,9 @@ labels = torch.tensor(signs.labels[: len(photos)]).long().to(device)
 batches = list(zip(images.split(16), labels.split(16), strict=True))
 
 
-def fresh():
-    """Return the same untrained network and its optimizer every time."""
-    torch.manual_seed(seed)
+def fresh(number=seed):
+    """Return an untrained network and its optimizer, the same ones for the same seed."""
+    torch.manual_seed(number)
     model = ResNet(resnet.tiny(12)).to(device)
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -139,6 +139,7 @@ workshop.figure(
     alt=f"Histogram of gradients by size, mostly in the lower part of float16's range. {finding}",
 )
 print(finding)
+session.note("vanish", vanish, "%", "gradients flowing back that become zero in float16")
 
 # %% [markdown]
 # These are gradients with respect to the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. Weight gradients add up contributions from all pixels and images, so they are larger, and overflow at a smaller loss scale. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
@@ -300,8 +301,8 @@ for rate in (1e-2, 1e-3, 1e-4):
 
 
 # %%
-def train(dtype, scaler):
-    model, optimizer = fresh()
+def train(dtype, scaler, number):
+    model, optimizer = fresh(number)
     losses = []
     for x, y in batches:
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
@@ -314,12 +315,13 @@ def train(dtype, scaler):
     return np.mean(losses[-5:])
 
 
-for dtype in (torch.float32, reduced):
-    loss = train(dtype, torch.amp.GradScaler(device.type, enabled=dtype == torch.float16))
-    print(f"{str(dtype):15} mean loss of the last 5 steps {loss:.2f}")
+for dtype, number in ((torch.float32, seed), (reduced, seed), (torch.float32, seed + 1)):
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+    loss = train(dtype, scaler, number)
+    print(f"{str(dtype):15} seed {number}: mean loss of the last 5 steps {loss:.2f}")
 
 # %% [markdown]
-# The losses differ, but a different seed would change them too.
+# Is the difference between the formats larger than that between the seeds?
 #
 # ## Memory
 #
@@ -352,6 +354,7 @@ for dtype in (torch.float32, torch.bfloat16):
 memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
 for batch, dtype in ((96, torch.float32), (208, torch.bfloat16)):
     print(f"{batch} images: {batch * per_image[dtype] * (224 / 64) ** 2 / 1e9:.1f} GB, {dtype}")
+session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
 
 # %% [markdown]
 # NVIDIA trained with 96 images in FP32 and 208 in FP16 on a V100 with 16 GB: by this count, about the same memory. The first gain is a larger batch. Weights, gradients and momentum do *not* shrink, because they stay in `float32`.
@@ -550,9 +553,18 @@ rows = [[layer, *(session.results[f"h100.{layer}.{what}"].value for what in ("le
         for layer in ("convolution", "batch norm", "ReLU", "addition")]  # fmt: skip
 workshop.table(rows, ["ms per step", "at least", "measured"], "H100, float16, batch 256, 224 px")
 print(session.results["h100.batch norm.ms"].provenance)
+inputs, counts = nb06.conv_inputs(resnet.resnet(50), 224), []
+for layer in resnet.resnet(50).layers(224):
+    if layer.kind == "conv":
+        elements = 256 * (inputs[layer.name] + layer.activations) + layer.parameters
+        counts.append((6 * 256 * layer.macs / 681e12, 3 * 2 * elements / 3.0e12))
+arithmetic, memory = 1000 * np.array(counts).T
+least = np.maximum(arithmetic, memory).sum()
+print(f"Counted one by one, the convolutions need {least:.1f} ms there:", end=" ")
+print(f"bytes limit {np.sum(memory > arithmetic)} of {len(counts)}.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition are within 14% of the prediction. They take 30.6 of the step's 51.8 ms and compute almost nothing: there, 16 bits gain at most a factor of 2. The convolutions take 1.2 to 1.5 times as long: bytes limit most 1 × 1 convolutions, which the sum hides. Counted layer by layer, they need at least 14.1 ms. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
+# On the H100, batch norm, ReLU and addition are within 14% of the prediction. They take 30.6 of the step's 51.8 ms and compute almost nothing: there, 16 bits gain at most a factor of 2. The convolutions take 1.2 to 1.5 times as long as predicted: the sum hides that bytes limit most of them, which the last line counts one by one. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer type on a V100, without fusion:
 
@@ -564,7 +576,8 @@ traffic = 1e9 * v100["bandwidth"]
 
 def images_per_s(peak, dtype):
     work = nb06.count(resnet.resnet(50), 224, 96, dtype).values()
-    return 96 / sum(max(w.flops / peak, w.bytes / traffic) for w in work)
+    flops, moved = np.array([(layer.flops, layer.bytes) for layer in work]).T
+    return 96 / np.maximum(flops / peak, moved / traffic).sum()
 
 
 slow, fast = (images_per_s(peak, dtype) for dtype, peak in sheet.items())
@@ -577,7 +590,7 @@ print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
 print(f"Published: {published[1] / published[0]:.1f}×.")
 
 # %% [markdown]
-# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 08, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it)) and fused layers.
+# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 00, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it)) and fused layers.
 #
 # ## Compare all precisions
 #
@@ -622,6 +635,7 @@ speedup = float(np.median(ratios))
 low, high = min(ratios), max(ratios)
 print(f"{half} over float32, NCHW: median {speedup:.2f}, from {low:.2f} to {high:.2f}", end="")
 print(": too wide to conclude anything, repeat on an idle machine" if low < 1 < high else "")
+session.note("speedup", speedup, "times", "speed of forward and backward in 16 bits over float32")
 session.expect({
     "h100.float16.ips": None, "h100.bfloat16.ips": None, "h100.compiled.ips": None,
     "precision.speedup": None, "precision.vanish": vanish if device.type == "cpu" else None,
@@ -640,7 +654,7 @@ workshop.ladder.changes("4_amp")
 # %% [markdown]
 # DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03, these lines only served the clock; here they are required.
 #
-# **Predict** how much faster the script becomes on this machine. The previous rung trains in `float32`, so on a GPU its convolutions use TF32, and neither rung uses channels last. Replace the number, then run the cell, which runs both rungs with the same sizes (two images and two steps if `bfloat16` is emulated).
+# **Predict** how much faster the script becomes on this machine. The previous rung trains in `float32`, so on a GPU its convolutions use TF32, and neither rung uses channels last. Replace the number, then run the cell, which runs both rungs with the same sizes (two images and two steps if `bfloat16` is emulated) and adds the new bar to the ladder; your prediction is the diamond.
 
 # %%
 workshop.ladder.predict("4_amp", 1.5)  # your number
@@ -652,6 +666,7 @@ for rung in ("3_dali", "4_amp"):
         image_size=session.image_size, batch_size=rung_batch, steps=steps, warm_up=warm_up,
         workers=max(1, session.machine.cores // ranks),
     )  # fmt: skip
+workshop.ladder.figure()
 
 # %% [markdown]
 # This ratio can differ from the table above, where the rows took turns: the rungs ran one after the other, and they include input and communication.
@@ -680,17 +695,6 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies by as much between GPU counts. On the road signs, the means differ by less than two standard errors, so ten seeds do not settle whether `bfloat16` costs accuracy. Judge accuracy over several seeds.
 #
-# ## The ladder
-#
-# Compare your prediction, the diamond, with the new bar:
-
-# %% tags=["results"]
-workshop.ladder.figure()
-session.note("vanish", vanish, "%", "gradients flowing back that become zero in float16")
-session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
-session.note("speedup", speedup, "times", "speed of forward and backward in 16 bits over float32")
-
-# %% [markdown]
 # ## Key takeaways
 #
 # - Exponent bits set the range, mantissa bits the precision. `float16` lacks range, and `bfloat16` lacks precision.

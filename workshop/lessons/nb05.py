@@ -48,6 +48,11 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
         yield batch["data"], batch["label"].squeeze(1)
 
 
+def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return a learner's `photos` and `endless`, each if it is right, else the finished one."""
+    return check_photos(graph), check_endless(batches)
+
+
 def check_photos(yours: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's `photos` if it is right, else the finished one; print what is wrong."""
     with tempfile.TemporaryDirectory() as folder:

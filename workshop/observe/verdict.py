@@ -144,9 +144,19 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     single = {sample for rank in alone for batch in rank.all("inputs") for sample in batch}
     if few and all(2 * len(single & seen) >= len(seen) for seen in passes):
         return SEEN, f"{text}; they recur in the run on one rank"
+    if not took and draw_from_all(ranks, alone):
+        return MISSING, f"{text}: each rank draws from all samples, in its own random order"
     if took:
         return NOT_SEEN, f"{text}: each took its own shard, perhaps of data in different orders"
     return NOT_SEEN, f"{text}: no shard was taken, and augmentation or chance may hide the rest"
+
+
+def draw_from_all(ranks: list[Rank], alone: list[Rank]) -> bool:
+    """Return True if all ranks, and one alone, shuffle the same data, but in different orders."""
+    orders = [{(*each,) for each in rank.updates[0]["shuffled"]} for rank in ranks]
+    data = [{name for name, _ in rank} for rank in orders]
+    data += [{name for name, _ in rank.updates[0]["shuffled"]} for rank in alone if rank.updates]
+    return bool(set.intersection(*data)) and not set.intersection(*orders)
 
 
 def first_pass(batches: list[list[str]]) -> set[str]:
@@ -177,8 +187,7 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     more = together / max(1, len(alone[0].updates[0]["inputs"]))
     if more == 1:
         return SEEN, f"{text}: right, since an update takes as many samples as on one rank"
-    status = MISSING if ranks[0].by == "Horovod" else NOT_SEEN  # DDP leaves that to the script
-    return status, f"{text}: not scaled, while each update took {more:.3g} times as many samples"
+    return MISSING, f"{text}: not scaled, while each update took {more:.3g} times as many samples"
 
 
 def average(ranks: list[Rank]) -> tuple[str, str]:

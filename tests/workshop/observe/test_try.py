@@ -65,6 +65,13 @@ data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
 DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_ONE_ORDER = (
+    "sampler=DistributedSampler(data)", "shuffle=True, generator=torch.Generator().manual_seed(0)"
+)  # fmt: skip
+DDP_BATCH = (
+    "    optimizer.zero_grad()",
+    "    images, labels = images[rank::size], labels[rank::size]\n    optimizer.zero_grad()",
+)
 HVD_SEED = ("manual_seed(hvd.rank())", "manual_seed(0)")
 HVD_BROADCAST = ("hvd.broadcast_parameters(", "dict(")
 HVD_FILE = ("sampler = Dist", "[p.data.fill_(0.1) for p in model.parameters()]\nsampler = Dist")
@@ -83,7 +90,9 @@ BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(row
 # script, edits, a change and what can be known of it
 KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
-    ("ddp", [DDP_NOISY, DDP_ALONE], "share", "not seen"),
+    ("ddp", [DDP_NOISY, DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_ONE_ORDER, DDP_BATCH], "share", "not seen"),
+    ("ddp", [(" * size", "")], "rate", "missing"),
     ("horovod_pytorch", [HVD_SEED], "alike", "seen"),
     ("horovod_pytorch", [HVD_SEED, HVD_BROADCAST], "alike", "missing"),
     ("horovod_pytorch", [HVD_BROADCAST, HVD_FILE], "alike", "seen"),
@@ -266,6 +275,7 @@ DALI_SLICES = (
     [
         pytest.param("2_ddp", [], "seen", id="a sampler", marks=LONG),
         pytest.param("2_ddp", SLICES, "not seen", id="slices"),
+        pytest.param("2_ddp", SLICES[1:], "missing", id="all images"),
         pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
         pytest.param("3_dali_horovod", [], "seen", id="shards", marks=LONG),
         pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards"),

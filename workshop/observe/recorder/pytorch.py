@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copyreg
+import hashlib
 import os
+import pickle
 import sys
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from . import Recorder, few
+from . import Recorder, digest, few
 
 
 class Watch:
@@ -31,6 +35,7 @@ class Watch:
         optimizers.register_optimizer_step_post_hook(self.step_ends)
         listen(torch.optim.Optimizer, "add_param_group", self.parameters_added)
         listen(torch.utils.data.DistributedSampler, "__iter__", self.takes_shard)
+        listen(torch.utils.data.RandomSampler, "__iter__", self.shuffles)
         # it opens the file in C++, where Python's audit does not see it
         listen(torch, "save", lambda result, value, file, *a, **k: self.recorder.wrote(file))
         self.recorder.vary_seed(torch, "manual_seed")
@@ -43,6 +48,23 @@ class Watch:
 
     def takes_shard(self, result: Any, sampler: Any) -> None:
         self.recorder.shards.append((sampler.num_replicas, sampler.rank, ""))
+
+    def shuffles(self, result: Any, sampler: Any) -> None:
+        """Note which data is shuffled as a whole, and the random state that decides its order."""
+        if not sampler.replacement:
+            state = (sampler.generator or self.torch.default_generator).get_state()
+            what = self.identify(sampler.data_source), digest(self.raw(state))
+            self.recorder.shuffled.append(what)
+
+    def identify(self, data: Any) -> str:
+        """Return a hash of a data set, the same on two ranks if they have the same one."""
+        hashed = hashlib.blake2b(digest_size=8)
+        pickler = pickle.Pickler(SimpleNamespace(write=hashed.update))
+        table: dict[type, Any] = {**copyreg.dispatch_table}
+        table[self.torch.Tensor] = lambda value: (bytes, (self.raw(value),))
+        pickler.dispatch_table = table
+        pickler.dump((len(data), data))
+        return hashed.hexdigest()
 
     def tensors(self, value: Any) -> list[Any]:
         """Return the tensors among arguments that have a dimension or more."""
