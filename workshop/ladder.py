@@ -306,7 +306,7 @@ def picture(file: Path) -> dict[str, Any]:
     for bars, colour in ((values, "#999999"), (gpu, "#56b4e9")):
         there.barh(list(bars), list(bars.values()), color=colour)
         there.bar_label(there.containers[-1], fmt="{:,.0f}", padding=3)
-    there.set(title="V100: published. H100: these scripts, batch 128", xlabel="images/s")
+    there.set(title="V100: published. H100: recorded, batch 128", xlabel="images/s")
     there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
     there.invert_yaxis()
     steps = ", ".join(

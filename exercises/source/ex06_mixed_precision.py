@@ -29,7 +29,7 @@ session = workshop.start("ex06", profile)
 # | weight, gradient and momentum of a parameter | 4 bytes each | 4 bytes each, as in float32 |
 # | the copy of a weight that the step computes with | none | 2 bytes |
 #
-# How many **MB** (millions of bytes) do weights, gradients, momentum and activations take together, for a batch of 1 and a batch of 96? Guess first: which of the two formats needs less for a single image?
+# How many **MB** (millions of bytes) do all of these take together, for a batch of 1 and a batch of 96? Guess first: which of the two formats needs less for a single image?
 
 # %% tags=["answer", "ex06.memory"]
 # MB for batches of 1 and 96: {"float32": [.., ..], "float16": [.., ..]}
@@ -77,7 +77,7 @@ def casts(work) -> int:
 workshop.check("ex06.casts", casts)
 
 # %% [markdown]
-# Now avoid some. This step accumulates the gradients of four micro-batches. `autocast` remembers the converted *weights* until its block ends. In which of the two versions are they converted only once? **Predict** how many conversions that saves: the network has six weights and biases.
+# Now avoid some. This step accumulates the gradients of four micro-batches. `autocast` remembers the converted *weights* until its block ends. In which version below are they converted only once? **Predict** how many conversions that saves: the network has six weights and biases.
 
 # %%
 import torch
@@ -191,7 +191,7 @@ workshop.check("ex06.step", train_step)
 # | `"NCHW"` | 3 · 4 · 5 = 60 | 4 · 5 = 20 | 5 | 1 |
 # | `"NHWC"` | ? | ? | ? | ? |
 #
-# In 16 bits, Tensor Cores are fastest if the channels are adjacent and their number is a multiple of 8. So it is rounded up and padded with zeros: with `multiple` 4, 3 channels take the space of 4.
+# In 16 bits, Tensor Cores are fastest if the channels are adjacent and their number is a multiple of 8. So `c` is padded with zeros to a multiple: with `multiple` 4, 3 channels take the space of 4.
 #
 # Write `strides(shape, order, multiple)` for both layouts. It returns four numbers, for `n`, `c`, `h` and `w`.
 

@@ -65,7 +65,7 @@ if not engine.unanswered(percentile):
         print(f"{rate} requests per second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 # %% [markdown]
-# The server is equally fast in all three rows; requests wait for one another. A low p99 takes spare capacity.
+# The server is equally fast in all three rows; requests wait for one another. A low p99 requires spare capacity.
 #
 # ## ex07.temperature · How sure is sure?
 #
@@ -100,7 +100,7 @@ def temperature(logits, labels) -> float:
 workshop.check("ex07.temperature", temperature)
 
 # %% [markdown]
-# Now calibrate your checkpoint from notebook 07. (Without one, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit, the other half shows whether it helps.
+# Now calibrate your checkpoint from notebook 07. (Without one, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit; the other half shows whether it helps.
 
 # %%
 import os
@@ -129,7 +129,7 @@ fit, rest = torch.arange(0, len(labels), 2), torch.arange(1, len(labels), 2)
 
 
 def mean_of(values):
-    """Return the mean and twice its standard error: the range of most repetitions."""
+    """Return the mean and twice its standard error."""
     return values.mean().item(), 2 * values.std().item() / len(values) ** 0.5
 
 

@@ -108,7 +108,7 @@ def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
 workshop.check("ex08.overlap", efficiency)
 
 # %% [markdown]
-# Now predict a real step: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and fitted what a message costs. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
+# Now predict a real backward pass: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and fitted what a message costs. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
 
 # %%
 from workshop.checks import engine, ex08
@@ -146,12 +146,12 @@ ex08.look()
 # | network input | whole images, resized to 64 × 64, RGB, (x − MEAN) / STD; no augmentation |
 # | start | all ranks begin with rank 0's weights |
 # | step | 16 images, 8 on each rank; the update uses the mean gradient of all 16 |
-# | epoch | each training image at most once, in a new random order each time; as many full steps as there are |
+# | epoch | each training image at most once, in a new random order each time; as many full steps as possible |
 # | learning rate | `learning_rate(progress)` at each **step**; `progress` is in epochs and grows with every step |
 # | validation | after each epoch, all images of `data/val` once, on any of the ranks, in evaluation mode |
 # | `out/report.json` | written by rank 0: `val_loss` and `val_top1` (percent), each a list with one number per epoch, over all validation images |
 #
-# The check ignores what you print: it records images, logits, gradients and weights on both ranks. If all of them are right, it reads the **trace** of a few steps: at most a quarter of a step may wait for input, no step may wait for a result with `.item()`, and all gradients are exchanged once per step, in a few messages. Then the **clock** decides: your script and the slow one run in turns, each from the JPEGs. What counts is the seconds of the whole run. No GPU is used, and float32 is enough.
+# The check ignores what you print: it records images, logits, gradients and weights on both ranks. If all of them are right, it reads the **trace** of a few steps: at most a quarter of a step may wait for input, no step may wait for a result with `.item()`, and all gradients are exchanged once per step, in a few messages. Then the **clock** decides: your script and the slow one run in turns, each from the JPEGs. What counts is the time of the whole run. No GPU is used, and float32 is enough.
 #
 # To start, replace the next cell's content with `%load capstone/train_slow.py` and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first: a wrong script may be fast for the wrong reason. The check names them one at a time.
 

@@ -11,7 +11,7 @@ epochs: int | None = None  # epochs to train
 seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells from top to bottom with Shift + Enter. The cell above contains the notebook's parameters: to change one, edit it and rerun everything below. Every notebook starts with a cell like the next one. It reports this machine's hardware, chooses a profile for it, and generates the course's images of road signs if they are missing.
+# Run the cells from top to bottom with Shift + Enter. The cell above contains the notebook's parameters: to change one, edit it and rerun everything below. Every notebook starts with a cell like the next one. It reports the hardware, sizes the runs accordingly (the *profile*), and generates the course's images of road signs if they are missing.
 
 # %%
 import os
@@ -22,6 +22,7 @@ session = workshop.start("00", profile)
 epochs = epochs or session.epochs
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": str(seed)}
+print(f"epochs: {epochs}")
 
 # %% [markdown]
 # ## Train a network first

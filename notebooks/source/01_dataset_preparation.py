@@ -34,7 +34,7 @@ nb01.imagenet_archives(work / "downloads", session.data_root)  # small ones, for
 # %% [markdown]
 # ## What is in the data set
 #
-# The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so it takes a second.
+# The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so counting is quick.
 
 # %%
 from collections import Counter
@@ -107,7 +107,7 @@ print(finding)
 #
 # ## From folder to label
 #
-# A network knows its classes only by number, so each number must mean the same class in training and validation; [otherwise, accuracy is near 0%](../docs/troubleshooting.md#validation-accuracy-is-01-labels-differ-from-training). The rule: **the label is the index of the folder's name in sorted order**, counted from 0.
+# A network knows its classes only by number, so each number must mean the same class in training and validation; [otherwise, validation accuracy collapses](../docs/troubleshooting.md#validation-accuracy-is-01-labels-differ-from-training). The rule: **the label is the index of the folder's name in sorted order**, counted from 0.
 #
 # The rule has a weakness. Suppose a copy was interrupted, and val has no `deer` folder. **Predict:** what accuracy would be reported for a perfect model?
 
@@ -126,7 +126,7 @@ session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {
 #
 # ## ImageNet's archives
 #
-# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The first code cell made small ones in the same format. The WordNet ids are real; the images are road signs.
+# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The second code cell made small ones in the same format. The WordNet ids are real; the images are road signs.
 
 # %% language="bash" magic_args="-e"
 # cd downloads
@@ -141,7 +141,7 @@ session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {
 # %% [markdown]
 # The last line gives a number for each validation image. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; the labels follow the sorted order. **Predict:** if you use that number minus 1 as the label, how many of the six labels are right?
 #
-# `data_prep.imagenet` unpacks such archives, also the real ones, into class folders.
+# `data_prep.imagenet` unpacks such archives, including the real ones, into class folders.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.imagenet downloads imagenet 2>&1
@@ -322,7 +322,9 @@ def problem(i, true, path):
         pixels = np.asarray(image.convert("RGB"))
     except OSError as error:
         return f"Pillow reports {str(error).split(' <')[0]!r}. The JPEG is bytes 32 to 8 + length."
-    except AttributeError:
+    except AttributeError as error:
+        if error.name != "convert":
+            return f"AttributeError: {error}."
         return f"the first value is of type {type(image).__name__}. Return the image that Pillow opened."
     except Exception as error:
         return f"{type(error).__name__}: {error}. Return two values, the image and its label."
@@ -375,7 +377,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works too, so why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. The standard library writes it:
+# Training from the folder works too, so why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes it:
 
 # %%
 import tarfile
@@ -394,7 +396,7 @@ with tarfile.open(shards[0]) as tar:
     print([entry.name for entry in tar.getmembers()[:4]], f"in the first of {len(shards)} shard(s)")
 
 # %% [markdown]
-# A tar file has no index: you read it from front to back, and shuffle the order of shards, and samples within a buffer.
+# A tar file has no index: you read it from front to back, and shuffle whole shards, then samples within a buffer.
 #
 # The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
 #
@@ -495,7 +497,7 @@ overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
 print(f"\n8 V100s train an epoch of ImageNet in {IMAGENET / needed / 60:.1f} minutes.", end=" ")
 one, eight = (IMAGENET * 0.001 / 60 / readers for readers in (1, 8))
-print(f"At 1 ms each, opening its files takes {one:.1f} with one reader, {eight:.1f} with eight.")
+print(f"At 1 ms each, one reader opens all files in {one:.1f} minutes, eight in {eight:.1f}.")
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
@@ -612,7 +614,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # %% [markdown]
 # `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. Its other error is about the list: `--skip-bad` leaves the two refused files in `odd.lst`, so the list has two entries without a record. Remove the files, then list and pack again. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you pass `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
 #
-# TensorFlow has its own format, TFRecord, with checksums in each record. ImageNet's labels start at 1 there. Notebook [04](04_tfrecord.ipynb) covers it.
+# TensorFlow has its own format, TFRecord, with checksums in each record. Its ImageNet labels start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
 # ## Key takeaways
 #

@@ -36,11 +36,11 @@ os.environ |= {
 #
 # ## Write the data set
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write the answer to the second one. It crops a random square, so the network rarely sees exactly the same crop twice:
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees exactly the same crop twice:
 #
 # 1. Open `self.files[i]` with `Image.open`, and convert it to RGB.
-# 2. Draw a square with `random.uniform`: a side of 0.7 to 1.0 times the image's shorter side, anywhere in the image.
-# 3. Scale it to `self.size` pixels: `image.resize(size, Image.Resampling.BILINEAR, box)` crops and scales in one go.
+# 2. Choose a square with `random.uniform`: a side of 0.7 to 1.0 times the image's shorter side, anywhere in the image.
+# 3. Crop and scale in one go: `image.resize((self.size, self.size), Image.Resampling.BILINEAR, (left, top, right, bottom))`.
 # 4. Make a tensor with the channels first, and scale the bytes from [0, 255] to [-1, 1].
 # 5. Return it together with the label: the position of the folder's name in `self.classes`.
 
@@ -107,7 +107,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # %% [markdown]
 # ## Write the loop
 #
-# Each step takes a batch, computes the loss, works backwards through the network to find the gradient of every weight, and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss without the activations that it refers to.
+# Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss without the activations that it refers to.
 
 
 # %%
@@ -160,7 +160,7 @@ print(f"without model.eval(), sorted:   {top1(small.train()):.1f}% correct")
 print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds a single class, so normalisation removes much of what distinguishes it from the others. If that is the cause, shuffling removes it: compare the last two lines. The next cell trains again from the same initial weights, but omits `shuffle=True`, so that most batches hold a single class. (The run is too short to reach the last classes.) **Predict** what the loss curve will look like.
+# A sorted batch holds a single class, so normalisation removes much of what distinguishes it from the others. If that is the cause, shuffling helps: compare the last two lines. The next cell trains again from the same initial weights, but omits `shuffle=True`, so that most batches hold a single class. (On a CPU, the run stops before the last classes.) **Predict** what the loss curve will look like.
 
 # %%
 small.load_state_dict(start)
@@ -188,7 +188,7 @@ text = script.read_text()
 print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endless") :], sep="")
 
 # %% [markdown]
-# `endless` starts a new epoch when one ends. `main` builds all the parts, then runs your step in ranges that the profiler shows, and reads a clock between them.
+# `endless` starts a new epoch when one ends. `main` builds all the parts, runs your step in ranges that the profiler shows, and times input and computation.
 #
 # A GPU works through a queue: Python adds work to it and moves on. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
 #
@@ -223,7 +223,7 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
 #
 # A **profiler** records every operation. With `--trace`, the script runs `torch.profiler` for three steps and writes a file, which [ui.perfetto.dev](https://ui.perfetto.dev) opens too.
 #
-# **Predict:** what share of a step is convolution? Which three kinds of operation come next?
+# **Predict:** what share of a step is convolution, and what takes most of the rest?
 
 # %% language="bash" magic_args="-e"
 # python "$TRAIN" --data "$DATA" $FLAGS --steps 5 --trace trace.json.gz
@@ -331,7 +331,7 @@ if device.type == "cuda":
 # %% [markdown]
 # The published batches of 96 and 208 are well below these limits, which leave out workspace and temporary copies. With half as many bytes per number, twice as many images fit.
 #
-# Does a larger batch pay off? The next cell doubles it until the speed rises by less than 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
+# Does a larger batch pay off? The next cell doubles it until two doublings together gain less than 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
 
 
 # %%
@@ -355,7 +355,7 @@ while (count := 2 * max(rates)) <= session.most_images:
     except torch.OutOfMemoryError:
         print(f"{count} images do not fit into this GPU's memory.")
         break
-    if rates[count] < 1.05 * rates[count // 2]:
+    if max(rates[count], rates[count // 2]) < 1.05 * rates.get(count // 4, 0):
         break
 print("images/s by batch:", ", ".join(f"{count}: {found:.1f}" for count, found in rates.items()))
 last = max(rates)
@@ -479,7 +479,7 @@ if low < 1:
 # | a printed line | a report with every setting and its reason | you need to compare and repeat runs |
 # | weights at the end, with `--save` | a checkpoint per epoch, and `--resume` | machines fail |
 #
-# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`. Do not compare its speed with your script's: it may use a 16-bit `dtype` (notebook 06) and a different batch, and reads record files.
+# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`. Do not compare the library's speed with your script's: its `dtype` (notebook 06) and batch may differ, and it reads record files.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -514,7 +514,7 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
-# **Predict:** what accuracy does the full recipe reach on the road signs (9 epochs of 2,400 images, 64 pixels, batch 32)? The end of this notebook has the answer.
+# **Predict:** how many minutes does the full recipe take on two cores (9 epochs of 2,400 images, 64 pixels, batch 32)? The end of this notebook has the answer.
 #
 # ## Stop and resume
 #
@@ -551,7 +551,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 #
 # ## The ladder
 #
-# This figure reappears in every notebook that changes the script. Each version of the script is a **rung**; this one is the first. A bar's length is the speed; its colours show where the step's time goes.
+# This figure reappears whenever the script changes. Each version is a **rung**; yours is the first. A bar's length is the speed; its colours show where the time goes. The right panel shows GPUs, for comparison.
 
 # %% tags=["results"]
 workshop.ladder.figure()
@@ -570,7 +570,7 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # ## Key takeaways
 #
 # - A training script takes about a hundred lines. Most of a library makes long runs reliable.
-# - Silent mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
+# - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
 # - If input and computation overlap, only the slower one counts. A clock finds the slow part; a trace finds the operation.
 # - Activations fill the memory, and they grow with the batch and the image area.
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.

@@ -47,9 +47,9 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume seven times as many images per second as one, from the same CPU and the same disk.
 #
-# Recipe 1 of the talk feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once; a data set larger than memory must be loaded during training.) The next cell has such a loop, and times it on one core.
+# Recipe 1 of the talk feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once; a data set larger than memory must be loaded during training.) The next cell times such a loop on one core.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy? And eight V100s? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? And eight (10,263)? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -110,7 +110,7 @@ for storage, delay in {
     print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s, one at a time")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On a hard disk, it is the other way round. (The listed delays are typical values, not measurements.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
+# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On a hard disk, reading takes most of it. (The listed delays are typical values, not measurements.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
 #
 # There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (tf.data, or worker processes in PyTorch).
 #
@@ -178,7 +178,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # %% [markdown]
 # The three lines of two numbers are from the first index: the offset and size of each record. TensorFlow reads a shard from front to back and needs no index; [DALI needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
 #
-# **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The next cell checks it, reads the first record with it, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
+# **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after it checks it, reads the first record, and flips one bit of the file. **Predict:** which notices, your function or TensorFlow?
 
 
 # %%
@@ -209,11 +209,11 @@ if TF:
 # %% [markdown]
 # The checksum catches any single flipped bit. It cannot catch a misunderstanding of the content: in the talk's schema the labels are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
-# **Where TFRecord stands today.** It remains TensorFlow's format, and DALI reads it. RecordIO was MXNet's format, and MXNet was [retired in 2023](https://attic.apache.org/projects/mxnet.html). PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All rest on the same two ideas: few large files, shuffled when they are written.
+# **TFRecord today.** It remains TensorFlow's format, and DALI reads it. RecordIO was MXNet's format, and MXNet was [retired in 2023](https://attic.apache.org/projects/mxnet.html). PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All rest on the same two ideas: few large files, shuffled when they are written.
 #
 # ## Worker processes in PyTorch
 #
-# The native way in PyTorch: an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. With eight shards, at most eight workers have work, even on more cores. `get_worker_info` returns the worker's number; without it, every worker would read every shard.
+# The native way in PyTorch: an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. With eight shards, at most eight workers have work, even on more cores. `get_worker_info` identifies the worker; without it, every worker would read every shard.
 
 # %%
 from rn50lib.data.tfrecord import parse_example
@@ -253,7 +253,7 @@ def rate(name):
         next(batches)
     begin = time.perf_counter()
     for _ in range(session.batches):
-        time.sleep(32 / device)  # the device works on the batch before
+        time.sleep(32 / device)  # the device works on the previous batch
         next(batches)
     return 32 * session.batches / (time.perf_counter() - begin)
 
@@ -277,7 +277,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing, and the PyTorch workers above are your pipeline.)
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, in turn with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python?
 
 # %%
 if TF:
@@ -329,7 +329,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the Huffman codes above and beside the crop must still be decoded. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the compressed data above and beside the crop must still be decoded. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
@@ -464,7 +464,7 @@ if TF:
 # %% [markdown]
 # ### How good is a shuffle buffer?
 #
-# An image can come at most one buffer length earlier than in the file. That is enough if the file was shuffled when it was written. In the next cell, it is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# An image can come at most one buffer length earlier than in the file. That is enough if the file was shuffled when it was written. In the next cell, the file is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
@@ -495,13 +495,13 @@ if TF:
 # rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1
 
 # %% [markdown]
-# The run found your classes in `classes.txt`, counted the images and read the shards with tf.data. A few steps say nothing about the loss.
+# The run found your classes in `classes.txt`, counted the images and read the shards with tf.data. Its loss after so few steps means little.
 #
 # ## Two bugs that stay silent
 #
-# Once the errors that stop it are fixed, the talk's recipe 2 for TensorFlow 1 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is in the figure above: no shard. Here are two more.
+# Once the errors that stop it are fixed, the talk's recipe 2 for TensorFlow 1 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
 #
-# **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once, not once per image. The same happens in a tf.data `map`. **Predict** what each row of the figure will show.
+# **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
 # %%
 if TF:

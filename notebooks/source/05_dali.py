@@ -57,7 +57,7 @@ workshop.ladder.figure()
 #
 # People install DALI because training is slow, and sometimes training stays slow because input was never the bottleneck. Measure that first. The test needs no profiler: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
-# `rn50 workshop try --headroom` runs your own `train.py` like this, unchanged, for a few seconds each: as it is, with a perfect loader, and with a perfect step, which takes no time. **Predict** your script's headroom.
+# `rn50 workshop try --headroom` runs your own `train.py` three times, unchanged, for a few seconds each: as it is, with a perfect loader, and with a perfect step, which takes no time. **Predict** your script's headroom.
 
 # %%
 script = shutil.copy(workshop.ladder.script("2"), "train.py")
@@ -68,7 +68,7 @@ script = shutil.copy(workshop.ladder.script("2"), "train.py")
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
-# The second command recorded a trace of three steps. Look for a gap before each batch. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU has nothing to do.
+# The second command recorded a trace of three steps. Look for a gap at the start of the step. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU has nothing to do.
 
 # %%
 parts_ms = workshop.trace("trace.json")
@@ -143,7 +143,7 @@ print(f"The device trains on {target:,.0f} images/s with a cached batch ({step._
 # %% [markdown]
 # - `num_workers`: processes that decode *while* the device computes. 0 means none.
 # - `persistent_workers=True`: keep the processes at the end of an epoch, instead of starting new ones.
-# - `prefetch_factor`: batches that each worker prepares ahead. More of them smooth out slow images, but do not add speed.
+# - `prefetch_factor`: batches that each worker prepares ahead. More of them bridge slow images, but do not raise throughput.
 # - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which is faster and does not block the CPU.
 #
 # **Predict:** which one helps most here?
@@ -225,7 +225,7 @@ if DALI:
     print(pipe.run()[0].shape())
 
 # %% [markdown]
-# Images differ in size, so a DALI batch is a *list* of arrays. The third stage makes them the same size by resizing a random crop. The fourth mirrors half of them at random and normalises: `(pixel − mean) / std`, with one plane per colour.
+# Images differ in size, so a DALI batch is a *list* of arrays. The third stage resizes a random crop to one size. The fourth mirrors half of them (never road signs) and normalises: `(pixel − mean) / std`, with one plane per colour.
 #
 # Always set the crop area explicitly. The published recipe says 5 to 100%, but NVIDIA's program never passed that range to DALI, so its runs used DALI's default of 8 to 100%.
 
@@ -324,7 +324,7 @@ if DALI:
 #
 # ### Where to decode
 #
-# A GPU can decode too. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a part of the images. DALI's documentation says that `decoders.image` can use the engine, and the fused operator only since 2.2.
+# A GPU can decode too. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a share of the images. DALI's documentation says that `decoders.image` can use the engine, and the fused operator only since 2.2.
 
 # %%
 if DALI:
@@ -358,7 +358,7 @@ if DALI:
 # %% [markdown]
 # ## A fair comparison
 #
-# Compare the `DataLoader` with DALI. Both take random crops of 8 to 100% of the area, and resize with antialiasing. The crops are not identical: DALI also varies the aspect ratio. Pillow opens files, DALI reads your shards; both are in memory by now. Notebook 04 has the numbers for tf.data.
+# Compare the `DataLoader` with DALI. Both take random crops of 8 to 100% of the area, and resize with antialiasing. The crops are not identical: DALI also varies the aspect ratio. Pillow opens files, DALI reads your shards; both are cached by now. Notebook 04 has the numbers for tf.data.
 #
 # Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Loaders also prefetch, so each turn drains the queue before the clock starts.
 #
@@ -461,11 +461,11 @@ yours = {"dali.differs": differ.get("DALI"), "dali.aliased": differ.get("antiali
 session.expect(yours | {"dali.fast_costs": None})
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The last value above, "squashed", has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the table above).
+# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV do not antialias unless you ask. The value for "squashed" has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the table above).
 #
 # ## Who reads what
 #
-# With several workers, each must read its own shard. In the next cell the labels are file numbers, so each batch shows who reads what. With 48 files, two ranks and batches of six, the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
+# With several ranks, each must read its own part. In the next cell the labels are file numbers, so each batch shows who reads what. With 48 files, two ranks and batches of six, the fifth batch begins a new epoch. **Predict** what rank 0 reads then.
 
 # %%
 if DALI:
@@ -483,7 +483,7 @@ if DALI:
         print(f"rank {rank}: first batch {read[0]}, fifth {read[4]}")
 
 # %% [markdown]
-# Shards rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. By default nothing is shuffled, and an incomplete last batch is filled with images from the next epoch.
+# These parts rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. By default nothing is shuffled, and an incomplete last batch is filled with images from the next epoch.
 #
 # Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where rank 1 begins. If one is missing, the pipeline does not start; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
 #
@@ -570,7 +570,7 @@ if after.any():
 workshop.ladder.figure()
 
 # %% [markdown]
-# The figure splits each step into input, computation and communication (which DDP counts as computation). On a CPU, expect a headroom near 1, so DALI can gain almost nothing. It can even be slower, because decoding competes with the computation for the cores.
+# The figure splits each step into input, computation and communication (which DDP counts as computation). On a CPU, expect a headroom near 1, so DALI can gain almost nothing. If it is slower, look at *compute*: both loaders' decoding competes for the cores.
 #
 # ## Key takeaways
 #

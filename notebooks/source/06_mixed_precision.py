@@ -13,6 +13,7 @@ seed: int = 0  # seed of all random numbers
 # %%
 import io
 import time
+from collections import Counter
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,13 +36,13 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Once the input keeps up, computation dominates: arithmetic and memory traffic. A 16-bit array needs half the memory and half the traffic of `float32`, and 16-bit hardware computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic and memory traffic. A 16-bit array needs half the memory and half the traffic of `float32`, and suitable hardware computes several times as fast.
 #
 # There is a published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
 # On x86 CPUs, instructions for `bfloat16` are more common than for `float16`, so a CPU uses `bfloat16` below. The table above says whether yours has them. If not, PyTorch emulates it in `float32`, which is slower.
 #
-# ## What a number can hold
+# ## What each format can represent
 #
 # A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits set the range, mantissa bits the precision. Here is 0.1 in three formats. **Predict** before you run: what happens to 70,000, 0.00000001 and 1.001 in each?
 
@@ -69,7 +70,7 @@ for value in (70_000.0, 1e-8, 1.001):
 # %% [markdown]
 # `bfloat16` is a `float32` rounded to its first 16 bits: nearly the same range, but only two or three decimal digits. `float16` is eight times as precise, but covers only 6e-8 to 65,504.
 #
-# ## Gradients that vanish
+# ## Gradients that underflow
 #
 # Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little to a mean over all images. To look at real ones, briefly train a small network on road signs in `float32`.
 
@@ -133,7 +134,7 @@ axes.axvline(16, color="black", ls="--", label="infinite in float16")
 axes.set(title="Gradients that flow back", xlabel="magnitude, power of two")
 axes.set(ylabel="count", xlim=(-60, 20))
 axes.legend(loc="upper left")
-finding = f"{vanish:.1f}% vanish in float16, {vanish_bfloat16:.2f}% in bfloat16."
+finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16."
 workshop.figure(
     fig,
     alt=f"Histogram of gradients by size, mostly in the lower part of float16's range. {finding}",
@@ -243,7 +244,7 @@ workshop.figure(fig, alt=f"Loss and loss scale of four runs. Mean loss of the la
 #
 # The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so its line is missing on the left. That failure is at least visible.
 #
-# The run without a scale may look better than yours, because yours spent its first steps searching for a scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the error without a scale, and with one of 2^12.
+# The run without a scale may look better than yours, because yours spent its first steps searching for a scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
 
 # %%
 x, y = batches[0]
@@ -363,7 +364,7 @@ session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 ove
 #
 # The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. So count both. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*, and the larger of the two limits it.
 #
-# **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; treat padding as pixels.
+# **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
 # - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
 # - The batch norm after it. It reads its input for mean and variance, reads it again, and writes the normalised output. Its few operations per number do not matter; count 5. Leave out its 4 × 64 parameters.
@@ -493,16 +494,16 @@ for layer in (convolution, batch_norm):
         print(f"{max(arithmetic, memory):8,.0f} µs at least, limited by {limit}")
 
 network = resnet.resnet(session.layers)
-predicted = {}  # ms per step by kind and precision
+predicted = Counter()  # ms per step by kind and precision
 for name in ("float32", half):
-    for kind, work in nb06.count(network, pixels, batch, name).items():
+    for kind, work in nb06.count(network, pixels, batch, name):  # layer by layer
         least = max(work.flops / peaks[name], work.bytes / bandwidth)
-        predicted[kind, name] = 1000 * least
+        predicted[kind, name] += 1000 * least
 
 # %% [markdown]
 # ## Trace both precisions
 #
-# Now trace two training steps of ResNet-50 in each precision. In the tables, *pointwise* includes ReLUs and additions. **Predict** which bars shrink most.
+# Now trace two training steps of ResNet-50 in each precision. In the tables, *pointwise* includes ReLUs and additions. **Predict** which kinds shrink most.
 
 # %%
 from torch import profiler
@@ -551,22 +552,19 @@ columns = ["ms per step", "float32: at least", "measured", f"{half}: at least", 
 workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px")
 rows = [[layer, *(session.results[f"h100.{layer}.{what}"].value for what in ("least", "ms"))]
         for layer in ("convolution", "batch norm", "ReLU", "addition")]  # fmt: skip
-workshop.table(rows, ["ms per step", "at least", "measured"], "H100, float16, batch 256, 224 px")
+workshop.table(rows, ["ms per step", "predicted", "measured"], "H100, float16, batch 256, 224 px")
 print(session.results["h100.batch norm.ms"].provenance)
-inputs, counts = nb06.conv_inputs(resnet.resnet(50), 224), []
-for layer in resnet.resnet(50).layers(224):
-    if layer.kind == "conv":
-        elements = 256 * (inputs[layer.name] + layer.activations) + layer.parameters
-        counts.append((6 * 256 * layer.macs / 681e12, 3 * 2 * elements / 3.0e12))
-arithmetic, memory = 1000 * np.array(counts).T
+layers = nb06.count(resnet.resnet(50), 224, 256, "float16")
+convolutions = [(work.flops, work.bytes) for kind, work in layers if kind == "convolution"]
+arithmetic, memory = 1000 * np.array(convolutions).T / np.array([[681e12], [3.0e12]])
 least = np.maximum(arithmetic, memory).sum()
 print(f"Counted one by one, the convolutions need {least:.1f} ms there:", end=" ")
-print(f"bytes limit {np.sum(memory > arithmetic)} of {len(counts)}.")
+print(f"bytes limit {np.sum(memory > arithmetic)} of {len(memory)}.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition are within 14% of the prediction. They take 30.6 of the step's 51.8 ms and compute almost nothing: there, 16 bits gain at most a factor of 2. The convolutions take 1.2 to 1.5 times as long as predicted: the sum hides that bytes limit most of them, which the last line counts one by one. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
+# On the H100, batch norm, ReLU and addition are within 14% of the prediction. They take 30.6 of the step's 51.8 ms and compute almost nothing: there, 16 bits gain at most a factor of 2. The convolutions take 1.2 to 1.5 times as long as predicted: the sum hides that arithmetic limits many of them; the last line counts one by one. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
 #
-# Does the count explain the published factor of 3.6? Add up the minimum time of every layer type on a V100, without fusion:
+# Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
 
 # %%
 v100 = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
@@ -575,8 +573,8 @@ traffic = 1e9 * v100["bandwidth"]
 
 
 def images_per_s(peak, dtype):
-    work = nb06.count(resnet.resnet(50), 224, 96, dtype).values()
-    flops, moved = np.array([(layer.flops, layer.bytes) for layer in work]).T
+    layers = nb06.count(resnet.resnet(50), 224, 96, dtype)
+    flops, moved = np.array([(work.flops, work.bytes) for _, work in layers]).T
     return 96 / np.maximum(flops / peak, moved / traffic).sum()
 
 
@@ -590,11 +588,11 @@ print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
 print(f"Published: {published[1] / published[0]:.1f}×.")
 
 # %% [markdown]
-# By this estimate, eight times the arithmetic throughput and half the traffic make the step four times as fast. The two published runs, whose commands are in notebook 00, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it)) and fused layers.
+# By this estimate, eight times the arithmetic throughput and half the traffic make the step 3.8 times as fast. The two published runs, whose commands are in notebook 00, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it)) and fused layers.
 #
 # ## Compare all precisions
 #
-# The next cell times forward and backward passes in all precisions and layouts, alternating; on a GPU, also with [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's arithmetic divided by what the measured peak allows. **Predict** the fastest row.
+# The next cell times forward and backward passes in all precisions and layouts, alternating; on a GPU, also with [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the measured peak. **Predict** the fastest row.
 
 # %%
 last = ResNet(network).to(device, memory_format=torch.channels_last)
@@ -642,7 +640,7 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100, `bfloat16` is slower than `float16`, because PyTorch uses slower batch-norm kernels there; `torch.compile` is faster because it fuses layers. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
+# On the recorded H100, `bfloat16` is slower than `float16`, because its batch-norm kernels are slower in PyTorch; `torch.compile` is faster because it fuses layers. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
 #
 # ## Your turn: one more rung
 #
@@ -673,7 +671,7 @@ workshop.ladder.figure()
 #
 # ## The same accuracy?
 #
-# Speed is worth nothing if accuracy suffers. NVIDIA published one run for each precision and number of GPUs. For the road-sign recipe, ten seeds per precision were recorded:
+# A faster step must not cost accuracy. NVIDIA published one run for each precision and number of GPUs. For the road-sign recipe, ten seeds per precision were recorded:
 
 # %%
 for n in (1, 4, 8):
@@ -702,7 +700,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory, which allows a larger batch.
 # - Count operations and bytes: Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2.
-# - A faster step may have to wait for its input: `rn50 diagnose` measures it.
+# - A faster step may have to wait for its input: measure its headroom.
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #

@@ -133,7 +133,7 @@ workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.j
 print(f"{guesses[-2]}; {guesses[-1]}; its 12 probabilities add up to {sure[-1].sum():.3f}")
 
 # %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. The network can be more confident about noise than about a sign: it has no class for "none of these". If your camera sees other things, add images of them to the training set, as a separate class. Does "90%" mean that 9 of 10 such predictions are right? [Count](../docs/weights.md#how-far-to-trust-a-probability).
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. The network can be more confident about noise than about a sign: it has no class for "none of these". If your camera sees other things, add images of them to the training set, as a separate class. Does "90%" mean that 9 of 10 such predictions are right? [Check](../docs/weights.md#how-far-to-trust-a-probability).
 #
 # ## A benchmark with six mistakes
 #
@@ -149,7 +149,7 @@ print(f"A batch of 4 takes {first:.1f} ms!")
 
 # %% [markdown]
 # 1. In **training mode**, batch norm uses the statistics of these four images, and every call changes the running averages.
-# 2. Without `inference_mode`, autograd **keeps all activations** for a backward pass that never comes.
+# 2. Without `inference_mode`, autograd **keeps activations** for a backward pass that never comes.
 # 3. The time includes **decoding**. That can be what you want, but then say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
@@ -218,7 +218,7 @@ workshop.trace("one.json")
 print(f"{operators} operators")
 
 # %% [markdown]
-# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope over the length is the cost of one operator. A second cost is also the same for one image and for many: every weight has to be read from memory. Chains, a copy and the network take turns, so a slowdown hits all.
+# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope over the length is the cost of one operator. A second cost is also the same for one image and for many: every weight has to be read from memory. Chains, a copy and the network take turns, so a slowdown affects all.
 
 
 # %%
@@ -332,7 +332,7 @@ capture = nb07_checks.check_capture(capture, device.type)
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
 session.expect(dict.fromkeys(recorded))
 started = 100 * np.median(operators * starts / alone)
-print(f"Here, starting takes {started:.0f}% of a prediction: a graph saves about that")
+print(f"Here, starting takes {started:.0f}% of a prediction: a graph saves at most that")
 for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
     print(f"H100, batch {batch}: the graph is {gain:.1f} times as fast as eager")
@@ -344,9 +344,9 @@ print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fas
 #
 # ## Other engines, and eight bits
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation: a caller who forgets it gets wrong answers, not an error.)
+# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation; otherwise, a caller who forgets it gets wrong answers, not an error.)
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value *x* as an integer *q*, with *x* ≈ *s* (*q* − *z*). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (On GPUs, skip this: use TensorRT, untested here.)
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value as an integer *q*: value ≈ scale · (*q* − zero point). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (On GPUs, skip this: use TensorRT, untested here.)
 
 # %%
 import logging
@@ -448,7 +448,7 @@ def verdict(ms):
     if rounds < 5:
         print(f"{best} has the lowest median, but {rounds} rounds are too few to name a winner")
     elif rivals:
-        print(f"no winner: {best} has the lowest median, but not in every round against", end=" ")
+        print(f"no winner: {best} has the lowest median, but loses some rounds to", end=" ")
         print(", ".join(rivals))
     else:
         print(f"{best} wins in all {rounds} rounds")
@@ -477,7 +477,7 @@ if kernels:
     print("Kernels:", ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 # %% [markdown]
-# Do the measurements from above explain the figure? Folding should save at least its starts. On a CPU, a line through the two batch sizes has an intercept, which each batch pays once: starts and weights. On a GPU, launches overlap with kernels, so their times do not add up; there, a graph should take as long as the kernels in the trace.
+# Do the measurements above explain the next figure? Folding should save at least its starts. On a CPU, a line through the two batch sizes has an intercept, paid once per batch: at least starts and weights. On a GPU, launches overlap with kernels, so their times do not add up; there, a graph should take as long as the kernels in the trace.
 
 # %%
 fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
@@ -507,7 +507,7 @@ for what, (ms, predicted) in explained.items():
     if rounds < 5 or low <= 0:
         print("too uncertain to compare")
     else:
-        print("within the range" if low <= predicted <= high else "outside of the range")
+        print("less" if high < predicted else "more" if predicted < low else "within the range")
 if device.type == "cuda":
     host = many.cpu()
     pinned = host.pin_memory()
@@ -521,7 +521,7 @@ if device.type == "cuda":
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 takes thousands of requests: of 120, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and how many times p50 is p95?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 takes thousands of requests: of 120, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
 
 # %%
 quick = forms[best[small]]
@@ -542,7 +542,7 @@ print(
     f"{best[small]}: p50 {p50:.2f} ms, p95 {p95:.2f} ms, slowest {latency.max():.2f} ms,", end=" "
 )
 print(f"mean {latency.mean():.2f} ms; preparation {share:.0f}% of a typical request")
-print(f"p95 is {p95 / p50:.1f} times p50 (from {requests} requests: {low:.1f} to {high:.1f})")
+print(f"p95 is {p95 / p50:.1f} times p50 ({requests} requests, resampled: {low:.1f} to {high:.1f})")
 
 # %% [markdown]
 # Services promise a p95 or p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
@@ -646,7 +646,7 @@ titles = (f"This machine, {session.dtype}", "One V100 16 GB, real images, publis
 for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
     for (name, values), style in zip(rates.items(), ("o-", "s--"), strict=True):
         ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
-    ax.set(title=title, xlabel="batch", ylabel="Total IPS, images/s", xscale="log")
+    ax.set(title=title, xlabel="batch", ylabel="images/s", xscale="log")
     ax.set_ylim(0, 1.1 * max(max(values.values()) for values in rates.values()))
     ax.set_xticks((1, 4, 16, 64, 208), (1, 4, 16, 64, 208))
     ax.minorticks_off()
@@ -660,10 +660,10 @@ ratio = alone_ips[last] / real[last]
 print(
     f"Batch {last}: the network alone has {ratio:.2f} times the throughput of real images", end=""
 )
-print("" if ratio > 1 else ": less, so something disturbed one of them")
+print("" if ratio > 1 else ": less, so measure both again")
 
 # %% [markdown]
-# The published table does not show the network alone. Yours does: the gap between your two curves comes mostly from the input, and the rise of the second one from the network. (The loops took no turns and are short: ignore small gaps.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
+# The published table does not show the network alone. Yours does: if the network alone is faster, the gap is mostly the input; the rise of its curve comes from the network. (The loops took no turns and are short: ignore small gaps.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
 #
 # ## Your numbers
 #
@@ -701,7 +701,7 @@ for name, values in p95s.items():
     print(f"One request of many, {name}, 80% load: {values[1]:.2f} ms (p95)")
 
 # %% [markdown]
-# Alone, a request waits for its preparation, its arithmetic, and costs that images in a batch share. Near capacity, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
+# A single request waits for its preparation, its arithmetic and the fixed costs that a batch shares. Near capacity, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #

@@ -10,7 +10,7 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers to compare with one; None: one per GPU, from 2 to 8
 ips: float | None = None  # images/s of one GPU; None: yours, without a GPU the H100's
 gpu_batch: int | None = None  # its batch, if you set ips
-network: str = "nvlink4+8x400g"  # H100s; 8 x 400 Gbit/s outside; names: rn50 scale --help
+network: str = "nvlink4+8x400g"  # H100 hosts joined by 8 x 400 Gbit/s; names: rn50 scale --help
 price: float = 2.0  # per GPU-hour, in any currency
 
 # %%
@@ -102,7 +102,7 @@ from workshop.lessons import nb08, nb08_checks
 measure = nb08_checks.check_clock(measure, "clock.py")
 
 # %% [markdown]
-# The notebook now times with this clock; `bench.py` imports it from `clock.py`.
+# The notebook now uses this clock; `bench.py`, below, imports it from `clock.py`.
 #
 # ## Seven mistakes
 #
@@ -144,7 +144,7 @@ show("no waiting", 2 * big / sum(queued), right)
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your batches run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Multi-scale training mixes rates: here, every other step has images of half the size.
+# Suppose half of your batches run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Multi-scale training mixes rates: here, every other step has images half as wide and high.
 
 # %%
 import itertools
@@ -196,7 +196,7 @@ del batches
 # %% [markdown]
 # ### 4. Batch 208 versus batch 96
 #
-# NVIDIA's table (below) says that FP16 is 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` also changes two things at once: with several processes, it sets one thread for each.
+# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` also changes two things at once: with several processes, it sets one thread for each.
 #
 # To compare two things on a busy machine, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the ratios.
 
@@ -253,7 +253,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 # echo "but the run ended with exit status $status"
 
 # %% [markdown]
-# So give each cell its own folder, and accept a number only if *this* run wrote it and exited with 0.
+# Give each cell its own folder, and accept a number only if *this* run wrote it and exited with 0.
 #
 # ### 7. A loader that restarts inside the timed iterations
 #
@@ -293,7 +293,7 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 # %% [markdown]
 # ## A benchmark tool
 #
-# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, excluding the first iteration of each epoch. The last batch deliberately exceeds the data set. A second run of the same loop has **synthetic** images, which cost nothing to load. **Predict:** how much slower are real ones?
+# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, excluding the first iteration of each epoch. The largest batch deliberately exceeds the data set. A second run of the same loop uses **synthetic** images, which cost nothing to load. **Predict:** how much slower are real ones?
 
 # %% language="bash" magic_args="-e"
 # rm -f real.json synthetic.json  # mistake 6
@@ -319,7 +319,7 @@ for name in ("real", "synthetic"):
     low, middle, high = map(digits, np.quantile(epochs[name], [0, 0.5, 1]))
     print(f"{name}: {middle} img/s ({low} to {high}, n = {len(epochs[name])})")
 if len(epochs["real"]) < 5 or epochs["real"].max() >= epochs["synthetic"].min():
-    print("The ranges overlap, or n < 5: these runs do not show what loading costs.")
+    print("Real images are not always slower, or n < 5: this does not show what loading costs.")
 else:
     share = np.median(epochs["real"]) / np.median(epochs["synthetic"])
     print(f"With real images, training reaches {share:.0%} of the speed; loading costs the rest")
@@ -425,7 +425,7 @@ dist.destroy_process_group()
 # %% [markdown]
 # ### A model of a step
 #
-# To predict the speed of GPUs you do not have, you need a model. The two classics are:
+# Two classic models predict the speed of GPUs you do not have:
 #
 # - **Amdahl's law**: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Alpha-beta** (notebook 03): exchanging *S* bytes takes α + *S* / β.
@@ -478,7 +478,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* knows only the exchange, *α-β + contention* also what the control lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, exchanging while computing costs extra. If it may add nothing, measure more turns. `NCCL_DEBUG=INFO` names the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
+# *α-β* knows only the exchange, *α-β + contention* also what the control lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, workers wait for the slowest, or computing slows down. If it may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
 #
 # ### Compare with published results
 #
@@ -515,7 +515,7 @@ workshop.figure(fig, alt=f"Errors of five models for published rows. Mean size: 
 #
 # ## How long, and how much?
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model. It counts 4 bytes per gradient: `autocast` leaves them in `float32`.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model, counts 4 bytes per gradient (`autocast` leaves them in `float32`) and assumes that loading keeps up.
 
 # %%
 h100 = session.results["h100.float16.ips"]
@@ -563,9 +563,9 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Both causes are fitted to one DGX-1, whose gradients had 2 bytes; here, they have 4. For fast GPUs with one slow adapter per host, they disagree; DLPerf's 32 V100s with 100 Gbit/s reached 69% (mixed).
+# Both causes are fitted to one DGX-1 with 2-byte gradients; here, they have 4. For fast GPUs with one slow adapter per host, the causes disagree; DLPerf's 32 V100s with 100 Gbit/s reached 69% (mixed).
 #
-# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try a large batch on few GPUs, accumulate gradients over several backward passes per update.)
+# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try this on few GPUs, accumulate the gradients of several backward passes.)
 #
 # ## The ladder
 #
@@ -625,7 +625,7 @@ if "6_compiled" not in rungs:
     print(f"No 6_compiled here. {recorded.value:,} {recorded.what} ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts cannot time this.
+# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts show 0 for communication.
 #
 # ## Your numbers
 

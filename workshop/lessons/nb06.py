@@ -1,4 +1,4 @@
-"""Work and traffic of a training step by kind of layer.
+"""Work and traffic of each layer in a training step.
 
 A layer can be no faster than its arithmetic at the machine's peak rate, and no faster than its
 reading and writing at the memory's bandwidth (Williams et al. 2009, the roofline).
@@ -27,36 +27,36 @@ PASSES = {"batchnorm": 8, "relu": 5, "add": 6, "avgpool": 0, "maxpool": 4}
 
 @dataclass(frozen=True)
 class Work:
-    """FLOP, and bytes read and written, of one training step."""
+    """FLOP, and bytes read and written, of one layer in a training step."""
 
     flops: float
     bytes: float
 
 
-def count(net: Network, image_size: int, batch: int, dtype: str) -> dict[str, Work]:
-    """Return work and traffic of a training step by kind of layer, with no layers fused.
+def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[str, Work]]:
+    """Return kind, and work and traffic in a training step, of each layer, with none fused.
 
     A convolution reads its input and writes its output. Backward it reads the gradient of its
     output twice, reads its input, and writes the gradient of its input. The weights are read twice
     and their gradient is written.
     """
-    each = BYTES[dtype]
-    flops, traffic = dict.fromkeys(KIND.values(), 0.0), dict.fromkeys(KIND.values(), 0.0)
+    found, each = [], BYTES[dtype]
     inputs = conv_inputs(net, image_size)
     before = 3 * image_size**2  # elements of the layer's input, for pooling
     for layer in net.layers(image_size):
-        kind, out = KIND[layer.kind], batch * layer.activations
-        flops[kind] += 6 * batch * layer.macs + FLOPS.get(layer.kind, 0) * out
+        out = batch * layer.activations
+        flops = 6 * batch * layer.macs + FLOPS.get(layer.kind, 0) * out
         if layer.kind == "conv":
-            traffic[kind] += 3 * each * (batch * inputs[layer.name] + out + layer.parameters)
+            traffic = 3 * each * (batch * inputs[layer.name] + out + layer.parameters)
         elif layer.kind == "linear":  # in float32
-            traffic[kind] += 3 * 4 * (batch * net.features + out + layer.parameters)
+            traffic = 3 * 4 * (batch * net.features + out + layer.parameters)
         else:
-            traffic[kind] += each * PASSES[layer.kind] * out
+            traffic = each * PASSES[layer.kind] * out
             if "pool" in layer.kind:  # its input is read, and its input's gradient written
-                traffic[kind] += 2 * each * batch * before
+                traffic += 2 * each * batch * before
+        found.append((KIND[layer.kind], Work(flops, traffic)))
         before = layer.activations
-    return {kind: Work(flops[kind], traffic[kind]) for kind in flops}
+    return found
 
 
 def conv_inputs(net: Network, image_size: int) -> dict[str, int]:
