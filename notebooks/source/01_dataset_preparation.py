@@ -327,7 +327,8 @@ def problem(i, true, path):
             return f"AttributeError: {error}."
         return f"the first value is of type {type(image).__name__}. Return the image that Pillow opened."
     except Exception as error:
-        return f"{type(error).__name__}: {error}. Return two values, the image and its label."
+        advice = " Return two values, the image and its label." if "unpack" in str(error) else ""
+        return f"{type(error).__name__}: {error}.{advice}"
     if isinstance(label, tuple):
         return f"the label is {label}. `struct` returns a tuple: take its first value."
     if label == struct.unpack("<I", struct.pack("<f", true))[0] != true:

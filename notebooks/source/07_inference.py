@@ -105,7 +105,8 @@ def predict(net, dtype=torch.float32):
 
 logits = predict(model)
 right = (logits.argmax(1) == labels).float().mean()
-print(f"{100 * right:.1f}% of {len(some)} images are classified correctly")
+error = 200 * (right * (1 - right) / len(some)).sqrt()  # two standard errors
+print(f"{100 * right:.1f}% (± {error:.0f}) of {len(some)} images are classified correctly")
 
 # %% [markdown]
 # ## Images that are not in the data set
@@ -214,8 +215,9 @@ def traced(net, batch, file):
 
 
 operators, kernels, busy = traced(eager, one, "one.json")
-workshop.trace("one.json")
-print(f"{operators} operators")
+kinds = workshop.trace("one.json")
+share = kinds["convolution"] / sum(kinds.values())
+print(f"{operators} operators; convolutions take {share:.0%} of the time")
 
 # %% [markdown]
 # What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope over the length is the cost of one operator. A second cost is also the same for one image and for many: every weight has to be read from memory. Chains, a copy and the network take turns, so a slowdown affects all.
@@ -253,10 +255,10 @@ start, reading = np.median(starts), np.median(reads)
 print(f"One image takes {np.median(alone):.2f} ms, the median of {len(alone)} turns.")
 for what, costs in (
     (f"Starting {operators} operators at {1000 * start:.1f} µs", operators * starts),
-    (f"Reading {weights / 1e6:.0f} MB of weights", reads),
+    (f"Reading {weights / 1e6:.0f} MB of weights, if no cache holds them,", reads),
 ):
     low, middle, high = 100 * np.quantile(costs / alone, [0.1, 0.5, 0.9])
-    print(f"{what}: {np.median(costs):.2f} ms, {middle:.0f}% of one prediction", end=" ")
+    print(f"{what} takes {np.median(costs):.2f} ms, {middle:.0f}% of one prediction", end=" ")
     print(f"({low:.0f} to {high:.0f}% in most turns)")
 if kernels:
     print(f"{kernels} kernels run for {100 * busy / np.median(alone):.0f}% of the time")
@@ -335,7 +337,8 @@ started = 100 * np.median(operators * starts / alone)
 print(f"Here, starting takes {started:.0f}% of a prediction: a graph saves at most that")
 for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
-    print(f"H100, batch {batch}: the graph is {gain:.1f} times as fast as eager")
+    print(f"H100, batch {batch}, copies from and to the host included:", end=" ")
+    print(f"the graph is {gain:.1f} times as fast as eager")
 gain = recorded["h100.predict.pinned.256"] / recorded["h100.predict.eager.256"]
 print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fast")
 
@@ -508,6 +511,14 @@ for what, (ms, predicted) in explained.items():
         print("too uncertain to compare")
     else:
         print("less" if high < predicted else "more" if predicted < low else "within the range")
+flops = 2 * checkpoint.read_network("model").macs(size)  # of one image
+square = torch.randn(2048, 2048, device=device).to(dtype)
+peak = 2 * len(square) ** 3 / np.median(answer_times(lambda a: a @ a, square, 5))  # per ms
+print(f"A matrix product reaches {peak / 1e6:,.0f} GFLOP/s.", end=" ")
+print("What the kernels of each version reach is not a matter of starts and weights:")
+for n, ms in results.items():
+    rates = (f"{name} {n * flops / np.median(times) / 1e6:,.0f}" for name, times in ms.items())
+    print(f"batch {n}, GFLOP/s:", ", ".join(rates))
 if device.type == "cuda":
     host = many.cpu()
     pinned = host.pin_memory()

@@ -601,31 +601,30 @@ peaks = {}
 for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
     peaks[dtype] = 2 * session.side**3 / np.median(measure(lambda a=a: a @ a, 5, 2, wait))
-flops, before = resnet.resnet(50, 12).train_flops(session.size), None
-print(f"{session.size} px, batch {rung_batch}, {session.rung_turns} turns.", end=" ")
-print("After the MFU: ms per step in input, compute, communication")
+flops = resnet.resnet(50, 12).train_flops(session.size)
+rows, before = [], None
 for rung, found in rungs.items():
     rates = np.array(found["turns"])
     dtype = half if rung >= "4" and not emulated else torch.float32  # emulated: float32 inside
     peak = peaks[dtype] * (found["ranks"] if gpus else 1)
     low, middle, high = np.quantile(rates, [0, 0.5, 1])
-    line = f"{rung:10} {middle:8,.1f} img/s ({low:,.1f} to {high:,.1f}), "
-    line += f"MFU {middle * flops / peak:5.1%}; "
-    parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
-    line += " ".join(f"{ms:6.1f}" for ms in parts)
+    row = [rung, f"{middle:,.1f} ({low:,.1f} to {high:,.1f})", f"{middle * flops / peak:.1%}"]
+    row += [found.get(f"{part}_ms") for part in ("input", "compute", "communication")]
     if before is not None and found["paired"]:
         low, ratio, high = np.quantile(rates / before, [0, 0.5, 1])
-        line += f"; {ratio:.2f} × the row above ({low:.2f} to {high:.2f})"
-        line += ", too wide to conclude" if low < 1 < high else ""
-        line += f", predicted {guess:g}" if rung == "5_tuned" else ""
-    print(line)
+        row.append(f"{ratio:.2f} ({low:.2f} to {high:.2f})" + ", too wide" * (low < 1 < high))
+    rows.append([*row, *[None] * (7 - len(row))])
     before = rates
+columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
+title = f"{session.size} px, batch {rung_batch}, {session.rung_turns} turns: median and range"
+workshop.table(rows, columns, title)
+print(f"You predicted {guess:g} for 5_tuned.", end=" ")
 if "6_compiled" not in rungs:
     recorded = session.results["h100.compiled.ips"]
     print(f"No 6_compiled here. {recorded.value:,} {recorded.what} ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts show 0 for communication.
+# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts report no communication.
 #
 # ## Your numbers
 
