@@ -515,7 +515,7 @@ flops = 2 * checkpoint.read_network("model").macs(size)  # of one image
 square = torch.randn(2048, 2048, device=device).to(dtype)
 peak = 2 * len(square) ** 3 / np.median(answer_times(lambda a: a @ a, square, 5))  # per ms
 print(f"A matrix product reaches {peak / 1e6:,.0f} GFLOP/s.", end=" ")
-print("What the kernels of each version reach is not a matter of starts and weights:")
+print("Starts and weights do not explain how close the kernels of each version come to it:")
 for n, ms in results.items():
     rates = (f"{name} {n * flops / np.median(times) / 1e6:,.0f}" for name, times in ms.items())
     print(f"batch {n}, GFLOP/s:", ", ".join(rates))
