@@ -612,7 +612,8 @@ for rung, found in rungs.items():
     row += [found.get(f"{part}_ms") for part in ("input", "compute", "communication")]
     if before is not None and found["paired"]:
         low, ratio, high = np.quantile(rates / before, [0, 0.5, 1])
-        row.append(f"{ratio:.2f} ({low:.2f} to {high:.2f})" + ", too wide" * (low < 1 < high))
+        verdict = ": too wide" if low < 1 < high else ""
+        row.append(f"{ratio:.2f} ({low:.2f} to {high:.2f}){verdict}")
     rows.append([*row, *[None] * (7 - len(row))])
     before = rates
 columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
