@@ -329,7 +329,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the compressed data above and beside the crop must still be decoded. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the compressed data above and next to the crop must still be decoded. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
