@@ -33,11 +33,11 @@ from data_prep.lists import (
     write_classes,
     write_list,
 )
-from data_prep.recordwriter import Bad, Packer, Writer, check_files, record_bytes
+from data_prep.recordwriter import Bad, Writer, check_files, pack, record_bytes
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
-from rn50lib.data.recordio import checksum_path, unpack
+from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import IMAGE_EXTENSIONS, LeftOut
 from rn50lib.errors import Parser, UserError, as_command, whole
 from rn50lib.files import lock_open, write_file
@@ -46,13 +46,9 @@ from rn50lib.hooks import function_in
 
 
 def make_list(
-    prefix: str,
-    root: str,
-    *,
-    recursive: bool = True,
-    shuffle: bool = True,
+    prefix: str, root: str, recursive: bool = True, shuffle: bool = True,
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
-) -> None:
+) -> None:  # fmt: skip
     """Write PREFIX.lst, and print what it holds."""
     found = find_images(root, recursive, extensions)
     path = Path(f"{prefix}.lst")
@@ -135,11 +131,9 @@ def pack_list(
     if the disk has too little room, or if images are missing, empty, git-LFS pointers or
     (transforming) do not decode, unless ``skip_bad`` leaves them out.
     """
-    bad_files: Bad = []
-    bad_images: Bad = []
     stated = [read_list_classes(path_lst)[0], *stated_beside(path_lst)]
     classes = check_agreement(stated) if any(stated) else None
-    entries, sizes = check_files(read_list(path_lst), root, bad_files)
+    entries, sizes, bad_files = check_files(read_list(path_lst), root)
     _report_bad(bad_files, path_lst, skip_bad, "nothing was packed")
     if not entries:
         raise UserError(f"{path_lst}: it lists no image that can be packed")
@@ -148,8 +142,7 @@ def pack_list(
         check_room(path_lst.parent, record_bytes(sizes), path_rec.name)
     writer = Writer(path_lst.with_suffix(""), framing=framing)
     with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
-        packer = Packer(writer, root, transform, bad_images)
-        packer.pack(entries, sizes, threads, progress)
+        bad_images = pack(writer, root, entries, sizes, threads, transform, progress)
         _report_bad(bad_images, path_lst, skip_bad, "the record file was not put in place")
         seconds = progress.seconds
     name_classes(path_rec, classes, Path(root))
@@ -210,8 +203,6 @@ def rebuild_index(prefix: str) -> None:
 
     If an id repeats, the records are numbered from 0, as MXNet's rec2idx does.
     """
-    from rn50lib.data.recordio import Reader
-
     records = Reader(f"{prefix}.rec").payloads()
     found = [(unpack(record).key, offset) for offset, record in records]
     if len({key for key, _ in found}) < len(found):
@@ -223,8 +214,6 @@ def rebuild_index(prefix: str) -> None:
 
 def rebuild_checksums(prefix: str) -> None:
     """Write PREFIX.crc for the records in PREFIX.rec. Raises RecordError if that is damaged."""
-    from rn50lib.data.recordio import Reader
-
     records = Reader(f"{prefix}.rec").payloads()
     lines = [f"{offset}\t{crc32c(payload)}\n" for offset, payload in records]
     write_file(checksum_path(f"{prefix}.rec"), "".join(lines))
@@ -305,13 +294,8 @@ def main(argv: list[str] | None = None) -> None:
         return
     root = os.path.abspath(arguments.root)
     if arguments.list:
-        make_list(
-            prefix,
-            root,
-            recursive=arguments.recursive,
-            shuffle=arguments.shuffle,
-            extensions=tuple(ext.lower() for ext in arguments.exts),
-        )
+        extensions = tuple(ext.lower() for ext in arguments.exts)
+        make_list(prefix, root, arguments.recursive, arguments.shuffle, extensions)
         return
     framing = frame
     if arguments.framing:
@@ -322,20 +306,13 @@ def main(argv: list[str] | None = None) -> None:
         from data_prep.images import reencode
 
         transform = functools.partial(
-            reencode,
-            resize=arguments.resize,
-            center_crop=arguments.center_crop,
+            reencode, resize=arguments.resize, center_crop=arguments.center_crop,
             quality=arguments.quality,
-        )
+        )  # fmt: skip
     pack_all(
-        prefix,
-        root,
-        threads=arguments.num_thread,
-        transform=transform,
-        skip_bad=arguments.skip_bad,
-        quiet=arguments.quiet,
-        framing=framing,
-    )
+        prefix, root, threads=arguments.num_thread, transform=transform,
+        skip_bad=arguments.skip_bad, quiet=arguments.quiet, framing=framing,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

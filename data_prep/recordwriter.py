@@ -7,7 +7,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.common import Progress
@@ -79,12 +78,14 @@ class Writer:
             self.path_crc.unlink(missing_ok=True)
 
 
-def check_files(entries: list[Entry], root: str, bad: Bad) -> tuple[list[Entry], list[int]]:
-    """Return the good entries and their sizes in bytes, without reading the files.
+def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int], Bad]:
+    """Return the good entries, their sizes in bytes, and the bad ones, without reading the files.
 
-    Files that are missing, empty, too large for a record, or pointers are added to ``bad``.
+    Files that are missing, empty, too large for a record, or pointers are bad.
     """
-    good, sizes = [], []
+    good: list[Entry] = []
+    sizes: list[int] = []
+    bad: Bad = []
     for entry in entries:
         path = f"{root}/{entry.path}"
         try:
@@ -97,7 +98,7 @@ def check_files(entries: list[Entry], root: str, bad: Bad) -> tuple[list[Entry],
         else:
             good.append(entry)
             sizes.append(size)
-    return good, sizes
+    return good, sizes, bad
 
 
 def _reason_against(path: str, size: int) -> str | None:
@@ -116,61 +117,49 @@ def record_bytes(sizes: list[int]) -> int:
     return sum(sizes) + (PART.size + HEADER.size + 4) * len(sizes)  # 4: padding, rounded up
 
 
-@dataclass
-class Packer:
-    """Packs the images of a list, unchanged or through ``transform``.
+def pack(
+    writer: Writer, root: str, entries: list[Entry], sizes: list[int], threads: int,
+    transform: Callable[[bytes], bytes] | None, progress: Progress,
+) -> Bad:  # fmt: skip
+    """Append the images of a list, unchanged or through ``transform``.
 
-    ``bad`` receives the images on which that fails; they are left out.
+    The file does not depend on the number of threads. Returns the images on which ``transform``
+    fails, which are left out. Raises UserError if an image file changed since its size was taken.
     """
+    bad: Bad = []
 
-    writer: Writer
-    root: str
-    transform: Callable[[bytes], bytes] | None
-    bad: Bad
-
-    def pack(
-        self, entries: list[Entry], sizes: list[int], threads: int, progress: Progress
-    ) -> None:
-        """Append all images. The file does not depend on the number of threads.
-
-        Raises UserError if an image file changed since its size was taken.
-        """
-
-        def frame_run(images: list[tuple[Entry, int]]) -> list[tuple[bytes, int]]:
-            return [self._frame(entry, size) for entry, size in images]
-
-        runs = list(_cut(entries, sizes))
-        for images, records in zip(runs, in_order(frame_run, runs, threads), strict=True):
-            for (entry, _), (record, checksum) in zip(images, records, strict=True):
-                if record:
-                    self.writer.append(entry.key, record, checksum)
-            progress.update(len(images))
-
-    def _frame(self, entry: Entry, size: int) -> tuple[bytes, int]:
-        """Return the framed record and its checksum; b"" for an image that does not decode."""
-        path = f"{self.root}/{entry.path}"
+    def frame_image(entry: Entry, size: int) -> tuple[bytes, int]:
+        path = f"{root}/{entry.path}"
         with open(path, "rb", buffering=0) as file:
             image = file.read()
         if len(image) != size:
             raise UserError(f"{path}: the file was changed while it was being packed; start again")
-        if self.transform is not None:
-            try:
-                image = self.transform(image)
-            except UserError as error:
-                self.bad.append((path, str(error).partition(";")[0]))
-                return b"", 0
-            except Exception as error:  # such as more pixels per side than a JPEG can have
-                self.bad.append((path, f"it cannot be written as a JPEG ({error})"))
-                return b"", 0
-        payload = pack_header(entry.labels[0], entry.key, image)
-        framing = getattr(self.writer.framing, "__name__", "the framing")  # may be a learner's
         try:
-            record, checksum = self.writer.frame(payload)
+            image = transform(image) if transform else image
+        except UserError as error:
+            bad.append((path, str(error).partition(";")[0]))
+            return b"", 0
+        except Exception as error:  # such as more pixels per side than a JPEG can have
+            bad.append((path, f"it cannot be written as a JPEG ({error})"))
+            return b"", 0
+        payload = pack_header(entry.labels[0], entry.key, image)
+        framing = getattr(writer.framing, "__name__", "the framing")  # may be a learner's
+        try:
+            record, checksum = writer.frame(payload)
         except Exception as error:
             raise UserError(f"{path}: {framing} fails on this image: {error!r}") from error
         if not isinstance(record, bytes | bytearray) or not record:
             raise UserError(f"{path}: {framing} gives {record!r:.40} for this image, not a record")
         return record, checksum
+
+    runs = list(_cut(entries, sizes))
+    framed = in_order(lambda run: [frame_image(*image) for image in run], runs, threads)
+    for images, records in zip(runs, framed, strict=True):
+        for (entry, _), (record, checksum) in zip(images, records, strict=True):
+            if record:
+                writer.append(entry.key, record, checksum)
+        progress.update(len(images))
+    return bad
 
 
 def _cut(entries: list[Entry], sizes: list[int]) -> Iterator[list[tuple[Entry, int]]]:

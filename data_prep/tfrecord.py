@@ -237,22 +237,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the program."""
-    flags = parse(argv)
-    if flags.index:
-        rebuild_indexes(flags.root)
+    flags = vars(parse(argv))
+    if flags.pop("index"):
+        rebuild_indexes(flags["root"])
         return
-    shards = {"train": flags.train_shards, "val": flags.val_shards}
-    convert(
-        flags.root,
-        flags.out,
-        shards={split: count for split, count in shards.items() if count},
-        schema=flags.schema,
-        size=flags.size,
-        seed=flags.seed,
-        jobs=flags.jobs,
-        data_format=flags.data_format,
-        quiet=flags.quiet,
-    )
+    counts = {"train": flags.pop("train_shards"), "val": flags.pop("val_shards")}
+    convert(**flags, shards={split: count for split, count in counts.items() if count})
 
 
 if __name__ == "__main__":

@@ -89,8 +89,9 @@ def read_split(path: Path, split: str, problems: Problems) -> Part:
         names = listing.images
         for folder in listing.folders:
             walk = os.walk(path / name / folder)
-            inside = [f for _, _, files in walk for f in files if _is_named_image(f)]
-            problems.add("nested", path / name / folder, f"{len(inside):,} images")
+            names_inside = (file.lower() for _, _, files in walk for file in files)
+            inside = sum(file.endswith(IMAGE_EXTENSIONS) for file in names_inside)
+            problems.add("nested", path / name / folder, f"{inside:,} images")
         lost = listing.lost()
         if lost:
             problems.add("lost-class", path / name, describe_lost_class(lost))
@@ -122,7 +123,3 @@ def _list(folder: Path, problems: Problems) -> Listing:
     except UserError as error:
         problems.add("unreadable", folder, str(error))
         return Listing([], [], [])
-
-
-def _is_named_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_EXTENSIONS)
