@@ -45,7 +45,7 @@ if group.rank == group.size - 1:
 end_with(lambda: 0)  # as a worker of rn50 train: the threads of a group may outlive its work
 """
 GROUPS = [
-    pytest.param("torch", "horovod", marks=pytest.mark.needs("horovod")),
+    pytest.param("torch", "horovod", marks=[pytest.mark.needs("horovod"), pytest.mark.acceptance]),
     pytest.param("torch", "ddp", marks=pytest.mark.needs("torch")),
     pytest.param("tensorflow", "horovod", marks=pytest.mark.needs("horovod")),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -227,34 +228,69 @@ def finish(argv: list[str], folder: Path, **env: str) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
+SLOW = """
+import time
+from pathlib import Path
+from rn50lib.recipe import learning_rate
+
+def schedule(progress, global_batch, recipe):
+    if not Path("quick").exists():
+        time.sleep(0.3)
+    return learning_rate(progress, global_batch, recipe)
+"""
+
+
+def two_epochs(backend: str, folder: Path) -> tuple[str, ...]:
+    """Return the flags of a run in `folder`, which is slow unless a file `quick` is there."""
+    (folder / "slow.py").write_text(SLOW)
+    return ("--backend", backend, "-e", "2", "--lr", "0.4", "--warmup-epochs", "1",
+            "--report", "r.json", "--model-prefix", "m", "--disp-batches", "1",
+            "--override", "schedule=slow.py:schedule")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    photos: Photos, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], tuple[Path, str]]:
+    """Return the folder of a whole run of two workers, and what it printed; one run for all."""
+
+    @functools.cache
+    def run(launcher: str, backend: str) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp("undisturbed")
+        (folder / "quick").touch()
+        argv = argv_of(photos, launcher, *two_epochs(backend, folder))
+        done = finish(argv, folder, HOROVOD_TIMELINE=str(folder / "t.json"))
+        assert done.returncode == 0, done.stderr
+        return folder, done.stderr
+
+    return run
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("horovodrun"))
+@pytest.mark.parametrize("launcher", once("mpirun"))
 def test_two_workers_train_and_one_scores_the_same(
-    launcher: str, photos: Photos, tmp_path: Path
+    launcher: str, undisturbed: Callable[[str, str], tuple[Path, str]]
 ) -> None:
     """19 validation images on two workers with batches of 4 need padding.
 
     One process that scores the checkpoint finds the same accuracy, because the running statistics
     are averaged.
     """
-    flags = ("-e", "2", "--report", "r.json", "--model-prefix", "m", "--lr", "0.4")
-    timeline = tmp_path / "t.json"
-    done = finish(argv_of(photos, launcher, *flags), tmp_path, HOROVOD_TIMELINE=str(timeline))
-    assert done.returncode == 0, done.stderr
+    folder, printed = undisturbed(launcher, "torch")
     if launcher != "torchrun":  # the 53 parameters of the tiny network in each of 12 steps
-        events = json.loads(timeline.read_text())
+        events = json.loads((folder / "t.json").read_text())
         reduced = Counter(event["pid"] for event in events if event.get("name") == "ALLREDUCE")
         assert list(reduced.values()).count(12) == 53
-    report = strict_json(tmp_path / "r.json")
+    report = strict_json(folder / "r.json")
     assert report["ngpus"] == 2 and len(report["metrics"]["val.top1"]) == 2
     assert report["env"]["weights_apart"] == 0.0  # the same weights on both, bit for bit
-    assert "rank 0 | epoch 2/2" in done.stderr
+    assert "rank 0 | epoch 2/2" in printed
     speeds = zip(report["metrics"]["val.time"], report["metrics"]["val.total_ips"], strict=True)
     for seconds, ips in speeds:  # of 19 images the first step has 8, the 2 others 11 over all ranks
         assert seconds * ips == pytest.approx(11 / 2)
-    scored = finish([*launch.program("score"), "m", "2", "-n", "1", "--report", "s.json"], tmp_path)
+    scored = finish([*launch.program("score"), "m", "2", "-n", "1", "--report", "s.json"], folder)
     assert scored.returncode == 0, scored.stderr
-    one = strict_json(tmp_path / "s.json")["metrics"]
+    one = strict_json(folder / "s.json")["metrics"]
     assert one["val.top1"][0] == report["metrics"]["val.top1"][1]
     assert one["val.loss"][0] == pytest.approx(report["metrics"]["val.loss"][1], rel=1e-5)
 
@@ -351,7 +387,10 @@ def test_the_traceback_of_the_failing_rank_comes_last(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("launcher", "rank"), [("alone", ""), ("torchrun", "rank [01]: ")])
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [("alone", ""), pytest.param("torchrun", "rank [01]: ", marks=LARGE)],
+)
 @pytest.mark.needs("torch")
 def test_bad_input_is_one_line_with_its_remedy(
     launcher: str, rank: str, photos: Photos, tmp_path: Path
@@ -511,16 +550,6 @@ def test_ranks_with_different_flags_are_refused(photos: Photos, tmp_path: Path) 
 
 # --- restarts -------------------------------------------------------------------------------------
 
-SLOW = """
-import time
-from pathlib import Path
-from rn50lib.recipe import learning_rate
-
-def schedule(progress, global_batch, recipe):
-    if not Path("quick").exists():
-        time.sleep(0.3)
-    return learning_rate(progress, global_batch, recipe)
-"""
 WITH_TENSORFLOW = pytest.param(
     "horovodrun", "tensorflow", marks=[pytest.mark.needs("horovod"), LARGE]
 )
@@ -532,21 +561,14 @@ WITH_TENSORFLOW = pytest.param(
     [pytest.param(*p.values, "torch", marks=p.marks) for p in once("mpirun")] + [WITH_TENSORFLOW],
 )
 def test_sigterm_run_resumes_bit_for_bit(
-    launcher: str, backend: str, start: Callable[..., Run], photos: Photos, tmp_path: Path
-) -> None:
+    launcher: str, backend: str, photos: Photos, tmp_path: Path,
+    start: Callable[..., Run], undisturbed: Callable[[str, str], tuple[Path, str]],
+) -> None:  # fmt: skip
     """SIGTERM comes in the middle of an epoch; under mpirun, one worker alone receives it."""
-    flags = ("--backend", backend, "-e", "2", "--lr", "0.4", "--warmup-epochs", "1",
-             "--report", "r.json", "--model-prefix", "m", "--disp-batches", "1",
-             "--override", "schedule=slow.py:schedule")  # fmt: skip
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
-        folder.mkdir()
-        (folder / "slow.py").write_text(SLOW)
-    (whole / "quick").touch()
-    done = finish(argv_of(photos, launcher, *flags), whole)
-    assert done.returncode == 0, done.stderr
-
-    run = start(launcher, *flags, folder=parts)
+    whole, _ = undisturbed(launcher, backend)
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    run = start(launcher, *two_epochs(backend, parts), folder=parts)
     (run.worker(1) if launcher == "mpirun" else run.process).terminate()
     assert run.ends() == 143, run.text()
     last = run.text().splitlines()[-1]

@@ -27,7 +27,7 @@ from tests.pipelines import test_loaders
 from tests.pipelines.conftest import by_pillow
 from tests.pipelines.test_loaders import labels, pixels
 from tests.support import TINY, Photos, full
-from tests.training.test_kills import signalled
+from tests.training.test_kills import FILES, FLAGS, signalled
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("dali")]
 
@@ -142,21 +142,19 @@ def test_consecutive_epochs_match_single_epochs(
         running.close()
 
 
-def test_a_stopped_run_repeats_its_epoch(photos: Photos, tmp_path: Path) -> None:
+def test_a_stopped_run_repeats_its_epoch(
+    rn50: Callable[..., Any], photos: Photos, tmp_path: Path
+) -> None:
     """SIGTERM and --checkpoint-steps write nothing within an epoch, which is printed once."""
     flags = ("--loader", "dali", "--checkpoint-steps", "2")
-    (tmp_path / "whole").mkdir()
-    whole = signalled(photos, tmp_path / "whole", 0, "never", *flags)
-    assert whole.returncode == 0, whole.stderr
+    train = ("train", "--data-root", photos.root, *FLAGS, *flags)
+    assert rn50(*train, "--model-prefix", "whole").status == 0
     stopped = signalled(photos, tmp_path, signal.SIGTERM, "train 1 4", *flags)
     assert stopped.returncode == 143, stopped.stderr
     assert stopped.stderr.count("cannot begin in the middle of an epoch") == 1
     assert checkpoint.positions(tmp_path / "m") == [(1, 0)]
-    resumed = signalled(photos, tmp_path, 0, "never", *flags, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    wanted, made = (
-        checkpoint.load(folder / "m", 4).arrays for folder in (tmp_path / "whole", tmp_path)
-    )
+    assert rn50(*train, *FILES, "--resume").status == 0
+    wanted, made = (checkpoint.load(tmp_path / name, 4).arrays for name in ("whole", "m"))
     assert all(np.array_equal(wanted[name], made[name]) for name in wanted)
 
 

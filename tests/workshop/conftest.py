@@ -104,7 +104,7 @@ def rn50(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser_page() -> Iterator[tuple[Any, list[str]]]:
     """A page of a headless Chromium, and the addresses that it requested."""
     from playwright.sync_api import sync_playwright

@@ -38,7 +38,7 @@ for epoch in range(100 if "train" in sys.argv else 1):
 def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
     (tmp_path / "weights").write_text("old")
-    command = ("workshop", "try", "mine.py", "--headroom", "--seconds", "2", "--")
+    command = ("workshop", "try", "mine.py", "--headroom", "--seconds", "1", "--")
     done = run_cli(*command, "train")
     assert done.returncode == 0, done.stderr
     first, *rates = done.stdout.splitlines()
@@ -49,7 +49,7 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
     assert (tmp_path / "weights").read_text() == "old"
 
     (tmp_path / "elsewhere").mkdir()
-    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "2")
+    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1")
     refused = run_cli(*command, cwd=tmp_path / "elsewhere")
     assert refused.returncode != 0 and "no optimizer stepped" in refused.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,39 +26,43 @@ workshop.explore(draw, lambda power: "a curve", power=ipywidgets.IntSlider(2, 1,
 BAD = 'workshop.use(nettwork="tiny")'
 
 
-@pytest.fixture
-def course(tmp_path, repository, browser_page) -> Iterator[Lab]:
-    """A browser on JupyterLab with a copy of the course's notebooks, in profile ci."""
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """The folder of the server's settings and of the learner's runs."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def course(home, repository, browser_page) -> Iterator[Lab]:
+    """A browser on JupyterLab with the course's notebooks, in profile ci, and a demonstration."""
     for folder in ("notebooks", "exercises"):
-        (tmp_path / "course" / folder).mkdir(parents=True)
+        (home / "course" / folder).mkdir(parents=True)
         for path in (repository / folder).glob("*.ipynb"):
             text = path.read_text(encoding="utf-8")
-            copy = tmp_path / "course" / folder / path.name
+            copy = home / "course" / folder / path.name
             copy.write_text(
                 text.replace('profile: str = \\"auto\\"', 'profile: str = \\"ci\\"'),
                 encoding="utf-8",
             )
-    with serve(tmp_path / "course", home=tmp_path) as address:
+    write_notebook(home / "course" / "demo.ipynb", EXPLORE, BAD)
+    with serve(home / "course", home=home) as address:
         yield Lab(browser_page[0], address)
 
 
 @pytest.mark.slow
-def test_control_redraws_its_figure(tmp_path, browser_page):
-    write_notebook(tmp_path / "demo.ipynb", EXPLORE, BAD)
-    with serve(tmp_path) as address:
-        lab = Lab(browser_page[0], address)
-        lab.open("demo.ipynb")
-        cell = lab.run("workshop.explore(")
-        plot = cell.locator(".jp-OutputArea-output img")
-        before = plot.get_attribute("src")
-        assert plot.count() == 1 and plot.get_attribute("alt") == "a curve"
-        assert cell.locator(".rn50 p", has_text="The last value is 81.").count() == 1
-        cell.locator(".widget-slider .noUi-handle").first.focus()
-        lab.page.keyboard.press("ArrowRight")
-        cell.locator(".rn50 p", has_text="The last value is 729.").wait_for()
-        assert plot.count() == 1 and plot.get_attribute("src") != before
-        (error,) = told(lab.run("nettwork"))
-        assert error.startswith("error: pass a function for one of")
+def test_control_redraws_its_figure(course):
+    course.open("demo.ipynb")
+    cell = course.run("workshop.explore(")
+    plot = cell.locator(".jp-OutputArea-output img")
+    before = plot.get_attribute("src")
+    assert plot.count() == 1 and plot.get_attribute("alt") == "a curve"
+    assert cell.locator(".rn50 p", has_text="The last value is 81.").count() == 1
+    cell.locator(".widget-slider .noUi-handle").first.focus()
+    course.page.keyboard.press("ArrowRight")
+    cell.locator(".rn50 p", has_text="The last value is 729.").wait_for()
+    assert plot.count() == 1 and plot.get_attribute("src") != before
+    (error,) = told(course.run("nettwork"))
+    assert error.startswith("error: pass a function for one of")
 
 
 SHARD = """def shard(order, rank, size, batch):
@@ -67,7 +72,7 @@ SHARD = """def shard(order, rank, size, batch):
 
 
 @pytest.mark.slow
-def test_wrong_then_correct_answer_in_jupyterlab(course, tmp_path):
+def test_wrong_then_correct_answer_in_jupyterlab(course, home):
     course.open("exercises/ex03_horovod.ipynb")
     course.run("profile: str =")
     table = course.run("workshop.start(")
@@ -92,7 +97,7 @@ def test_wrong_then_correct_answer_in_jupyterlab(course, tmp_path):
     course.shot("exercise-passed")
     assert told(passed)[0].startswith("✓ ex03.shard passed")
     assert passed.locator(".box:not(.warn)").count() == 1
-    record = json.loads((tmp_path / "runs" / "answers" / "ex03.json").read_text())["ex03.shard"]
+    record = json.loads((home / "runs" / "answers" / "ex03.json").read_text())["ex03.shard"]
     assert record["passed_at"] and record["tries"] == 2
 
 

@@ -45,8 +45,8 @@ MENDED = {  # the slow script made right, and not faster
     "    dist.all_reduce(sums)\n"
     "    return (sums[0] / sums[2]).item(), (100 * sums[1] / sums[2]).item()",
 }  # fmt: skip
-RANKS = multiprocessing.get_context("forkserver")  # which loads PyTorch once for all of them
-RANKS.set_forkserver_preload(["workshop.checks.watch"])
+RANKS = multiprocessing.get_context("forkserver")  # which imports once for all of them:
+RANKS.set_forkserver_preload([__name__, "workshop.checks.watch", "torch._dynamo"])
 
 
 def solution(*changes: str) -> str:

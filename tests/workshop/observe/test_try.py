@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -274,11 +275,11 @@ DALI_SLICES = (
     "rung, edits, status",
     [
         pytest.param("2_ddp", [], "seen", id="a sampler", marks=LONG),
-        pytest.param("2_ddp", SLICES, "not seen", id="slices"),
+        pytest.param("2_ddp", SLICES, "not seen", id="slices", marks=LONG),
         pytest.param("2_ddp", SLICES[1:], "missing", id="all images"),
         pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
         pytest.param("3_dali_horovod", [], "seen", id="shards", marks=LONG),
-        pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards"),
+        pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards", marks=LONG),
         pytest.param(
             "3_dali_horovod", [NO_SHARDS, DALI_SLICES], "not seen", id="a reader of slices",
             marks=LONG,
@@ -306,7 +307,7 @@ def test_random_crops_do_not_hide_who_reads_what(
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("code, said", [
     ("dist.init_process_group('gloo')\nlabel = 1/0", ["label = 1/0", "ZeroDivisionError"]),
-    ("raise SystemExit('no images')", [" | no images"]),
+    pytest.param("raise SystemExit('no images')", [" | no images"], marks=pytest.mark.acceptance),
 ])  # fmt: skip
 def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str]) -> None:
     path = tmp_path / "broken.py"
@@ -343,11 +344,12 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
         ([__file__, "--steps", "0"], "'0' must be at least 1"),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], said: str) -> None:
-    command = [sys.executable, "-m", "rn50", "workshop", "try", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+def test_bad_input_is_one_line(
+    words: list[str], said: str, rn50: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    status, _, err = rn50(tmp_path, "workshop", "try", *words)
+    assert status == 2
+    assert said in err and len(err.splitlines()) == 1
 
 
 @pytest.mark.acceptance
