@@ -80,5 +80,4 @@ class Progress(tqdm):
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._start

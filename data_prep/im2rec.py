@@ -283,7 +283,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the program."""
     arguments = parse(argv)
     prefix = arguments.prefix.rstrip("/")
     if arguments.index:

@@ -105,7 +105,6 @@ def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.imagenet",
         description="Turn ImageNet, in any of its usual forms, into class folders.",

@@ -39,7 +39,6 @@ class Plan:
     left_out: LeftOut = field(default_factory=LeftOut)
 
     def add_split(self, split: str, classes: Classes) -> None:
-        """Add a task for each class."""
         self.tasks += [["items", split, wnid, classes[wnid]] for wnid in sorted(classes)]
         self.images[split] = sum(map(len, classes.values()))
 

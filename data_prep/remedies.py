@@ -8,12 +8,10 @@ from rn50lib.errors import REMEDIES, as_command
 
 
 def verify(path: str = "DATA_ROOT") -> str:
-    """Return how to list all damage of a file or data set."""
     return f"{_program('verify', path)} lists all damage"
 
 
 def draw(root: str = "data/roadsigns") -> str:
-    """Return how to draw the built-in data set."""
     return (
         f"{_program('roadsigns', root)} draws the built-in data there; `rn50 run` without"
         " --data-root draws and uses it"
@@ -21,7 +19,6 @@ def draw(root: str = "data/roadsigns") -> str:
 
 
 def pack(prefix: str, folder: str) -> str:
-    """Return how to make a record file from class folders."""
     listing = _program("im2rec", "--list", "--recursive", prefix, folder)
     return f"make it with {listing} and then {_program('im2rec', '--pass-through', prefix, folder)}"
 
@@ -44,12 +41,10 @@ def recover(path: str, flag: str) -> str:
 
 
 def write_shards(root: str = "") -> str:
-    """Return how to write TFRecord shards."""
     return f"{_program('tfrecord', *filter(None, [root]))} writes shards that can be read"
 
 
 def index_shards(folder: str) -> str:
-    """Return how to write the indexes of shards."""
     return f"{_program('tfrecord', '--index', folder)} writes it"
 
 

@@ -202,7 +202,6 @@ def _missing(folder: Path, wanted: Parameters) -> list[tuple[str, int]]:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.roadsigns",
         description="Draw the built-in data set: JPEG images of road signs in ImageNet's layout."

@@ -212,7 +212,6 @@ def rebuild_indexes(folder: str | os.PathLike) -> int:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.tfrecord",
         description="Write TFRecord shards and DALI's indexes from class folders or record files.",
@@ -236,7 +235,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the program."""
     flags = vars(parse(argv))
     if flags.pop("index"):
         rebuild_indexes(flags["root"])

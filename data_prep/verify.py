@@ -234,7 +234,6 @@ def print_report(report: Report, every: bool = False) -> None:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags."""
     parser = Parser(
         prog="python -m data_prep.verify",
         description="Read a whole data set and report what is wrong with it: structure, indexes, "

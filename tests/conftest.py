@@ -117,12 +117,18 @@ class SmallDataset:
         return self.folder / "records"
 
 
+def folder_of_all(factory: pytest.TempPathFactory) -> Path:
+    """Return the temporary folder that the processes of a test run share."""
+    folder = factory.getbasetemp()
+    return folder.parent if folder.name.startswith("popen-") else folder
+
+
 @pytest.fixture(scope="session")
 def roadsigns_small(tmp_path_factory: pytest.TempPathFactory) -> SmallDataset:
-    """The built-in dataset, small, with its RecordIO files; drawn once per run."""
+    """The built-in dataset, small, with its RecordIO files; one process draws it for all."""
     from data_prep import im2rec, roadsigns
 
-    root = tmp_path_factory.mktemp("roadsigns-small")
+    root = folder_of_all(tmp_path_factory) / "roadsigns-small"
     folder = root / "roadsigns"
     roadsigns.ensure(folder, train=48, val=24, seed=0)
     im2rec.ensure_records(folder)

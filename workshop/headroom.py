@@ -139,7 +139,6 @@ class Clock:
         return batches
 
     def step(self, *_: Any) -> None:
-        """Note that an optimizer has updated the weights."""
         self.steps = True
 
     def add(self, number: int, images: int, seconds: float) -> None:

@@ -82,7 +82,6 @@ class Runner:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """End the script if it is still running."""
         self.send(signal.SIGCONT)
         if self.process and self.process.poll() is None:
             lifetime.stop(self.process, programs.GRACE_S)

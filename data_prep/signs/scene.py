@@ -32,7 +32,6 @@ class Shot(NamedTuple):
     image: Image.Image
 
     def pick(self, things: Sequence) -> Any:
-        """Return one of the things."""
         return things[int(self.rng.integers(len(things)))]
 
 

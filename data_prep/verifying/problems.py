@@ -112,11 +112,9 @@ class Problem:
 
     @property
     def level(self) -> str:
-        """Return "error", "warning" or "note"."""
         return KINDS[self.kind].level
 
     def line(self) -> str:
-        """Return the problem in one line."""
         where = self.where if self.offset is None else f"{self.where}, offset {self.offset:,}"
         return f"{where}: {self.text}" if self.text else where
 
@@ -129,6 +127,5 @@ class Problems(list[Problem]):
         self.append(Problem(kind, str(where), text.removeprefix(f"{where}: "), offset))
 
     def count_levels(self) -> dict[str, int]:
-        """Return how many problems of each level there are."""
         levels = [problem.level for problem in self]
         return {level: levels.count(level) for level in LEVELS}

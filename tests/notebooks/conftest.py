@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.conftest import clean_environment
+from tests.conftest import clean_environment, folder_of_all
 
 
 @pytest.fixture(scope="session")
 def course_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small road signs and their records, drawn once for all workers of the test run."""
-    folder = tmp_path_factory.getbasetemp()
-    if folder.name.startswith("popen-"):  # one of several workers
-        folder = folder.parent
+    folder = folder_of_all(tmp_path_factory)
     data = folder / "course-data"
     with FileLock(folder / "course-data.lock"):
         code = "import workshop; workshop.start('01', 'ci')"

@@ -16,8 +16,8 @@ from workshop import catalogue
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
 NAMES = [item.name for item in catalogue.existing(ROOT)]
-# the others start many processes: for `make acceptance`
-SMALL = ("00_start_here", "01_dataset_preparation", "02_single_gpu", "05_dali")
+# the others take longer: for `make acceptance`
+SMALL = ("00_start_here", "01_dataset_preparation", "02_single_gpu")
 PARAMETERS = [
     pytest.param(name, marks=() if name in SMALL else pytest.mark.acceptance) for name in NAMES
 ]

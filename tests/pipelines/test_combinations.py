@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data_prep import tfrecord
 from rn50lib import config
 from tests.pipelines.conftest import pack
-from tests.support import make_photos
+from tests.support import Ended, make_photos
 
 FORMATS = ("files", "recordio", "tfrecord")
 COMBINATIONS = [
@@ -54,7 +53,7 @@ def test_every_combination_trains_and_validates(
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
 def test_tensorflow_takes_files_else_shards_and_never_records(
-    root: Path, tmp_path: Path, run_cli: Callable[..., Any]
+    root: Path, tmp_path: Path, rn50: Callable[..., Ended]
 ) -> None:
     """The remedy for records alone is followed."""
     (tmp_path / "packed").mkdir()
@@ -62,18 +61,18 @@ def test_tensorflow_takes_files_else_shards_and_never_records(
         for ending in ("rec", "idx"):
             name = f"{split}.{ending}"
             (tmp_path / "packed" / name).symlink_to(root / "records" / name)
-    short = ("--network", "tiny", "--image-shape", "32", "-b", "8", "-e", "1", "--recipe",
+    short = ("run", "--network", "tiny", "--image-shape", "32", "-b", "8", "-e", "1", "--recipe",
              "reference", "--dtype", "float32", "--threads", "1", "--benchmark-iters", "1",
              "--report", "r.json", "--backend", "tensorflow")  # fmt: skip
     for flags in ((), ("--data-format", "recordio")):
-        refused = run_cli("run", *short, "--data-root", "packed", *flags)
-        assert refused.returncode == 2 and "python -m data_prep.tfrecord packed`" in refused.stderr
-    subprocess.run([sys.executable, "-m", "data_prep.tfrecord", "packed"], check=True, cwd=tmp_path)
-    for place, form in ((root, "files"), ("packed", "tfrecord")):
-        done = run_cli("run", *short, "--data-root", place)
-        assert done.returncode == 0, done.stderr
-        data = json.loads((tmp_path / "r.json").read_text())["env"]["data"]
-        assert data["train"].endswith(f", {form})")
+        error = rn50(*short, "--data-root", "packed", *flags).error
+        assert "python -m data_prep.tfrecord packed`" in error
+    tfrecord.main(["packed"])
+    done = rn50(*short, "--data-root", "packed")
+    assert done.status == 0, done.err
+    data = json.loads((tmp_path / "r.json").read_text())["env"]["data"]
+    assert data["train"].endswith(", tfrecord)")
+    assert "--data-format files" in rn50(*short, "--data-root", root, "--dry-run").out
 
 
 def test_commands_page_has_a_row_for_each_loader(repository: Path) -> None:

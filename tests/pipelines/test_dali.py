@@ -209,14 +209,9 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
 # --- the other generation -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("dali2")
-@pytest.mark.parametrize(
-    "tests", ["crops_follow or seed_and_epoch", pytest.param("dali", marks=pytest.mark.acceptance)]
-)
-def test_dali_tests_pass_with_the_current_dali(
-    tmp_path: Path, repository: Path, tests: str
-) -> None:
+def test_dali_tests_pass_with_the_current_dali(tmp_path: Path, repository: Path) -> None:
     """Run the same tests in a process that finds the other package first."""
     folder = Path(os.environ["RN50_DALI2"])
     (tmp_path / "nvidia").mkdir()
@@ -229,8 +224,7 @@ def test_dali_tests_pass_with_the_current_dali(
     names = ("test_dali", "test_loaders", "test_openers")
     files = [f"tests/pipelines/{name}.py" for name in names]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "not acceptance",
-         "-k", f"dali and ({tests}) and not current_dali", *files],
+        [sys.executable, "-m", "pytest", "-q", "-k", "dali and not current_dali", *files],
         env=env, capture_output=True, text=True, cwd=repository,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

@@ -81,22 +81,19 @@ def test_engines_give_the_same_probabilities(
 
 @pytest.mark.needs("engines")
 def test_engines_score_and_measure_but_do_not_train(
-    trained: Path, photos: Photos, run_cli, tmp_path: Path
+    trained: Path, photos: Photos, rn50, tmp_path: Path
 ) -> None:
     prefix, root = str(trained / "m"), ("--data-root", photos.root)
-    scored = run_cli("score", prefix, "2", *root, "--engine", "openvino", "--report", "s.json")
-    assert scored.returncode == 0, scored.stderr
+    scored = rn50("score", prefix, "2", *root, "--engine", "openvino", "--report", "s.json")
+    assert scored.status == 0, scored.err
     before = load(trained / "report.json")["metrics"]["val.top1"][-1]
     assert load(tmp_path / "s.json")["metrics"]["val.top1"] == [before]
     sweep = ("benchmark", "-n", "1", "-b", "2", "-i", "2", "--network", "tiny", *root,
              "--dtype", "bfloat16", "--engine", "onnxruntime", "-o", "b.json")  # fmt: skip
-    refused = run_cli(*sweep)
-    assert refused.returncode == 2 and "pass --only-inference too" in refused.stderr
-    refused = run_cli(*sweep, "--only-inference")
-    assert (
-        refused.returncode == 1
-        and "computes in float32, not bfloat16: use --engine torch" in refused.stderr
-    )
+    assert "pass --only-inference too" in rn50(*sweep).error
+    refused = rn50(*sweep, "--only-inference")
+    assert refused.status == 1
+    assert "computes in float32, not bfloat16: use --engine torch" in refused.err
 
 
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def assert_same_end(folder: Path, undisturbed: Path, timed: bool = True) -> None
 
 @pytest.mark.parametrize(
     "point",
-    [pytest.param(p, marks=LARGE if p.startswith(("train", "epoch")) else ()) for p in KILLS],
+    [pytest.param(p, marks=LARGE if p else ()) for p in KILLS],
 )
 def test_run_killed_at_a_chosen_point_resumes(
     rn50: Run, photos: Photos, undisturbed: Path, tmp_path: Path, point: str

@@ -21,7 +21,6 @@ class CheckFailed(UserError):
         self.result = result
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython prints in place of a traceback."""
         return list(self.result.lines)
 
 

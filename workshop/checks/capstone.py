@@ -162,7 +162,6 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
 def run_answer(
     answer: Callable[..., Any], case: Case, doing: str = "", trace: Path | None = None
 ) -> Seen:
-    """Return what is seen of the learner's script."""
     with tempfile.TemporaryDirectory(prefix="capstone-") as place:
         script = Path(place, "your_script.py")
         script.write_text(alone.cell_of(answer), encoding="utf-8")

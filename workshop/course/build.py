@@ -32,7 +32,6 @@ def masters(root: Path) -> list[Path]:
 
 
 def is_exercise(master: Path) -> bool:
-    """Return True for the master of an exercise notebook."""
     return re.fullmatch(FOLDERS["exercises"], master.stem) is not None
 
 

@@ -117,7 +117,6 @@ class Upload:
         self.left_out = defaultdict[str, list[str]](list)
 
     def leave_out(self, where: str, why: str | Exception) -> None:
-        """Note that a file is not graded."""
         if isinstance(why, Exception):
             text = getattr(why, "strerror", None) or str(why) or type(why).__name__
             why = f"cannot be read, {text[:150]}"
@@ -186,7 +185,6 @@ def by_name(where: str, names: Collection[str]) -> tuple[bool, bool, bool, int]:
 
 
 def why_not(one: Candidate, best: Candidate) -> str:
-    """Return why a notebook was not taken."""
     for worse, mine, other in zip(WORSE, one.rank, best.rank, strict=True):
         if mine != other:
             return worse

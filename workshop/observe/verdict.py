@@ -73,7 +73,6 @@ class Rank:
         self.place = starts[-1]["place"] if starts else [0, 1]  # in its group: its rank, the size
 
     def all(self, key: str) -> list[Any]:
-        """Return a property of each update."""
         return [update[key] for update in self.updates]
 
 

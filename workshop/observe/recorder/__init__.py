@@ -58,7 +58,6 @@ class Recorder:
         self.left -= 1
 
     def started(self, by: str, rank: int, size: int) -> None:
-        """Note that this process has joined a group."""
         self.rank = rank if self.rank is None else self.rank
         self.write("start", by=by, place=[rank, size])
 
