@@ -101,7 +101,15 @@ def packed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- order -----------------------------------------------------------------------------------------
 
 
-@on_each
+@pytest.mark.parametrize(
+    ("loader", "data_format"),
+    [
+        pytest.param(name, form, marks=[*MARKS[name], *([LARGE] if large else [])])
+        for name in LOADERS
+        for form in READS[name]
+        for large in [name == "tensorflow" and form == "files"]  # its order is tested below
+    ],
+)
 def test_ranks_share_the_images(packed: Path, loader: str, data_format: str) -> None:
     """Training sees no image twice, validation each once; all ranks take equally many steps."""
     for split, (size, batch) in itertools.product(("train", "val"), ((2, 5), (3, 5))):

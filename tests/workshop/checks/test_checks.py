@@ -31,9 +31,9 @@ from workshop.course import build
 
 NAMES = [item.name for item in catalogue.EXERCISES]
 PLAIN = [item.name for item in catalogue.EXERCISES if not item.needs]
-# The number of wrong answers in `make test`, of exercises that start processes; tests/notebooks has
-# their solutions, and `make acceptance` the rest.
-QUICK = {"ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 0, "ex04.recipe": 0}
+# The number of wrong answers in `make test`, of exercises that start processes (those of
+# ex04.recipe fail before that); tests/notebooks has solutions, and `make acceptance` the rest.
+QUICK = {"ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 0, "ex04.recipe": 4}
 
 
 def assert_passes(name: str, answer: Any) -> None:
@@ -109,8 +109,9 @@ def test_solutions_and_other_correct_answers_pass(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])
-def test_exercises_that_need_a_framework(name, need):
+def test_exercises_that_need_a_framework(name, need, monkeypatch):
     """One test for all loads the framework only once."""
+    monkeypatch.setattr(compare, "LIMIT_S", 300)  # the machine may be busy
     item = catalogue.find(name)
     for package in item.needs.split():
         need(package.rpartition(".")[2])
