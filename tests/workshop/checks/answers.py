@@ -349,9 +349,6 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex03.shard": [("table[:, rank]", "table[:, rank].tolist()")],
     "ex03.start": [
-        (f"for tensor in {TENSORS}:\n        {SENT}",
-         "from torch.nn.parallel import DistributedDataParallel\n"
-         "    DistributedDataParallel(model)"),
         (SENT, "dist.all_reduce(tensor.mul_(dist.get_rank() == 0))"),
         (f"for tensor in {TENSORS}:\n        {SENT}", "sent = [model.state_dict()]\n    "
          "dist.broadcast_object_list(sent, src=0)\n    model.load_state_dict(sent[0])"),
@@ -362,6 +359,8 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
          "    dist.all_gather(rows, sums)\n    total = sum(rows)"),
     ],
     "ex03.recipe": [
+        ("net.state_dict(), root_rank=0)", "net.state_dict(), root_rank=0)\n"
+         "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)"),
         ("hvd.broadcast_parameters(net.state_dict(), root_rank=0)", "for t in net.state_dict()"
          ".values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"),
     ],
@@ -372,6 +371,7 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
          ".shard(size, rank)\n"),
         (SHUFFLE, SHUFFLE.replace("len(labels)", "10_000")),
     ],
+    "ex04.recipe": [("(shards).shard(size, rank)", "(shards[rank::size])")],
     "ex05.headroom": [
         ("in works.items():", "in reversed(works.items()):\n        wait()"),
         ("    wait()\n    works", "    wait()\n    train(load())\n    wait()\n    works",
