@@ -260,8 +260,9 @@ def compute(batch):
     if not gpu:
         time.sleep(32 / device)
         return
-    images = np.array(batch[0] if isinstance(batch, list | tuple) else batch)  # without labels
-    pixels = torch.from_numpy(images).to("cuda").permute(0, 3, 1, 2) / 127.5 - 1
+    images = batch[0] if isinstance(batch, list | tuple) else batch  # without labels
+    images = images if torch.is_tensor(images) else torch.tensor(np.asarray(images))
+    pixels = images.to("cuda").permute(0, 3, 1, 2) / 127.5 - 1
     with torch.autocast("cuda", torch.float16):
         loss = net(pixels).sum()
     loss.backward()

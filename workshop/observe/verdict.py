@@ -69,6 +69,8 @@ class Rank:
         self.updates = [event for event in events if event["kind"] == "update"]
         self.files = {event["path"] for event in events if event["kind"] == "file"}
         starts = [event for event in events if event["kind"] == "start"]
+        made = [event["hash"] for event in events if event["kind"] == "weights"]
+        self.made = made[0] if made else ""  # the weights when the optimizer was made
         self.by = starts[-1]["by"] if starts else ""
         self.place = starts[-1]["place"] if starts else [0, 1]  # in its group: its rank, the size
 
@@ -236,6 +238,8 @@ def alike(ranks: list[Rank], reseed: Callable[[], Events] | None) -> tuple[str, 
         return MISSING, "the weights differed at the first update and at the last"
     if not same[0]:
         return SEEN, "the weights differed at the first update, and became equal later"
+    if len({rank.made for rank in ranks}) > 1:
+        return SEEN, "the weights differed at first, and were equal at the first update"
     if reseed is None:
         return NOT_SEEN, "the weights were equal at the first update, perhaps by equal seeds"
     again = equal(by_rank(reseed()))
