@@ -114,7 +114,7 @@ class Clock:
 
     def number(self, loader: Any) -> int:
         """Return the number of a loader; a new one for the same data has the number of the old."""
-        data = getattr(loader, "dataset", None)
+        data: Any = getattr(loader, "dataset", None)
         try:
             kind = (type(data), len(data))
         except TypeError:  # DALI's iterator, or an IterableDataset
