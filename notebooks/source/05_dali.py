@@ -383,8 +383,8 @@ class FasterSigns(Signs):
     def __getitem__(self, i):
         pixels = simplejpeg.decode_jpeg(self.files[i].read_bytes())  # by libjpeg-turbo
         left, top, right, bottom = random_box(pixels.shape[1], pixels.shape[0])
-        crop = torch.from_numpy(pixels[top:bottom, left:right].copy()).permute(2, 0, 1)
-        small = interpolate(crop[None], (self.size, self.size), mode="bilinear", antialias=True)
+        crop = torch.from_numpy(pixels[None, top:bottom, left:right].copy()).permute(0, 3, 1, 2)
+        small = interpolate(crop, (self.size, self.size), mode="bilinear", antialias=True)
         return small[0].permute(1, 2, 0), i % 12
 
 
