@@ -53,6 +53,7 @@ os.environ |= {
     "DATA": str(session.data_root),
     "FLAGS": f"--image-size {session.image_size} --batch-size {session.batch_size}",
     "SECONDS_EACH": str(session.seconds),
+    "TRACE": str(session.runs / "trace-05.json"),
 }
 workshop.ladder.figure()
 
@@ -67,15 +68,14 @@ workshop.ladder.figure()
 script = shutil.copy(workshop.ladder.script("2"), "train.py")
 
 # %% language="bash" magic_args="-e"
-# rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- --data "$DATA" $FLAGS 2>&1
-# torchrun --standalone train.py --data "$DATA" $FLAGS --steps 4 --trace trace.json 2> errors.txt ||
-#   (cat errors.txt; exit 1)
+# rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- \
+#   --data "$DATA" $FLAGS --workers 2 --trace "$TRACE" 2>&1
 
 # %% [markdown]
-# The second command recorded a trace of three steps. Look for a gap at the start of the step. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU has nothing to do.
+# Before the timing began, your script recorded a trace of three steps. Look for a gap at the start of the step. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU has nothing to do.
 
 # %%
-parts_ms = workshop.trace("trace.json")
+parts_ms = workshop.trace(os.environ["TRACE"])
 waits = 100 * parts_ms.get("waiting", 0) / sum(parts_ms.values())
 print(f"Waiting: {waits:.0f}% of the step")
 session.note("waiting", waits, "%", "share of your script's step spent waiting")
@@ -238,7 +238,7 @@ if DALI:
     print(pipe.run()[0].shape())
 
 # %% [markdown]
-# Images differ in size, so a DALI batch is a *list* of arrays. The third stage resizes a random crop to one size. The fourth mirrors half of them (as for ImageNet; never mirror road signs) and normalises: `(pixel − mean) / std`, with one plane per colour.
+# Images differ in size, so a DALI batch is a *list* of arrays. The third stage resizes a random crop to one size. The fourth mirrors half of them (as for ImageNet; in training, never mirror road signs) and normalises: `(pixel − mean) / std`, with one plane per colour.
 #
 # Always set the crop area explicitly. The published recipe says 5 to 100%, but NVIDIA's program [never passed that range](https://github.com/NVIDIA/DeepLearningExamples/blob/a8e1d1cd/MxNet/Classification/RN50v1.5/dali.py) to DALI, so its runs used DALI's default of 8 to 100%.
 
