@@ -1,20 +1,19 @@
 """`rn50 workshop try SCRIPT --headroom`: the speed of a loop with a perfect loader, or step.
 
-The script runs three times for a few seconds, in one process and in a copy of its folder. It is not
-changed, except for its PyTorch DataLoader, or DALI's iterator for PyTorch:
+The script runs in one process and in a copy of its folder. It is not changed, except for its
+PyTorch DataLoader, or DALI's iterator for PyTorch, which works in three modes, one after another:
 
-    whole     it works as always
-    cached    it gives its first batch again and again, which costs nothing
+    whole     as always
+    cached    it gives one batch again and again, which costs nothing
     loader    its batches are read and dropped, so that the step costs nothing
 
-The timed batches are those between which an optimizer steps; the first and last of an epoch, for
-which workers do less or more than one batch of work, are left out.
+The timed batches are those between which an optimizer steps; the first of a mode and the last of an
+epoch, for which workers do less or more than one batch of work, are left out. A script that ends
+too early is started again for the rest.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import os
 import runpy
@@ -34,6 +33,7 @@ from workshop.errors import RunFailed
 from workshop.observe.run import copy_folder, in_copy
 
 VARIABLE = "RN50_HEADROOM"
+MODES = ("whole", "cached", "loader")
 SETTLE = 3  # first batches that are not timed: caches and the allocator fill
 LIMIT_S = 300.0
 
@@ -61,20 +61,21 @@ class Headroom:
 
 
 def measure(script: Path, arguments: list[str], seconds: float, folder: Path) -> Headroom:
-    """Run a script in `folder` three times; each is timed for `seconds`.
+    """Run a script in `folder`; each mode is timed for `seconds`.
 
     Raises RunFailed, with what the script printed as `log`, if it fails or has no training loop
     over a PyTorch DataLoader or a DALI iterator; UserError if there is no such script.
     """
     if not script.is_file():
         raise UserError(f"no such script: {script}")
-    rates, loader = {}, 0
-    for mode in ("whole", "cached", "loader"):
+    rates: dict[str, float] = {}
+    loader = 0
+    while modes := [mode for mode in MODES if mode not in rates]:
         with tempfile.TemporaryDirectory(prefix="rn50-headroom-") as top:
             copy, result = Path(top).resolve() / "work", Path(top, "result.json")
             copy_folder(folder, copy)
             words = [in_copy(word, folder, copy) for word in [str(script), *arguments]]
-            setting = {"mode": mode, "loader": loader, "seconds": seconds, "out": str(result)}
+            setting = {"modes": modes, "loader": loader, "seconds": seconds, "out": str(result)}
             with socket.create_server(("localhost", 0)) as server:
                 port = server.getsockname()[1]
             rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
@@ -84,7 +85,7 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
             try:
                 ended = subprocess.run(
                     command, cwd=copy, env=env, stdin=subprocess.DEVNULL, text=True,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S + seconds,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S + 3 * seconds,
                 )  # fmt: skip
             except subprocess.TimeoutExpired:
                 raise RunFailed(
@@ -92,7 +93,8 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
                 ) from None
             if ended.returncode or not result.exists():
                 raise RunFailed(f"{script.name} failed", ended.stdout)
-            rates[mode], loader = json.loads(result.read_text())
+            found, loader = json.loads(result.read_text())
+            rates |= found
     return Headroom(**rates)
 
 
@@ -100,40 +102,59 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
 
 
 class Clock:
-    """Times the batches of the loader that trains, and ends the process after `seconds`."""
+    """Times the batches of the loader that trains, for `seconds` in each mode; ends the process."""
 
-    def __init__(self, mode: str, loader: int, seconds: float, out: str) -> None:
-        self.mode, self.loader, self.seconds, self.out = mode, loader, seconds, out
-        self.loaders: list[Any] = []  # in the order of their first use
+    def __init__(self, modes: list[str], loader: int, seconds: float, out: str) -> None:
+        self.modes, self.loader, self.seconds, self.out = modes, loader, seconds, out
+        self.loaders: list[Any] = []  # in the order of their first use; a number is a place here
         self.latest = 0  # the loader that gave the latest batch
         self.steps = False  # an optimizer has stepped since then
-        self.images, self.time = 0, 0.0
+        self.images, self.time = 0, 0.0  # in this mode
+        self.rates: dict[str, float] = {}
+
+    def number(self, loader: Any) -> int:
+        """Return the number of a loader; a new one for the same data has the number of the old."""
+        data: Any = getattr(loader, "dataset", None)
+        try:
+            kind = (type(data), len(data))
+        except TypeError:  # DALI's iterator, or an IterableDataset
+            kind = loader
+        if kind not in self.loaders:
+            self.loaders.append(kind)
+        return self.loaders.index(kind)
 
     def wrap(self, iterate: Any) -> Any:
         """Return the `__iter__` of a loader class with the batches timed."""
 
         def batches(loader: Any) -> Iterator[Any]:
-            if not any(loader is known for known in self.loaders):
-                self.loaders.append(loader)
-            number = next(i for i, known in enumerate(self.loaders) if loader is known)
-            made, chosen = iterate(loader), number == self.loader
+            number, made = self.number(loader), iterate(loader)
             try:
                 length = len(loader) or sys.maxsize  # 0: a DALI iterator that never ends
             except TypeError:  # an IterableDataset
                 length = sys.maxsize
-            if self.mode == "cached" and chosen:
-                made = itertools.repeat(next(made), length)
             ahead = getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", 0) or 0)
             first, last = min(SETTLE + ahead, length // 3), length - min(ahead, length // 3)
-            before = 0.0
-            for i, batch in enumerate(every(made)):
+            mode, of_mode, read, given, before = "", 0, 0, 0, 0.0
+            batch: Any = None
+            while given < length:
+                if mode != self.modes[0]:
+                    mode, of_mode = self.modes[0], 0
+                trains = number == self.loader
+                if mode != "cached" or not trains or not read:
+                    try:
+                        batch = next(made)  # not by `for`: DALI's `__iter__` is wrapped
+                    except StopIteration:
+                        return
+                    read += 1
                 now = time.perf_counter()
-                if first < i < last and (
-                    self.steps and self.latest == number or self.mode == "loader" and chosen
-                ):
+                settled = of_mode > first and (mode == "cached" or read <= last)
+                stepped = self.steps and self.latest == number
+                if settled and (trains if mode == "loader" else stepped):
                     self.add(number, size(batch), now - before)
+                of_mode += 1
                 self.steps, self.latest, before = False, number, now
-                if self.mode != "loader" or not chosen:
+                if mode != "loader" or not trains:
+                    given += 1
                     yield batch
 
         return batches
@@ -142,28 +163,30 @@ class Clock:
         self.steps = True
 
     def add(self, number: int, images: int, seconds: float) -> None:
-        """Add the time of a batch; end the process when there is enough."""
+        """Add the time of a batch; begin the next mode, or end the process, if it is enough."""
         self.loader, self.images, self.time = number, self.images + images, self.time + seconds
         if self.time >= self.seconds:
-            self.end()
+            self.end_mode()
+            if not self.modes:
+                self.end()
+
+    def end_mode(self) -> None:
+        """Keep the images per second of a mode."""
+        self.rates[self.modes.pop(0)] = self.images / self.time
+        self.images, self.time = 0, 0.0
 
     def end(self) -> None:
-        """Write the images per second and which loader it was, and end this process."""
-        if not self.time:
+        """Write the images per second by mode and which loader it was, and end this process."""
+        if not self.rates and self.time:  # the script has ended: its first mode had all of it
+            self.end_mode()
+        if not self.rates:
             sys.exit(
                 "no optimizer stepped between the batches of a PyTorch DataLoader or a DALI"
                 " iterator, or an epoch has too few batches to time"
             )
-        Path(self.out).write_text(json.dumps([self.images / self.time, self.loader]))
+        Path(self.out).write_text(json.dumps([self.rates, self.loader]))
         sys.stdout.flush()
         os._exit(0)
-
-
-def every(made: Iterator[Any]) -> Iterator[Any]:
-    """Yield what an iterator gives without its `__iter__`, which is wrapped if it is DALI's."""
-    with contextlib.suppress(StopIteration):
-        while True:
-            yield next(made)
 
 
 def size(batch: Any) -> int:

@@ -7,12 +7,13 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-device: float = 1442.6  # images/s of the simulated accelerator: one V100 in FP16
+device: float | None = None  # images/s of a simulated device; None: your GPU, else one V100
 rounds: int | None = None  # rounds in which the stages take turns
 seed: int = 0  # seed of Python's random numbers and of the shuffles
 
 # %%
 import io
+import itertools
 import os
 import random
 import shutil
@@ -27,10 +28,14 @@ import torch
 from PIL import Image
 
 import workshop
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
 from workshop.lessons import nb04
 
 session = workshop.start("04", profile)
 rounds = rounds or session.rounds
+gpu = session.profile == "gpu" and not device  # feed yours
+device = device or session.results["published.v100.1gpu.fp16.ips"].value
 os.chdir(session.folder)  # scratch files are written here
 folder = workshop.ladder.shards_folder()  # notebook 05 trains from it
 TF = workshop.has("tensorflow")
@@ -38,6 +43,8 @@ os.environ |= {"SHARDS": str(folder), "TRAIN": session.train, "TF": "yes" if TF 
 if TF:
     with workshop.quiet_stderr():  # TensorFlow logs notes while it is imported
         import tensorflow as tf
+
+        os.environ["TF_GPU"] = "yes" if tf.config.list_physical_devices("GPU") else ""
     tf.config.set_visible_devices([], "GPU")  # the input pipeline runs on the CPU
 plt.style.use("tableau-colorblind10")
 random.seed(seed)
@@ -164,6 +171,7 @@ for number in range(8):
             record = frame(example(path.read_bytes(), classes.index(path.parent.name) + 1))
             index.write(f"{file.tell()} {len(record)}\n")
             file.write(record)
+# the network counts classes from 0, and so does this list
 (folder / "classes.txt").write_text("".join(f"{n}\t{name}\n" for n, name in enumerate(classes)))
 shards = sorted(map(str, folder.glob("train-*")))
 
@@ -235,7 +243,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers, and feeds a device. Any machine can simulate a fast device: `rate` sleeps before each batch for as long as a V100 would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`. While it runs, watch CPU utilisation with `htop` in a terminal.
+# The next cell starts the workers, and feeds a device: your GPU, which runs ResNet-50 forward and backward in float16. Without one, a simulated V100 sleeps for as long as a real one would compute; the input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`. While it runs, watch CPU utilisation with `htop` in a terminal.
 
 # %%
 loader = torch.utils.data.DataLoader(Shards(), 32, num_workers=workers, prefetch_factor=2)
@@ -244,17 +252,32 @@ print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
 ahead = {"PyTorch workers": 2 * workers}  # batches it prepares ahead: taken before the clock starts
 predicted = {}
+net = ResNet(resnet.resnet(50)).to("cuda", memory_format=torch.channels_last) if gpu else None
+
+
+def compute(batch):
+    """Let the device work on a batch of 32 images, and wait for it."""
+    if not gpu:
+        time.sleep(32 / device)
+        return
+    images = batch[0] if isinstance(batch, list | tuple) else batch  # without labels
+    images = images if torch.is_tensor(images) else torch.tensor(np.asarray(images))
+    pixels = images.to("cuda").permute(0, 3, 1, 2) / 127.5 - 1
+    with torch.autocast("cuda", torch.float16):
+        loss = net(pixels).sum()
+    loss.backward()
+    torch.cuda.synchronize()
 
 
 def rate(name):
-    """Return images/s when feeding a device that takes 1 / `device` seconds per image."""
+    """Return images/s when feeding the device."""
     batches = iter(stages[name])
     for _ in range(1 + ahead.get(name, 0)):
-        next(batches)
+        batch = next(batches)
     begin = time.perf_counter()
     for _ in range(session.batches):
-        time.sleep(32 / device)  # the device works on the previous batch
-        next(batches)
+        compute(batch)
+        batch = next(batches)
     return 32 * session.batches / (time.perf_counter() - begin)
 
 
@@ -267,6 +290,11 @@ def measure(name, guess=None, before="Python loop"):
     print(f"you predicted {guess:g}" if guess else "no prediction")
 
 
+if gpu:  # its own speed: one batch again and again, first to warm up
+    stages["one batch"] = itertools.repeat(images)
+    device = [rate("one batch") for _ in range(2)][-1]
+    del stages["one batch"]
+print(f"The device alone: {device:,.0f} images/s")
 measure("PyTorch workers")  # your prediction as the second argument
 
 # %% [markdown]
@@ -435,7 +463,7 @@ if TF:
     workshop.figure(fig, alt="Which rank reads which image. " + "; ".join(found))
 
 # %% [markdown]
-# - **No shard** is the talk's recipe 2: every rank reads the whole file. Its ten passes over the data become up to eighty on eight ranks.
+# - **No shard** is the talk's recipe 2: every rank reads the whole file.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` followed by `shard` is worse: every rank *decodes* everything.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, at least one file per rank, before anything is read. Each rank then sees the same eighth in every epoch, unless you reshuffle the list of files with a common seed per epoch.
@@ -487,16 +515,29 @@ if TF:
 #
 # ## Train from your shards in TensorFlow
 #
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once, and runs it as a graph. Here it takes a few steps with your shards:
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once, and runs it as a graph. Here it takes a few steps with your shards, on a GPU if TensorFlow sees one. (That is untested; if it fails, add a line `export CUDA_VISIBLE_DEVICES=`.)
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
-# export CUDA_VISIBLE_DEVICES=  # `make setup` installs TensorFlow for the CPU
+# [ "$TF_GPU" ] || { echo "TensorFlow sees no GPU, so it runs on the CPU."; export CUDA_VISIBLE_DEVICES=; }
 # rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1
 
 # %% [markdown]
 # The run found your classes in `classes.txt`, counted the images and read the shards with tf.data. Its loss after so few steps means little.
 #
+# ## Where is the time going now?
+#
+# On one H100, how much does the input matter? These are recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading and no decoding, so their speed is the ceiling. DALI read JPEG files, then TFRecord shards.
+
+# %% tags=["results"]
+share = speed[names[-1]] / device
+kind = "your GPU" if gpu else "a simulated device"
+print(f"here, {kind} with {names[-1]!r}: {share:.0%} of its ceiling")
+kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
+h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
+session.expect({"input.jpeg_kb": kilobytes, **h100})
+
+# %% [markdown]
 # ## Two bugs that stay silent
 #
 # Once the errors that stop it are fixed, the talk's recipe 2 for TensorFlow 1 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
@@ -542,18 +583,6 @@ if {"yield", "deer"} <= set(classes):
 # %% [markdown]
 # The flipped sign has the outline of a warning sign. So leave this flip out for signs. (Left to right is no safer in general: think of *turn left*.)
 #
-# ## Where is the time going now?
-#
-# On one H100, how much does the input matter? These are recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading and no decoding, so their speed is the ceiling. DALI read JPEG files, then TFRecord shards.
-
-# %% tags=["results"]
-share = speed[names[-1]] / device
-print(f"here, one simulated V100 with {names[-1]!r}: {share:.0%} of its ceiling")
-kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
-h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
-session.expect({"input.jpeg_kb": kilobytes, **h100})
-
-# %% [markdown]
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.

@@ -13,8 +13,11 @@ SCRIPT = """\
 import sys, time, torch
 
 class Data(torch.utils.data.Dataset):
+    def __init__(self, length=100):
+        self.length = length
+
     def __len__(self):
-        return 100
+        return self.length
 
     def __getitem__(self, i):
         time.sleep(0.03)
@@ -22,9 +25,9 @@ class Data(torch.utils.data.Dataset):
 
 net = torch.nn.Linear(3, 2)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for images, labels in torch.utils.data.DataLoader(Data(), 10):  # not the one that trains
+for images, labels in torch.utils.data.DataLoader(Data(50), 10):  # not the one that trains
     break
-for epoch in range(100 if "train" in sys.argv else 1):
+for epoch in range(int(sys.argv[-1])):
     for images, labels in torch.utils.data.DataLoader(Data(), 10):
         net(images).sum().backward()
         time.sleep(0.05)
@@ -35,11 +38,13 @@ for epoch in range(100 if "train" in sys.argv else 1):
 
 
 @pytest.mark.needs("torch")
-def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("epochs", ["100", pytest.param("2", marks=pytest.mark.acceptance)])
+def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path, epochs: str) -> None:
+    """With two epochs, the script ends before all three modes are timed, and starts again."""
     (tmp_path / "mine.py").write_text(SCRIPT)
     (tmp_path / "weights").write_text("old")
     command = ("workshop", "try", "mine.py", "--headroom", "--seconds", "1", "--")
-    done = run_cli(*command, "train")
+    done = run_cli(*command, "train", epochs)
     assert done.returncode == 0, done.stderr
     first, *rates = done.stdout.splitlines()
     assert "The loader bounds this loop" in first
@@ -49,7 +54,7 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
     assert (tmp_path / "weights").read_text() == "old"
 
     (tmp_path / "elsewhere").mkdir()
-    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1")
+    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1", "--", "1")
     refused = run_cli(*command, cwd=tmp_path / "elsewhere")
     assert refused.returncode != 0 and "no optimizer stepped" in refused.stderr
 

@@ -285,10 +285,19 @@ LEAK_MISTAKES: tuple[compare.Mistake, ...] = (  # what a test accepts that misse
 
 def leak(answer: Callable[[Split], Any]) -> str:
     """Check that a test accepts the right splits and refuses the LEAK_MISTAKES."""
+    objects: set[str] = set()
+
+    def noted(split: Split, names: list[str]) -> Halves:
+        objects.update(name.split("_")[0] for name in names)
+        return split(names)
+
     for good in (by_object, functools.partial(by_object, share=0.4, order=-1)):
         try:
-            answer(good)
+            answer(functools.partial(noted, good))
         except AssertionError as error:
+            if len(objects) == 1:
+                wrong("your names are photos of a single object, which only one list can have.",
+                      "Make up several objects.")  # fmt: skip
             reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
             wrong(f"your test rejects a correct split{reason}.",
                   "Assert nothing about order or sizes: a split promises neither.")  # fmt: skip

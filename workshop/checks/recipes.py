@@ -121,7 +121,7 @@ def run(answer: Callable[..., Any], end: str = CALL) -> verdict.Result:
         try:
             return try_script(
                 script, ranks=RANKS, launcher="horovodrun", steps=MORE_STEPS,
-                single=end == CALL, env={"CUDA_VISIBLE_DEVICES": ""},
+                single=end == CALL, reseed=end == CALL, env={"CUDA_VISIBLE_DEVICES": ""},
             )  # fmt: skip
         except RunFailed as problem:
             error, place = script_error(problem.log, script)

@@ -173,26 +173,28 @@ def _refuse_records(found: list[Any], contents: list[bytes], records: list[bytes
 
 RANKS, SHARDS, EACH, BATCH = 2, 4, 12, 8  # of the check's data set
 WIDTH, HEIGHT = 240, 180  # of its images, which show the crop
+OPENS = ("A rank opens files of other ranks.",
+         "Shard the list of file names first, before anything shuffles or opens them.")  # fmt: skip
 
 
 def judge_pipeline(yours: Pipeline, folder: Path) -> str:
     """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     shards = write_numbered_shards(folder)
     passes: list[list[list[int]]] = []
+    own: list[set[int]] = []  # the shards of each rank's images
     for rank in range(RANKS):
-        hidden = [Path(shard) for shard in shards[1 - rank :: RANKS]]
         result = yours(shards, rank, RANKS, BATCH, 0)
         if result is None:
             raise NotImplementedError
         passes.append([_labels(result) for _ in range(2)])
+        own.append({label // EACH for label in passes[rank][0]})
+        hidden = [Path(shard) for n, shard in enumerate(shards) if n not in own[rank]]
         for shard in hidden:
             shard.rename(f"{shard}.away")
         try:
             list(itertools.islice(yours(shards, rank, RANKS, BATCH, 0), 1))
         except Exception as error:
-            refuse(("NotFound" in type(error).__name__, f"Rank {rank} opens files of other ranks.",
-                    "Shard the list of file names first, before anything shuffles or opens them."
-                    ))  # fmt: skip
+            refuse(("NotFound" in type(error).__name__, *OPENS))
             raise
         finally:
             for shard in hidden:
@@ -204,6 +206,7 @@ def judge_pipeline(yours: Pipeline, folder: Path) -> str:
     refuse(
         (first & second, f"{len(first & second)} of {SHARDS * EACH} images are read by both ranks.",
          "Give rank `rank` of `size` its shards, with `.shard(size, rank)`."),
+        (set.intersection(*own), *OPENS),
         (len(first) < each,
          f"Rank 0 reads {len(first)} different images in a pass, instead of {each}.",
          "Each rank reads all records of its shards, once."),

@@ -32,6 +32,7 @@ def try_script(
     steps: int = 5,
     seconds: float = 20.0,
     single: bool = True,
+    reseed: bool = True,
     folder: str | os.PathLike | None = None,
     env: Mapping[str, str] | None = None,
 ) -> verdict.Result:
@@ -44,8 +45,8 @@ def try_script(
     horovodrun, torchrun, python (the script starts its ranks itself), or "auto", which chooses by
     what the script imports. The script runs in a copy of `folder` (default: its own). After `steps`
     updates it may continue for `seconds`, so that its files are seen. With `single` it also runs on
-    one rank, to compare; and if the weights are equal, once more with a different seed on each
-    rank. Raises RunFailed, with the script's traceback as `log`, and UserError.
+    one rank, to compare; with `reseed`, if the weights are equal, once more with a different seed
+    on each rank. Raises RunFailed, with the script's traceback as `log`, and UserError.
     """
     path = Path(script).absolute()
     if not path.is_file():
@@ -69,12 +70,12 @@ def try_script(
         with suppress(RunFailed):
             alone, _ = run(1, steps, 0.0, added)
 
-    def reseed() -> verdict.Events:
+    def reseeded() -> verdict.Events:
         with suppress(RunFailed):
             return run(ranks, 2, 0.0, added | {"RN50_TRY_RESEED": "1"})[0]
         return []
 
-    rows, steps = verdict.judge(events, alone, ranks, ended, reseed)
+    rows, steps = verdict.judge(events, alone, ranks, ended, reseeded if reseed else None)
     say(f"{path.name} has been observed")
     return verdict.Result(path.name, launcher, ranks, steps, rows)
 

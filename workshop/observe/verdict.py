@@ -69,6 +69,8 @@ class Rank:
         self.updates = [event for event in events if event["kind"] == "update"]
         self.files = {event["path"] for event in events if event["kind"] == "file"}
         starts = [event for event in events if event["kind"] == "start"]
+        made = [event["hash"] for event in events if event["kind"] == "weights"]
+        self.made = made[0] if made else ""  # the weights when the optimizer was made
         self.by = starts[-1]["by"] if starts else ""
         self.place = starts[-1]["place"] if starts else [0, 1]  # in its group: its rank, the size
 
@@ -86,11 +88,12 @@ def by_rank(events: Events) -> list[Rank]:
 
 
 def judge(
-    events: Events, single: Events, size: int, ended: bool, reseed: Callable[[], Events]
+    events: Events, single: Events, size: int, ended: bool, reseed: Callable[[], Events] | None
 ) -> tuple[list[Row], int]:
     """Return the rows for the events of `size` ranks, and how many updates all of them made.
 
-    `single` are the events of a run on one rank; `reseed` starts one with different seeds.
+    `single` are the events of a run on one rank; `reseed`, if there is one, starts a run with
+    different seeds.
     """
     ranks, alone = by_rank(events), by_rank(single)
     steps = min(len(rank.updates) for rank in ranks) if len(ranks) == size else 0
@@ -227,13 +230,17 @@ def factor(vector: Any, of: Any) -> float:
     return times if rest < CLOSE * np.linalg.norm(vector) else 0.0
 
 
-def alike(ranks: list[Rank], reseed: Callable[[], Events]) -> tuple[str, str]:
+def alike(ranks: list[Rank], reseed: Callable[[], Events] | None) -> tuple[str, str]:
     """Compare the weights, also in a run with different seeds if they are equal."""
     same = equal(ranks)
     if not any(same):
         return MISSING, "the weights differed at the first update and at the last"
     if not same[0]:
         return SEEN, "the weights differed at the first update, and became equal later"
+    if len({rank.made for rank in ranks}) > 1:
+        return SEEN, "the weights differed at first, and were equal at the first update"
+    if reseed is None:
+        return NOT_SEEN, "the weights were equal at the first update, perhaps by equal seeds"
     again = equal(by_rank(reseed()))
     if any(again):
         return SEEN, "the weights were equal at the first update, even with different seeds"

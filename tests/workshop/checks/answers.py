@@ -114,6 +114,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex01.leak": [
         ("assert train and val,", "assert train == sorted(train),", "rejects a correct split"),
+        ("range(40)", "range(1)", "photos of a single object"),
         ("sorted(train + val) == sorted(names)", "len(train + val) == len(names)",
          "one image is missing and another one appears twice"),
         ("    assert not shared,", "    return not shared,\n    assert", "accepts a split"),
@@ -358,14 +359,19 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
          "    dist.all_gather(rows, sums)\n    total = sum(rows)"),
     ],
     "ex03.recipe": [
+        ("net.state_dict(), root_rank=0)", "net.state_dict(), root_rank=0)\n"
+         "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)"),
         ("hvd.broadcast_parameters(net.state_dict(), root_rank=0)", "for t in net.state_dict()"
          ".values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"),
     ],
     "ex04.feed": [
+        ("(tf.cast(image, tf.float32) / 255, label)",
+         "(tf.image.convert_image_dtype(image, tf.float32), label)"),
         (".shard(size, rank)", "", SHUFFLE, "    pairs = pairs.shuffle(1000, seed=seed)"
          ".shard(size, rank)\n"),
         (SHUFFLE, SHUFFLE.replace("len(labels)", "10_000")),
     ],
+    "ex04.recipe": [("(shards).shard(size, rank)", "(shards[rank::size])")],
     "ex05.headroom": [
         ("in works.items():", "in reversed(works.items()):\n        wait()"),
         ("    wait()\n    works", "    wait()\n    train(load())\n    wait()\n    works",
@@ -373,6 +379,8 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex05.graph": [
         (NODES, "    return [images, label]"),
+        ("mirror=fn.random.coin_flip(probability=0.5),", "",
+         "small,", "fn.flip(small, horizontal=fn.random.coin_flip()),"),
         (CROP, "fn.decoders.image(jpeg)", "fn.resize(part, resize_x=64, resize_y=64)",
          "fn.random_resized_crop(part, size=[64, 64], random_area=[0.05, 1.0], "
          "random_aspect_ratio=[3 / 4, 4 / 3])"),
@@ -384,6 +392,7 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
          'event.name == "aten::_to_copy" for event in profile.events()'),
     ],
     "ex06.step": [
+        (UNSCALE, "    pass", "max_norm=1.0", "max_norm=scaler.get_scale()"),
         ("optimizer.zero_grad()", "pass", "scaler.update()",
          "scaler.update(), optimizer.zero_grad()"),
         (CLIP, "    norm = torch.cat([p.grad.ravel() for p in model.parameters()]).norm()\n"
@@ -409,6 +418,9 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex08.rate": [
         ("sum(seconds[warmup:])", "__import__('numpy').sum(seconds[warmup:])"),
+        (RATE, "rates = [n / s for n, s in zip(images, seconds)][warmup:]\n    return "
+         "statistics.harmonic_mean(rates, images[warmup:]) if rates else None",
+         "    took =", "    import statistics\n    took ="),
     ],
     "ex08.overlap": [
         ("max(compute, free)", "max([compute, *(at + sum(takes[i:]) for i, at in"

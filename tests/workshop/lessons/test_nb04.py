@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rn50lib.data.tfrecord import IMAGE, LABEL, masked_crc
@@ -93,6 +94,18 @@ def pipeline(shards, rank, size, batch, seed):
     images = records.shuffle(100, seed).map(prepare)
     return images.batch(batch, drop_remainder=True).prefetch(1)
 """
+SHARD, INTERLEAVE = (
+    ".shard(size, rank)",
+    "\n    records = files.interleave(tf.data.TFRecordDataset)",
+)
+OWN_FILES = (  # other ways to give each rank its files
+    (f"(shards){SHARD}", "(shards[rank::size])"),
+    (f"(shards){SHARD}", "(np.split(np.array(shards), size)[rank])"),
+    (f"tf.data.Dataset.from_tensor_slices(shards){SHARD}",
+     f"tf.data.Dataset.list_files(shards, shuffle=False){SHARD}"),
+    (f"from_tensor_slices(shards){SHARD}{INTERLEAVE}",
+     "from_tensor_slices(shards[rank::size])\n    records = tf.data.TFRecordDataset(files)"),
+)  # fmt: skip
 
 
 def numbered(**more):
@@ -105,7 +118,7 @@ def numbered(**more):
         example = tf.io.parse_single_example(record, kinds)
         return tf.io.decode_jpeg(example[IMAGE], channels=3), example[LABEL] - 1
 
-    return {"tf": tf, "prepare": prepare}
+    return {"tf": tf, "np": np, "prepare": prepare}
 
 
 @pytest.mark.slow
@@ -117,6 +130,10 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
     ours = nb04.check_pipeline(lambda *given: None, names["prepare"])
     assert "not written yet" in capsys.readouterr().out
     assert nb04.judge_pipeline(ours, tmp_path)
+    for old, new in OWN_FILES:
+        assert old in STAGES
+        yours = compiled(STAGES.replace(old, new), "pipeline", **names)
+        assert nb04.check_pipeline(yours, names["prepare"]) is yours, capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -124,8 +141,9 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (".shard(size, rank)", "", "opens files of other ranks"),
+        (".shard(size, rank)", "", "48 of 48 images are read by both ranks"),
         ("records.shuffle", "records.shard(size, rank).shuffle", "different images|opens files"),
+        (f"{SHARD}{INTERLEAVE}", f"{INTERLEAVE}{SHARD}", "opens files of other ranks"),
         (".shuffle(100, seed)", "", "same order"),
         ("seed)", "seed, reshuffle_each_iteration=False)", "same order"),
         (", drop_remainder=True).prefetch(1)", ").repeat()", "does not end"),

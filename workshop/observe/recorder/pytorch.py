@@ -79,6 +79,10 @@ class Watch:
             self.batch = inputs
 
     def parameters_added(self, result: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Follow the gradients of an optimizer's parameters; note the weights of the first one."""
+        if not self.hooked:
+            weights = [self.raw(p) for p in optimizer.param_groups[0]["params"]]
+            self.recorder.write("weights", hash=digest(b"".join(weights)))
         for parameter in optimizer.param_groups[-1]["params"]:
             if parameter.requires_grad and id(parameter) not in self.hooked:
                 self.hooked.add(id(parameter))
