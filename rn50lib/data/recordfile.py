@@ -7,6 +7,7 @@ import hashlib
 import io
 import mmap
 import os
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from rn50lib.errors import Remedy, UserError
 from rn50lib.files import cache_folder, write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
+SPARSE = 32_000  # bytes per record above which reading the whole file costs more than single pages
 LARGE = 20_000_000  # bytes of files from which on what was computed from them is cached
 Arrays = dict[str, np.ndarray]
 
@@ -72,8 +74,8 @@ class MappedFile:
         except OSError as error:
             raise self.error(f"the record file cannot be opened ({error.strerror})") from None
 
-    def data(self) -> Any:
-        """Return the mapped file, to be read from its beginning to its end."""
+    def data(self, records: int = sys.maxsize) -> Any:
+        """Return the mapped file, to be read as a whole, or at the start of so many `records`."""
         if self._map is None:
             try:  # shared, some file systems refuse it
                 self._map = mmap.mmap(self._open(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
@@ -81,7 +83,8 @@ class MappedFile:
                 raise self.error(
                     f"this file system cannot map files ({error.strerror}): copy it to another disk"
                 ) from None
-            self._map.madvise(mmap.MADV_SEQUENTIAL)
+        dense = records * SPARSE > self.size
+        self._map.madvise(mmap.MADV_SEQUENTIAL if dense else mmap.MADV_RANDOM)
         return self._map
 
     def read(self, start: int, stop: int) -> bytes:

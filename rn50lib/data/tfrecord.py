@@ -27,6 +27,7 @@ SHARDS = {s: f"{prefix}-{'[0-9]' * 5}-of-{'[0-9]' * 5}" for s, prefix in SPLIT_P
 IMAGE, LABEL = "image/encoded", "image/class/label"
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
+KEY = np.frombuffer(b"\x0a\x11" + LABEL.encode(), np.uint8)  # the label's, as an entry holds it
 
 
 def masked_crc(data: bytes) -> int:
@@ -48,9 +49,9 @@ class TFRecordReader:
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Yield where the data of each record start and stop, in the order of the file."""
-        at = 0
-        while at < self.file.size or not at:  # an empty file is an error, too
-            start, stop = self._locate(at)
+        at, data = 0, self.file.data()
+        while at < self.file.size:
+            start, stop = self._locate(at, data[at : at + _HEAD.size])
             yield start, stop
             at = stop + CRC.size
 
@@ -61,11 +62,10 @@ class TFRecordReader:
 
     def read(self, offset: int) -> bytes:
         """Return the data of the record that starts at an offset."""
-        return self._data(*self._locate(offset))
+        return self._data(*self._locate(offset, self.file.read(offset, offset + _HEAD.size)))
 
-    def _locate(self, offset: int) -> tuple[int, int]:
-        """Return where the data start and stop of the record at an offset."""
-        head = self.file.read(offset, offset + _HEAD.size)
+    def _locate(self, offset: int, head: bytes) -> tuple[int, int]:
+        """Return where the data start and stop of the record at an offset, which has this head."""
         if len(head) < _HEAD.size:
             raise self.file.damaged(offset, f"the file ends after {len(head)} bytes of a record")
         length, stored = _HEAD.unpack(head)
@@ -136,29 +136,65 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     """Return `offsets` and `labels` (int64) of all records of a split, read from the shards.
 
     `firsts` are the number of the first record of each shard, and of the records in all. Labels
-    count from 0 here and from 1 in the records. Images are skipped. Raises RecordError for a
-    damaged shard, UserError for an example without a label, or if a shard's first has no image.
+    count from 0 here and from 1 in the records. Raises RecordError for a damaged shard, UserError
+    for an example without a label, or if a shard's first has no image.
     """
-    offsets: list[int] = []
-    labels: list[int] = []
-    firsts = [0]
+    offsets, labels = [], []
     for shard in shards:
         reader = TFRecordReader(shard)
+        starts, stops = np.array([*reader.spans()], np.int64).T
         data = memoryview(reader.file.data())
-        for number, (start, stop) in enumerate(reader.spans()):
-            name = f"{shard}: record {number} at offset {start - _HEAD.size:,}"
-            label = example_value(data[start:stop], name, LABEL)
+        found = find_labels(np.frombuffer(data, np.uint8), starts, stops)
+        for i in np.flatnonzero((found < 1) | (found >= 2**31)).tolist():
+            name = f"{shard}: record {i} at offset {starts[i] - _HEAD.size:,}"
+            found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
             if not 1 <= label < 2**31:
                 problem = f"{name}: the label is {label}, but labels count from 1"
                 raise UserError(problem, ("write_shards",))
-            if number == 0:
-                # foreign shards: here, not in a loader's worker after the first step has started
-                example_value(data[start:stop], name, IMAGE)
-            offsets.append(start - _HEAD.size)
-            labels.append(label - 1)
-        firsts.append(len(offsets))
-    found = {"offsets": offsets, "labels": labels, "firsts": firsts}
-    return {name: np.array(numbers, np.int64) for name, numbers in found.items()}
+        # foreign shards: here, not in a loader's worker after the first step has started
+        example_value(data[starts[0] : stops[0]], f"{shard}: record 0 at offset 0", IMAGE)
+        offsets.append(starts - _HEAD.size)
+        labels.append(found - 1)
+    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
+    return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}
+
+
+def find_labels(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """Return the labels of the Examples in a buffer (uint8) as stored, int64; -1 if not found.
+
+    All are read side by side, one feature of each at a time, and images are skipped. An Example
+    that is not written in the usual way, its label as a packed list, is left to `example_value`.
+    """
+    found = np.full(len(starts), -1)
+    size, at = _numbers_at(data, starts + 1)
+    rows = np.flatnonzero((data.take(starts, mode="clip") == 0x0A) & (at + size == stops))
+    at = at[rows]
+    while len(rows):
+        size, start = _numbers_at(data, at + 1)
+        usual = np.flatnonzero((size > 25) & (size <= 30))  # the label is a number of 1 to 5 bytes
+        first, length = start[usual], size[usual] - 25
+        head = data.take(first[:, None] + np.arange(25), mode="clip")
+        number, end = _numbers_at(data, first + 25)
+        # key; Feature, its list of ints, their bytes: each a tag and a length
+        tags = [np.full_like(length, tag) for tag in (0x12, 0x1A, 0x0A)]
+        parts = np.stack([tags[0], length + 4, tags[1], length + 2, tags[2], length], axis=1)
+        is_label = (head[:, :19] == KEY).all(axis=1) & (head[:, 19:] == parts).all(axis=1)
+        is_label &= end == first + 25 + length
+        found[rows[usual[is_label]]] = number[is_label]
+        at = start + size
+        left = (found[rows] < 0) & (at < stops[rows])
+        left &= data.take(at, mode="clip") == 0x0A
+        rows, at = rows[left], at[left]
+    return found
+
+
+def _numbers_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of up to five bytes at each place, seven bits in each; where it ends."""
+    places = np.arange(5)
+    digits = data.take(at[:, None] + places, mode="clip").astype(np.int64)
+    more = np.cumprod(digits >= 0x80, axis=1).sum(axis=1)
+    number = ((digits & 0x7F) << 7 * places) * (places <= more[:, None])
+    return number.sum(axis=1), at + more + 1
 
 
 # -- one Example ---------------------------------------------------------------------------------
