@@ -47,7 +47,7 @@ def one_tensorflow_thread(request: pytest.FixtureRequest) -> None:
     """Start TensorFlow with the one thread of the test runs, before a test starts it with more."""
     needed = [name for marker in request.node.iter_markers("needs") for name in marker.args]
     if "tensorflow" in needed and "tensorflow" not in sys.modules:
-        from rn50lib.tf import tf
+        import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
@@ -38,7 +39,6 @@ from rn50lib.data.decode import (
 from rn50lib.data.source import ShardSource, Source
 from rn50lib.data.tfrecord import IMAGE, LABEL
 from rn50lib.errors import UserError, first_line
-from rn50lib.tf import tf
 
 BATCHES_AHEAD = 4
 

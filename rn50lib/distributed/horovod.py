@@ -32,8 +32,6 @@ class Horovod(Comm):
         if timeout is not None:
             os.environ |= dict.fromkeys(TIMEOUTS, str(round(timeout)))
         try:
-            if backend == "tensorflow":
-                importlib.import_module("rn50lib.tf")  # without TensorFlow's notes
             self.hvd = importlib.import_module(f"horovod.{backend}")
         except ImportError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -72,7 +70,7 @@ class Horovod(Comm):
             import torch
 
             return operation(torch.from_numpy(vector), **options).numpy()
-        from rn50lib.tf import tf
+        import tensorflow as tf
 
         with tf.device("CPU:0"):  # vectors in host memory stay there
             tensor = tf.constant(vector)

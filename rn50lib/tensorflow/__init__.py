@@ -1,3 +1,5 @@
-"""The TensorFlow backend, for Keras 3 and for Keras 2 (TF_USE_LEGACY_KERAS=1)."""
+"""The TensorFlow backend."""
 
-import rn50lib.tf  # noqa: F401 - before TensorFlow, whose notes it silences
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # 0 shows TensorFlow's notes about its build

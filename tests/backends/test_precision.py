@@ -127,7 +127,7 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
 
         step.sync = Spoiled(step.model)
         return
-    from rn50lib.tf import tf
+    import tensorflow as tf
 
     def corrupted(gradient: np.ndarray) -> np.ndarray:
         return np.full_like(gradient, bad) if spoils() else gradient

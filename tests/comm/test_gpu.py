@@ -32,7 +32,7 @@ Ddp()
 """
 TENSORFLOW = """
 import os
-from rn50lib.tf import tf
+import tensorflow as tf
 
 gpus = [f"gpu{i}" for i in range(int(os.environ["GPUS"]))]
 tf.config.list_physical_devices = lambda kind: gpus
