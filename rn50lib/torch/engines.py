@@ -39,7 +39,7 @@ CALLS = 8  # by which "auto" times an engine
 Compute = Callable[[Tensor], Tensor]
 
 
-def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
+def onnxruntime(model: ResNet, dtype: torch.dtype) -> Compute:
     """Return the network in ONNX Runtime, in float32. Raises UserError."""
     check("onnxruntime", model, dtype, (torch.float32,))
     import onnxruntime as ort
@@ -59,7 +59,7 @@ def onnxruntime(model: nn.Module, dtype: torch.dtype) -> Compute:
     return alone(compute)
 
 
-def openvino(model: nn.Module, dtype: torch.dtype) -> Compute:
+def openvino(model: ResNet, dtype: torch.dtype) -> Compute:
     """Return the network in OpenVINO, in float32 or bfloat16. Raises UserError."""
     check("openvino", model, dtype, (torch.float32, torch.bfloat16))
     import openvino as ov
@@ -94,7 +94,7 @@ def openvino_core() -> Any:
     return ov.Core()
 
 
-def compiled(model: nn.Module, dtype: torch.dtype) -> Compute:
+def compiled(model: ResNet, dtype: torch.dtype) -> Compute:
     """Return the network with folded batch norms, compiled by PyTorch for each shape.
 
     Compiling takes seconds to a minute; PyTorch keeps the kernels in its own cache.
@@ -114,7 +114,7 @@ def alone(compute: Compute) -> Compute:
     return compute
 
 
-def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
+def auto(model: ResNet, dtype: torch.dtype) -> Compute:
     """Return the fastest installed engine, as timed on the first batch, here or in an earlier run.
 
     The times are kept in the user's cache, one file for each machine, network, precision and batch.
@@ -129,9 +129,9 @@ def auto(model: nn.Module, dtype: torch.dtype) -> Compute:
     return compute
 
 
-def fastest(model: nn.Module, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
+def fastest(model: ResNet, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
     """Return the fastest engine for batches like this one, and print all times."""
-    builders: dict[str, Callable[[nn.Module, torch.dtype], Compute]]
+    builders: dict[str, Callable[[ResNet, torch.dtype], Compute]]
     builders = {"torch": Predictor, "onnxruntime": onnxruntime, "openvino": openvino}
     if images_NCHW.is_cuda:
         builders = {"torch": Predictor, "compile": compiled}
@@ -179,7 +179,7 @@ def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
     return 1000 * min(seconds)
 
 
-def check(name: str, model: nn.Module, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> None:
+def check(name: str, model: ResNet, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> None:
     """Raise UserError if an engine is not installed, or not for this device or precision."""
     missing = [package for package in (*NEEDS, name) if find_spec(package) is None]
     if missing:
@@ -192,52 +192,42 @@ def check(name: str, model: nn.Module, dtype: torch.dtype, dtypes: tuple[torch.d
         raise UserError(f"--engine {name} computes in {names}, not {found}: use --engine torch")
 
 
-class WithNormalisation(nn.Module):
-    """A network that takes decoded images, uint8 (N, size, size, 3) RGB.
+class FromMemoryOrder(nn.Module):
+    """A network that takes images (N, size, size, 3): normalised ones, or decoded ones, uint8 RGB.
 
-    The first convolution divides by the standard deviations, and the mean is subtracted from whole
-    planes: two passes less over the pixels, and faster ones.
+    For decoded ones, the first convolution divides by the standard deviations, and the mean is
+    subtracted from whole planes: two passes less over the pixels, and faster ones.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: ResNet, decoded: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.decoded = fold_batch_norms(model, torch.float32), decoded
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
-        with torch.no_grad():
-            model.conv1.weight /= torch.tensor(STD).view(3, 1, 1)
+        if decoded:
+            with torch.no_grad():
+                self.model.conv1.weight /= torch.tensor(STD).view(3, 1, 1)
 
     def forward(self, images_NHWC: Tensor) -> Tensor:
-        return self.model(images_NHWC.permute(0, 3, 1, 2).float() - self.mean)
+        images_NCHW = images_NHWC.permute(0, 3, 1, 2)
+        return self.model(images_NCHW.float() - self.mean if self.decoded else images_NCHW)
 
 
 def serving(net: Network, arrays: dict[str, np.ndarray], size: int) -> bytes:
     """Return an ONNX file's content, from decoded images to logits."""
     model = ResNet(net)
     load_arrays(model, arrays)
-    whole = WithNormalisation(fold_batch_norms(model, torch.float32))
-    return to_onnx(whole, torch.zeros(2, size, size, 3, dtype=torch.uint8))
+    images = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    return to_onnx(FromMemoryOrder(model, decoded=True), images)
+
+
+def onnx_of(model: ResNet, size: int) -> bytes:
+    """Return an ONNX file's content, from normalised images (N, size, size, 3) to logits."""
+    return to_onnx(FromMemoryOrder(model, decoded=False), torch.zeros(2, size, size, 3))
 
 
 def in_memory_order(images_NCHW: Tensor) -> np.ndarray:
     """Return images as (N, size, size, 3), as the training step has them in memory: no copy."""
     return images_NCHW.permute(0, 2, 3, 1).contiguous().numpy()
-
-
-class FromMemoryOrder(nn.Module):
-    """A network that takes normalised images (N, size, size, 3)."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images_NHWC: Tensor) -> Tensor:
-        return self.model(images_NHWC.permute(0, 3, 1, 2))
-
-
-def onnx_of(model: nn.Module, size: int) -> bytes:
-    """Return an ONNX file's content, from normalised images (N, size, size, 3) to logits."""
-    whole = FromMemoryOrder(fold_batch_norms(model, torch.float32))
-    return to_onnx(whole, torch.zeros(2, size, size, 3))
 
 
 def to_onnx(model: nn.Module, images: Tensor) -> bytes:
