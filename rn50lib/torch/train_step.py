@@ -26,7 +26,6 @@ from rn50lib.torch import engines, gpu, graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
-from rn50lib.torch.trace import Tracer
 
 
 class TorchStep:
@@ -67,7 +66,7 @@ class TorchStep:
         self.predictor: Callable[[Tensor], Tensor] | None = None  # a copy of the present weights
         self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
         self.queue = gpu.Queue(self.device)
-        self.tracer = Tracer(None if comm.rank else config.trace)
+        self.tracer = gpu.Tracer(None if comm.rank else config.trace)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
         self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph
