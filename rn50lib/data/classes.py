@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
+import numpy as np
+
+from rn50lib.data.recordfile import Arrays, disk_cache
 from rn50lib.errors import UserError
 
 MAX_CLASSES = 1_000_000  # labels beyond are not those of a classifier
@@ -171,25 +174,39 @@ def read_list(path: Path) -> tuple[Classes | None, Counter[int]]:
     """
     try:
         status = os.stat(path)
-        found = _read_list(os.path.abspath(path), status.st_mtime_ns, status.st_size)
+        found = _read_list(path.absolute(), status.st_mtime_ns, status.st_size)
     except (OSError, ValueError):
         return None, Counter()
     per_label: Counter[int] = Counter()
-    for (label, _), images in found.items():
+    for label, _, images in found:
         per_label[label] += images
-    return classes_of_folders(found, path), per_label
+    return classes_of_folders([(label, folder) for label, folder, _ in found], path), per_label
 
 
 @functools.lru_cache(maxsize=4)
-def _read_list(path: str, mtime_ns: int, size: int) -> dict[tuple[int, str], int]:
-    """Return the images of each (label, folder). Raises ValueError for any other file."""
-    with open(path, "rb") as file:
-        lines = (line.rstrip(b"\r\n").split(b"\t") for line in file)
-        found = Counter((label, name.rpartition(b"/")[0]) for _, label, name in lines)
-    labels = {text: float(text) for text, _ in found}
-    if not all(label.is_integer() and 0 <= label < MAX_CLASSES for label in labels.values()):
+def _read_list(path: Path, mtime_ns: int, size: int) -> list[tuple[int, str, int]]:
+    """Return labels, folders and the number of their images. Raises ValueError for other files.
+
+    Those of a large list are cached as `PREFIX.folders`.
+    """
+    found = disk_cache(path.with_suffix(".folders"), [path], lambda: _count_list(path))
+    folders = map(os.fsdecode, found["folders"].tolist())
+    return [*zip(found["labels"].tolist(), folders, found["images"].tolist(), strict=True)]
+
+
+def _count_list(path: Path) -> Arrays:
+    with open(path, "rb") as file:  # counted is `label <tab> folder`
+        found = Counter(
+            line.rpartition(b"/")[0].partition(b"\t")[2]
+            or b"\t".join(line.split(b"\t")[1:-1]) + b"\t"  # not in a folder
+            for line in file
+        )
+    labels, folders = zip(*(text.split(b"\t") for text in found), strict=True)
+    numbers = np.array(labels).astype(float)
+    if not ((numbers == np.floor(numbers)) & (0 <= numbers) & (numbers < MAX_CLASSES)).all():
         raise ValueError("a label is no class")
-    return {(int(labels[text]), os.fsdecode(name)): n for (text, name), n in found.items()}
+    images = np.array([*found.values()])
+    return {"labels": numbers.astype(np.int64), "folders": np.array(folders), "images": images}
 
 
 def classes_of_folders(

@@ -121,7 +121,7 @@ def read_numbers(path: Path, flag: str) -> np.ndarray:
     """
     try:
         pairs = read_pairs(path)
-        if len(np.unique(pairs[:, 0])) < len(pairs):
+        if not np.diff(np.sort(pairs[:, 0])).all():
             raise ValueError("has a key twice")
     except ValueError as error:
         problem = f"{path}: this list {error}"

@@ -215,8 +215,11 @@ def _check_list(path: Path, labels: np.ndarray) -> None:
     """
     path_lst = path.with_suffix(".lst")
     _, listed = read_list(path_lst)
-    packed = Counter(labels.tolist())
-    for label in sorted(listed | packed) if listed else ():
+    if not listed:
+        return
+    found, images = np.unique(labels, return_counts=True)
+    packed = Counter(dict(zip(found.tolist(), images.tolist(), strict=True)))
+    for label in sorted(listed | packed):
         if packed[label] > listed[label] or not packed[label]:
             raise UserError(
                 f"{path} was not packed from {path_lst}: it holds {packed[label]:,} images of class"
