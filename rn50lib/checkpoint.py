@@ -53,10 +53,7 @@ SAME = {  # of what a resumed run and its checkpoint must share, besides the sco
 
 @dataclass
 class TrainProgress:
-    """The position of a run within an epoch: the first `images` of its order are done.
-
-    `sums` are their `metrics.SUMS` over all ranks.
-    """
+    """The first `images` of an epoch's order are done; `sums` are their `SUMS` over all ranks."""
 
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
@@ -393,10 +390,7 @@ def classes_in(metadata: dict[str, str], count: int, file: Path) -> Classes:
 
 
 def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Return the metadata and, if asked for, the arrays of a checkpoint, without verifying them.
-
-    Raises UserError if it is missing, unreadable or not a checkpoint.
-    """
+    """Return the metadata and, if asked for, the arrays of a checkpoint, unverified."""
     from safetensors import SafetensorError, safe_open
 
     if not file.exists():
@@ -419,10 +413,7 @@ def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.nd
 
 
 def read_classes(file: Path) -> tuple[Classes, str | None]:
-    """Return the classes of a checkpoint, and the data set that it was trained on, if known.
-
-    The checkpoint is not verified. Raises UserError as `read` does.
-    """
+    """Return the classes of a checkpoint, unverified, and its data set if that is known."""
     metadata, _ = read(file, with_arrays=False)
     count = read_network(parts(file)[0]).num_classes
     root = json.loads(metadata["experiment"]).get("data_root")
@@ -478,10 +469,7 @@ def saves(config: TrainConfig) -> bool:
 
 
 def check_prefix(prefix: str | Path, load_epoch: int | None, resume: bool) -> None:
-    """Raise UserError if a run with this --model-prefix would overwrite an earlier one's files.
-
-    It continues after `load_epoch`, or with `resume` after the newest checkpoint.
-    """
+    """Raise UserError if a run with this --model-prefix would overwrite an earlier one's files."""
     symbol = symbol_path(prefix)
     check_folder(symbol.absolute().parent, f"--model-prefix {prefix}")
     check_file(symbol)
@@ -501,10 +489,7 @@ def check_prefix(prefix: str | Path, load_epoch: int | None, resume: bool) -> No
 
 
 def lock_for(config: TrainConfig) -> contextlib.AbstractContextManager[Any]:
-    """Return the context that holds the lock of a run's --model-prefix.
-
-    Raises UserError if another run holds it, or as `check_prefix` does.
-    """
+    """Return the context that holds the lock of a run's --model-prefix. Raise UserError."""
     prefix = Path(config.model_prefix or "")
     check_prefix(prefix, config.load_epoch, config.resume)
     make_folder(prefix.parent, f"--model-prefix {prefix}")

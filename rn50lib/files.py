@@ -228,10 +228,7 @@ def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def lock_open(descriptor: int, path: Path, wait: bool = True) -> bool:
-    """Lock an open file or folder, until it is closed; return False if another process holds it.
-
-    Without locks on the file system, that is reported and nothing is held.
-    """
+    """Lock an open file or folder, until it is closed; return False if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

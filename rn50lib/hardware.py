@@ -19,19 +19,15 @@ ROOT = Path("/")  # tests pass a folder with the kernel's files
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, or a MIG slice, which is used like a small GPU.
+    """A GPU, or a MIG slice, which is used like a small GPU."""
 
-    `memory` is in bytes (0: unknown), `capability` is (major, minor). A slice has the index of its
-    GPU, and that GPU's UUID as `slice_of`.
-    """
-
-    index: int
+    index: int  # of a slice, its GPU's
     name: str
-    memory: int
+    memory: int  # bytes; 0: unknown
     capability: tuple[int, int]
     driver: str
     uuid: str
-    slice_of: str = ""
+    slice_of: str = ""  # the UUID of its GPU
 
 
 @dataclass(frozen=True)
@@ -50,15 +46,12 @@ class Driver:
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware that this process may use.
-
-    `memory` is in bytes; `bfloat16` names the processor's bfloat16 instructions, if any.
-    """
+    """The hardware that this process may use."""
 
     processor: str
     cores: int
-    memory: int
-    bfloat16: str
+    memory: int  # bytes
+    bfloat16: str  # the processor's instructions for it, if any
     gpus: tuple[Gpu, ...]
 
     def to_dict(self) -> dict[str, Any]:

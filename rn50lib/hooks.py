@@ -42,11 +42,7 @@ def default(name: str) -> Callable[..., Any]:
 
 
 def install(overrides: tuple[str, ...]) -> None:
-    """Use `NAME=FILE:FUNCTION` functions in this process, in place of any earlier ones.
-
-    Raises UserError for an unknown name, a file that cannot be imported, a missing function, or a
-    different number of parameters.
-    """
+    """Use `NAME=FILE:FUNCTION` functions in place of any earlier ones. Raise UserError."""
     _overrides.clear()
     for text in overrides:
         replaced, _, target = text.partition("=")

@@ -52,10 +52,7 @@ def die_with_parent() -> None:
 
 
 def end_with_creator() -> None:
-    """End this multiprocessing worker with the process that created it, even if that is killed.
-
-    Its parent may be a fork server, which would live on.
-    """
+    """End this multiprocessing worker with its creator: its parent may be a fork server."""
 
     def wait(creator: Any) -> None:
         creator.join()
@@ -171,10 +168,7 @@ class Preemption:
         self.requested = True
 
     def should_stop(self) -> bool:
-        """Return True, on all ranks alike, if any rank received SIGTERM.
-
-        Every rank must call this equally often.
-        """
+        """Return True, on all ranks, if any received SIGTERM. All must call this equally often."""
         if self.comm.size == 1 or not self.saves:
             return self.requested
         self.calls += 1
@@ -282,10 +276,7 @@ def register(rank: int) -> None:
 
 @contextlib.contextmanager
 def registered(rank: int) -> Iterator[None]:
-    """Register this worker, and record how the block ends.
-
-    The program that started it prints the line of an expected error, with its remedy.
-    """
+    """Register this worker and record how the block ends; its starter prints an expected error."""
     from rn50lib.errors import expected
 
     register(rank)

@@ -88,10 +88,7 @@ class Meter:
             self.read(show=True)
 
     def read(self, show: bool = False) -> None:
-        """Add the device's sums to the total; `show` those since the last reading.
-
-        Raises UserError if the loss is not finite.
-        """
+        """Add the device's sums to the total; `show` those since the last reading."""
         before = time.perf_counter()
         sums = self.step.pop_metrics()
         now = time.perf_counter()

@@ -48,10 +48,7 @@ def decay_groups(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def weight_decays(names: Iterable[str], wd: float, bn_decay: bool) -> dict[str, float]:
-    """Return the weight decay of each parameter by name: `wd` or 0.
-
-    Raises UserError if a learner's `decay_groups` omits or repeats a parameter.
-    """
+    """Return the weight decay of each parameter by name: `wd` or 0."""
     names = list(names)
     groups = hooks.get("decay_groups")
     if groups is decay_groups and not bn_decay:

@@ -127,10 +127,7 @@ class Progress:
 
 
 def open_loggers(config: TrainConfig, run_dir: Path | None) -> list[Logger]:
-    """Return the loggers of a run. Raise UserError for one that cannot be loaded.
-
-    A logger may have a `close()`, which is called at the end of the run.
-    """
+    """Return the loggers of a run. Raise UserError for one that cannot be loaded."""
     loggers: list[Logger] = []
     for text in dict.fromkeys(config.logger):
         if text == "tensorboard":

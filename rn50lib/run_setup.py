@@ -90,10 +90,7 @@ def check_traced(config: TrainConfig, steps: int) -> None:
 
 
 def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
-    """Return the training step of a configuration.
-
-    Raises UserError if its framework cannot be imported, or uses no GPU of a machine that has one.
-    """
+    """Return the training step. Raise UserError if its framework cannot import or use a GPU."""
     if config.step is not None:
         return PacedStep(config.step, comm)
     make: Callable[[TrainConfig, Network, Comm], TrainStep]

@@ -228,10 +228,7 @@ def evaluate(run: Run, epoch: int) -> dict[str, float | None]:
 
 
 def steps_left(config: TrainConfig, pipeline: Pipeline, done: int) -> int:
-    """Return the steps left of an epoch after `done` images, as whole updates.
-
-    Raises UserError if a whole epoch has no update.
-    """
+    """Return the steps left of an epoch after `done` images, as whole updates."""
     steps = len(pipeline)
     if done:
         steps = (pipeline.examples - done) // config.global_batch

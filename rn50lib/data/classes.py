@@ -30,17 +30,11 @@ NAME_THEM = "pack the images again, or name all classes in a classes.txt, one in
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of a data set or model, in the order of their labels.
+    """The classes of a data set or model, in the order of their labels."""
 
-    Attributes:
-        names: The name of each class; None if it is unknown.
-        origin: The file or folder that states them.
-        seen: Whether they come from the labels of images, so that there may be more.
-    """
-
-    names: tuple[str | None, ...]
-    origin: str
-    seen: bool = False
+    names: tuple[str | None, ...]  # None: unknown
+    origin: str  # the file or folder that states them
+    seen: bool = False  # from the labels of images, so that there may be more
 
     def __len__(self) -> int:
         return len(self.names)

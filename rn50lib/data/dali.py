@@ -151,12 +151,8 @@ class Dali:
             raise UserError(problem, ("doctor",)) from error
 
     def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
-        """Return the error that names the file because of which a batch after `step` failed.
-
-        DALI does not say which image did not decode; it works ahead, and a stream's position does
-        not tell.
-        """
-        suspects: Any = ()
+        """Return the error that names the file because of which a batch after `step` failed."""
+        suspects: Any = ()  # DALI works ahead and names no image; of a stream, the place is unknown
         if self.files:
             (rank, size), batch = self._shard(), self.sampler.batch_size
             start = rank * self.examples // size + step * batch
@@ -219,7 +215,7 @@ class Dali:
     # -- the operators -----------------------------------------------------------------------------
 
     def _training(self, epoch: int) -> tuple[Any, ...]:
-        """Define a random part of each image, as uint8 (pixels, pixels, 3), and its label."""
+        """Define a random part of each image, uint8, and its label."""
         encoded, label = self._read(epoch)
         augmentation = self.config.augmentation
         crop = {
@@ -243,12 +239,7 @@ class Dali:
         return self._delivered(images, label, encoded)
 
     def _validation(self, epoch: int) -> tuple[Any, ...]:
-        """Define the middle of each image, as uint8 (pixels, pixels, 3), and its label.
-
-        Cutting the middle out of the whole image and resizing that gives what the recipe's "resize,
-        then crop the centre" gives, and decodes less: see `recipe.center_crop_box`, whose box it
-        is.
-        """
+        """Define the middle of each image (`recipe.center_crop_box`), uint8, and its label."""
         encoded, label = self._read(epoch)
         shape = fn.peek_image_shape(encoded, dtype=types.INT32)
         height, width = shape[0], shape[1]
@@ -279,18 +270,13 @@ class Dali:
         return operator(encoded, **how)
 
     def _resized(self, images: Any, **how: Any) -> Any:
-        """Return a rectangle of each image, or all of it, as (pixels, pixels, 3).
-
-        With antialiasing, linear interpolation is Pillow's BILINEAR.
-        """
+        """Return a rectangle of each image, or all of it, as (pixels, pixels, 3)."""
+        # with antialiasing, linear interpolation is Pillow's BILINEAR
         how |= {"resize_x": self.config.image_shape, "resize_y": self.config.image_shape}
         return fn.resize(images, interp_type=types.INTERP_LINEAR, antialias=True, **how)
 
     def _delivered(self, images: Any, label: Any, encoded: Any) -> tuple[Any, ...]:
-        """Return images and labels (int32) on the device where they were made.
-
-        With DALI 1 also the encoded images, for `refuse_turned`.
-        """
+        """Return images and labels (int32); with DALI 1 also the files, for `refuse_turned`."""
         label = fn.cast(label, dtype=types.INT32)
         made = (images, label if self.gpu is None else label.gpu())
         return made if TURNS else (*made, encoded)

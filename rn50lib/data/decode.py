@@ -218,10 +218,7 @@ class ImageDecoder:
         self.augmentation = config.augmentation
 
     def decode(self, epoch: int, index: int) -> np.ndarray:
-        """Return image `index` in `epoch`, uint8 (size, size, 3).
-
-        Raises UserError for a bad image.
-        """
+        """Return image `index` in `epoch`, uint8 (size, size, 3). Raise UserError for a bad one."""
         return self.decode_crop(self.source.read(index), epoch, index)
 
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
@@ -241,10 +238,7 @@ class ImageDecoder:
         return box_as_stored(box, orientation, width, height), mirror
 
     def sample_crop(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
-        """Return the crop of an upright image and whether to mirror it; for validation, its centre.
-
-        `width` and `height` are those of the upright image.
-        """
+        """Return an upright image's crop and whether to mirror it; for validation, its centre."""
         if not self.train:
             return center_crop_box(width, height, self.size, self.resize), False
         seed = image_seed(self.seed, epoch, index)

@@ -73,11 +73,7 @@ class Damage(Exception):
 
 
 def locate(data: bytes, offset: int, size: int) -> Span:
-    """Return where the parts are of the record that starts at ``offset``.
-
-    ``data`` may be any buffer (bytes, mmap, memoryview) of ``size`` bytes. Raises Damage if the
-    record is damaged.
-    """
+    """Return where the parts of the record at ``offset`` are in ``data``. Raise Damage."""
     parts: list[tuple[int, int]] = []
     at = offset
     while True:

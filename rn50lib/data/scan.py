@@ -125,10 +125,7 @@ class Listing(NamedTuple):
         return found if found and not self.images and not self.folders else None
 
     def count_left_out(self, left_out: LeftOut, folder: Path, place: str) -> None:
-        """Add what a class folder leaves out to `left_out`, as entries of `place`.
-
-        Raises UserError if no image of the folder can be read.
-        """
+        """Add what a class folder leaves out, as `place`. Raise UserError if the class is lost."""
         if lost := self.lost():
             raise UserError(f"{folder}: {describe_lost_class(lost)}")
         for name, reason in self.left_out:
@@ -136,10 +133,7 @@ class Listing(NamedTuple):
 
 
 def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Listing:
-    """List a folder. Hidden entries are left out, and files that have none of the `extensions`.
-
-    Raises UserError if the folder cannot be read.
-    """
+    """List a folder. Hidden entries are left out, and files that have none of the `extensions`."""
     images: list[str] = []
     folders: list[str] = []
     left_out: list[tuple[str, str]] = []
@@ -182,10 +176,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def list_split(folder: Path) -> tuple[list[str], LeftOut]:
-    """Return the class folders of a split, sorted by code point, and what is next to them.
-
-    Raises UserError if a class folder is a link that leads nowhere, or its name breaks lines.
-    """
+    """Return the class folders of a split, sorted by code point, and what is next to them."""
     listing, left_out = list_folder(folder), LeftOut()
     for name, reason in listing.left_out:
         if is_lost_class(name, reason):

@@ -125,10 +125,7 @@ def count_images(root: str | os.PathLike, split: str, data_format: str, enough: 
 
 
 def format_for_tensorflow(root: str | os.PathLike) -> str:
-    """Return which form of a data set TensorFlow reads: class folders, else shards.
-
-    Raises UserError if there are record files alone.
-    """
+    """Return which form of a data set TensorFlow reads. Raise UserError for records alone."""
     forms = _forms(Path(root))
     if forms == ["recordio"]:
         raise UserError(
@@ -250,11 +247,7 @@ class FileSource(Source):
 
 
 def _open_folders(root: Path, split: str) -> FileSource:
-    """Open ROOT/SPLIT/CLASS/.
-
-    Raises UserError, which names the folder and the remedy, if it is missing, if a class has no
-    images, or if train, val and `classes.txt` do not have the same classes.
-    """
+    """Open ROOT/SPLIT/CLASS/. Raise UserError unless train, val and `classes.txt` agree."""
     classes, left_out = _class_folders(root, split)
     _agreed(root, _stated_classes(root, "files"))
     images = [_images_of(root / split, name, left_out) for name in classes]
@@ -292,10 +285,7 @@ def describe_pointer(data: bytes) -> str | None:
 
 
 def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
-    """Return the class folders of a split, and what is next to them.
-
-    Raises UserError if there are none.
-    """
+    """Return the class folders of a split, and what is next to them. Raise UserError if none."""
     folder = root / split
     if not folder.is_dir():
         found = describe_similar(root, split, "files")
@@ -314,11 +304,7 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
 
 
 def _images_of(folder: Path, name: str, left_out: LeftOut) -> list[str]:
-    """Return the names of a class's images, sorted; add what else is there to `left_out`.
-
-    Raises UserError if it is a folder of folders, if no image of it can be read, or if there is
-    none to train on.
-    """
+    """Return the names of a class's images, sorted; add what else is there to `left_out`."""
     listing = list_folder(folder / name)
     if listing.folders:
         raise UserError(

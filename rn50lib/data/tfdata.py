@@ -99,10 +99,7 @@ class TfData:
     def _batches(
         self, epoch: int, stored: tf.data.Dataset, valid: np.ndarray, numbers: Numbers
     ) -> Iterator[Batch]:
-        """Yield the batches of `stored` images, and how many of each count.
-
-        `numbers` returns the images of a batch, by which a bad one is found.
-        """
+        """Yield the batches of `stored` images; `numbers` serves to find a bad one."""
         step = 0
         try:
             for images, labels in self._dataset(epoch, stored):

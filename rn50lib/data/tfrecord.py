@@ -109,10 +109,7 @@ def sidecar_path(folder: Path, split: str) -> Path:
 
 
 def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
-    """Return the shards of a split in a folder, in order.
-
-    Raises UserError if there are none, if one is missing, or if there is one more.
-    """
+    """Return the shards of a split in order. Raise UserError if one is missing or too many."""
     folder = Path(folder)
     found = {path.name for path in folder.glob(SHARDS[split])}
     if not found:
@@ -204,10 +201,7 @@ EMPTY = memoryview(b"")
 
 
 def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
-    """Return the one value of a feature: the bytes of an image, or a label.
-
-    Raises UserError, with the `name` of the record, if it is missing or not of the right type.
-    """
+    """Return the one value of a feature: an image or a label. Raise UserError for any other."""
     try:
         example = dict(_features(data))
         values = _values(example.get(key, EMPTY))
@@ -236,10 +230,7 @@ def _features(data: bytes | memoryview) -> Iterator[tuple[str, memoryview]]:
 
 
 def _values(feature: memoryview) -> Values:
-    """Return the values of a Feature's list.
-
-    Numbers may be packed in one piece, or be fields one by one.
-    """
+    """Return the values of a Feature's list; numbers may be in one piece, or one by one."""
     lists = (part for part in _fields(feature) if part[0] in (1, 2, 3))
     kind, message = next(lists, (1, EMPTY))
     bodies = [body for _, body in _fields(message, 1)]

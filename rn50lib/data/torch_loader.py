@@ -115,10 +115,7 @@ class TorchDecoder(ImageDecoder):
         return simplejpeg.decode_jpeg(data, min_height=made_height, buffer=self.memory, **smaller)
 
     def resize_box(self, pixels_HWC: np.ndarray, box: Box, ratio: int) -> np.ndarray:
-        """Return the `box` of an image that was decoded at 1 / `ratio` of its size.
-
-        It is resized to uint8 (size, size, 3), antialiased.
-        """
+        """Return the `box`, resized, of an image that was decoded at 1 / `ratio` of its size."""
         left, top, width, height = box
         if ratio > 1:  # the box begins and ends within pixels
             right, bottom = (left + width) / ratio, (top + height) / ratio
@@ -183,10 +180,7 @@ def _start_worker(worker: int) -> None:
 
 
 def _fork_server() -> Any:
-    """Return the context of a server that forks workers: it runs no threads, so none can hang.
-
-    Raises UserError if TMPDIR is too long.
-    """
+    """Return the context of a server that forks workers: it runs no threads, so none can hang."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > LONGEST_TMPDIR:
         raise UserError(

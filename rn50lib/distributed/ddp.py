@@ -17,10 +17,7 @@ from rn50lib.lifetime import Wait
 
 
 class Ddp(Comm):
-    """`Comm` over torch.distributed: Gloo for arrays in host memory, NCCL for gradients on GPUs.
-
-    Raises UserError if this process was not started as a worker.
-    """
+    """`Comm` over torch.distributed: Gloo for arrays in host memory, NCCL for gradients on GPUs."""
 
     def __init__(self, timeout: float | None = None) -> None:
         me = LaunchEnv.detect()

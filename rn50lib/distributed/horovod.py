@@ -22,10 +22,7 @@ TIMEOUTS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
 
 
 class Horovod(Comm):
-    """`Comm` over Horovod. `hvd` is the module `horovod.torch` or `horovod.tensorflow`.
-
-    Raises UserError if Horovod is missing or was built without the framework.
-    """
+    """`Comm` over Horovod. `hvd` is the module `horovod.torch` or `horovod.tensorflow`."""
 
     def __init__(self, backend: str, timeout: float | None = None) -> None:
         self.backend = backend

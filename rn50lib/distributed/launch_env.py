@@ -44,10 +44,7 @@ class LaunchEnv:
 
     @classmethod
     def detect(cls, env: Mapping[str, str] = os.environ) -> LaunchEnv | None:
-        """Read a launcher's variables; return None if no launcher started this process.
-
-        Raises UserError if a launcher did and its variables make no sense.
-        """
+        """Read a launcher's variables; return None without any. Raise UserError for odd ones."""
         for launcher, (rank, size, local_rank, local_size) in VARIABLES.items():
             if rank not in env or size not in env or (launcher == "srun" and not is_task(env)):
                 continue

@@ -99,10 +99,7 @@ def residual(block: Block, x_NHWC: Any, policy: str) -> Any:
 
 
 def build_model(net: Network, dtype: str) -> Any:
-    """Return a model with float32 weights and logits whose other layers compute in `dtype`.
-
-    Raises UserError if Keras 3 is configured for a different framework.
-    """
+    """Return a model with float32 weights and logits whose other layers compute in `dtype`."""
     keras, policy = tf.keras, POLICIES[dtype]
     if keras.backend.backend() != "tensorflow":
         raise UserError(

@@ -40,10 +40,7 @@ class LossScaler:
         self.skipped = tf.Variable(0, trainable=False)
 
     def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the synchronised gradients without the scale, and whether all are finite.
-
-        If one is not, all become zeros.
-        """
+        """Return the gradients without the scale, or zeros, and whether all are finite."""
         norms = tf.stack([tf.nn.l2_loss(gradient) for gradient in gradients])
         finite = tf.reduce_all(tf.math.is_finite(norms))
         factor = 1 / self.scale
@@ -283,10 +280,7 @@ def as_tensor(values: Any) -> Any:
 
 
 def configure(threads: int, local_rank: int) -> str:
-    """Set TensorFlow's threads and this rank's GPU; return "cpu" or "gpu".
-
-    Raises UserError if TensorFlow has already started with different settings.
-    """
+    """Set TensorFlow's threads and this rank's GPU; return "cpu" or "gpu"."""
     gpus = tf.config.list_physical_devices("GPU")
     try:
         if tf.config.threading.get_intra_op_parallelism_threads() != threads:

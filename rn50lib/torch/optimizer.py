@@ -23,10 +23,7 @@ AUTOCAST = {
 
 
 def set_precision(device: str, dtype: str) -> torch.dtype:
-    """Return autocast's type, and allow TF32 on a GPU for --dtype tf32 only.
-
-    PyTorch's default is TF32 convolutions.
-    """
+    """Return autocast's type, and allow TF32, PyTorch's default, for --dtype tf32 only."""
     if device != "cuda":
         return AUTOCAST[dtype]
     torch.backends.cudnn.benchmark = True

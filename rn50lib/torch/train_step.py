@@ -143,10 +143,7 @@ class TorchStep:
         return loss if self.scaler is None else loss * self.scaler.scale
 
     def update(self) -> None:
-        """Apply the optimizer in one kernel: unscale, decay, velocity, weights.
-
-        With a loss scale the kernel changes nothing if a gradient is not finite.
-        """
+        """Apply the optimizer in one kernel, which changes nothing if a gradient is not finite."""
         if self.scaler is not None:
             self.scaler.check([p.grad for p in self.model.parameters() if p.grad is not None])
             self.optimizer.grad_scale = self.scaler.scale
