@@ -181,9 +181,10 @@ def read_list(path: Path) -> tuple[Classes | None, Counter[int]]:
 def _read_list(path: Path, mtime_ns: int, size: int) -> list[tuple[int, str, int]]:
     """Return labels, folders and the number of their images. Raises ValueError for other files.
 
-    Those of a large list are cached as `PREFIX.folders`.
+    Those of large records are cached as `PREFIX.folders`.
     """
-    found = disk_cache(path.with_suffix(".folders"), [path], lambda: _count_list(path))
+    files = [file for file in (path, path.with_suffix(".rec")) if file.exists()]
+    found = disk_cache(path.with_suffix(".folders"), files, lambda: _count_list(path))
     folders = map(os.fsdecode, found["folders"].tolist())
     return [*zip(found["labels"].tolist(), folders, found["images"].tolist(), strict=True)]
 

@@ -58,6 +58,7 @@ OTHER_IMAGES = (
     *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".ico", ".svg", ".psd", ".dng", ".cr2", ".nef"),
 )
 
+FOLDER = "folders"  # not left out
 HIDDEN = "hidden files"  # .DS_Store, macOS's ._copies, .ipynb_checkpoints
 DANGLING = "dangling links"  # or to themselves, or into a folder that is closed to this user
 SPECIAL = "special files"  # pipes, devices
@@ -142,13 +143,18 @@ def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS
         with os.scandir(os.fspath(folder)) as entries:
             for entry in entries:
                 name = entry.name
-                kind = HIDDEN if name[0] == "." else _kind(entry)
-                if not kind and name.lower().endswith(endings):
+                try:
+                    is_file = entry.is_file()
+                except OSError:  # a link to itself
+                    is_file = False
+                if is_file and name[0] != "." and name.lower().endswith(endings):
                     images.append(name)
-                elif kind == "folder":
+                    continue
+                reason = _describe_file(name) if is_file else _describe_other(entry)
+                if name[0] != "." and reason == FOLDER:
                     folders.append(name)
                 else:
-                    left_out.append((name, kind or _describe_file(name)))
+                    left_out.append((name, HIDDEN if name[0] == "." else reason))
     except OSError as error:
         raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
     return Listing(sorted(images), sorted(folders), sorted(left_out))
@@ -162,13 +168,11 @@ def _describe_file(name: str) -> str:
     return OTHER if ending else BARE
 
 
-def _kind(entry: os.DirEntry[str]) -> str:
-    """Return "" for a file, "folder", or the reason to leave an entry out."""
+def _describe_other(entry: os.DirEntry[str]) -> str:
+    """Return FOLDER, or the reason to leave out an entry that is not a file."""
     try:
-        if entry.is_file():
-            return ""
         if entry.is_dir():
-            return "folder"
+            return FOLDER
         entry.stat()
     except OSError:
         return DANGLING
