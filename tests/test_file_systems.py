@@ -111,7 +111,7 @@ def test_a_run_without_locks_shared_maps_and_fsync(refusing: Refusing, tmp_path:
 
 
 def test_records_that_cannot_be_mapped_are_named(refusing: Refusing, tmp_path: Path) -> None:
-    """Only `verify` maps them: a run reads each record by itself."""
+    """`verify` maps them, and the first opening, which reads the labels."""
     file = make_photos(tmp_path / "mounted" / "set").records / "train.rec"
     done = refusing("data_prep.verify", file, PRIVATE="1")
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
