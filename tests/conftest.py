@@ -47,6 +47,7 @@ def one_tensorflow_thread(request: pytest.FixtureRequest) -> None:
     """Start TensorFlow with the one thread of the test runs, before a test starts it with more."""
     needed = [name for marker in request.node.iter_markers("needs") for name in marker.args]
     if "tensorflow" in needed and "tensorflow" not in sys.modules:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as the library does
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
