@@ -25,7 +25,7 @@ from rn50lib.resnet import Network
 from rn50lib.torch import engines, gpu, graphs
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
-from rn50lib.torch.optimizer import LossScaler, build_optimizer, set_precision
+from rn50lib.torch.optimizer import FusedSGD, LossScaler, set_precision
 
 
 class TorchStep:
@@ -53,8 +53,8 @@ class TorchStep:
             fastest = fused.FusedResNet(self.model)
         self.lr = torch.tensor(0.0, device=self.device)
         named = tensors(self.model)
-        self.names = list(net.parameters())
-        self.optimizer = build_optimizer(config, named, self.names, self.lr)
+        weights = {name: named[name] for name in net.parameters()}
+        self.optimizer = FusedSGD(config, weights, self.lr)
         self.sync = gradient_sync(comm, fastest, named)
         self.trained = self.sync.model  # the model, or what wraps it to see its gradients
         self.scaler = LossScaler(config.loss_scale, self.device) if config.loss_scale else None
@@ -146,10 +146,7 @@ class TorchStep:
         """Apply the optimizer in one kernel, which changes nothing if a gradient is not finite."""
         if self.scaler is not None:
             self.scaler.check([p.grad for p in self.model.parameters() if p.grad is not None])
-            self.optimizer.grad_scale = self.scaler.scale
-            self.optimizer.found_inf = self.scaler.not_finite
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step(self.scaler)
         if self.scaler is not None:
             self.scaler.advance()
 
@@ -193,10 +190,8 @@ class TorchStep:
         return values
 
     def state(self) -> dict[str, np.ndarray]:
-        named = tensors(self.model)
-        arrays = {name: to_array(tensor) for name, tensor in named.items()}
-        for name in self.names:
-            velocity = self.optimizer.state[named[name]]["momentum_buffer"]
+        arrays = {name: to_array(tensor) for name, tensor in tensors(self.model).items()}
+        for name, velocity in self.optimizer.velocity.items():
             arrays[f"velocity/{name}"] = to_array(velocity)
         return arrays
 
@@ -208,10 +203,8 @@ class TorchStep:
     ) -> None:
         load_arrays(self.model, arrays)
         self.predictor = None
-        named = tensors(self.model)
-        for name in self.names:
+        for name, velocity in self.optimizer.velocity.items():
             if f"velocity/{name}" in arrays:
-                velocity = self.optimizer.state[named[name]]["momentum_buffer"]
                 velocity.copy_(torch.from_numpy(arrays[f"velocity/{name}"]))
         if self.scaler and loss_scale:
             self.scaler.load(loss_scale)
