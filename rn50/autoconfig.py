@@ -6,6 +6,7 @@ in the rest for this machine, and checks the result once.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
@@ -16,25 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import contradictions, installed
-from rn50.contradictions import (
-    NEEDS,
-    capability,
-    replaces,
-    smallest_batch,
-    unsupported_reason,
-)
+from rn50.contradictions import replaces, smallest_batch, unsupported_reason
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
-from rn50lib.config import (
-    FLAGS,
-    Resolved,
-    TrainConfig,
-    flag_name,
-    flags_of,
-    scoped,
-    slots,
-    validated,
-)
+from rn50lib.config import FLAGS, Resolved, TrainConfig, flags_of, scoped, slots, validated
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
@@ -59,80 +45,80 @@ def prepare(
     plans a run: then `remarks` gets what this machine lacks for it. Raises UserError for values
     that are impossible or contradict each other, and if the images do not fill a batch.
     """
-    make_data = remarks is None
     stored = stored_values(given)
     known = {**given, **stored}
     # Errors come before the drawing; the classes change nothing else.
     found = resolve(known, machine(), known.get("num_classes") or 1000, group, remarks)
-    config, reasons = found.config, {**found.reasons, **dict.fromkeys(stored, "the checkpoint's")}
-    root, counted = Path(config.data_root), None
-    if config.loader != "synthetic":
-        if make_data and root.name == "roadsigns" and root.absolute() == default_data_root()[0]:
-            from data_prep import roadsigns
+    reasons = {**found.reasons, **dict.fromkeys(stored, "the checkpoint's")}
+    found, config, counted = replace(found, reasons=reasons), found.config, None
+    root, stored_images = Path(config.data_root), config.loader != "synthetic"
+    if stored_images and remarks is None and root.absolute() == built_in_root():
+        from data_prep import roadsigns
 
-            roadsigns.ensure_packed(root, tfrecord=config.data_format == "tfrecord")
-        if make_data or root.exists():
-            from rn50lib.data.source import classes_of
+        roadsigns.ensure_packed(root, tfrecord=config.data_format == "tfrecord")
+    if stored_images and (remarks is None or root.exists()):
+        from rn50lib.data.source import classes_of
 
-            counted = len(classes_of(root, config.data_format))
-    classes = known.get("num_classes") or counted
-    if classes is None:  # synthetic images, or a plan whose data set is not here yet
-        drawn = config.loader != "synthetic" and is_roadsigns(root)
-        classes = 12 if drawn else 1000
-        reasons["num_classes"] = "the built-in road signs'" if drawn else "ImageNet's: no data set"
-    elif not known.get("num_classes"):
-        reasons["num_classes"] = "counted in the data set"
-    if counted is not None and classes < counted:
+        counted = len(classes_of(root, config.data_format))
+    if not known.get("num_classes"):
+        if counted is not None:
+            found = found.chosen("counted in the data set", num_classes=counted)
+        elif stored_images and is_roadsigns(root):  # a plan, before they are drawn
+            found = found.chosen("the built-in road signs'", num_classes=12)
+        else:
+            found = found.chosen("ImageNet's: no data set", num_classes=1000)
+    elif counted is not None and config.num_classes < counted:
         raise UserError(
-            f"{root} has {counted} classes, and the network {classes}: leave --num-classes out, or"
-            " use the data set of the checkpoint"
+            f"{root} has {counted} classes, and the network {config.num_classes}: leave"
+            " --num-classes out, or use the data set of the checkpoint"
         )
-    config = replace(config, num_classes=classes, data_root=os.path.abspath(root))
+    config = replace(found.config, data_root=os.path.abspath(root))
+    found = replace(found, config=config)
     contradictions.check_classes(config)
     if counted is not None and not remarks:  # else the data is elsewhere, too
-        config = fit_batch(config, known)
-    if config.batch_size != found.config.batch_size:
-        reasons["batch_size"] = "as many as the training images fill"
+        batch = fitting_batch(config, known)
+        if batch != config.batch_size:
+            found = found.chosen("as many as the training images fill", batch_size=batch)
     if config.only_inference and "engine" not in known and root.exists():
-        engine, reasons["engine"] = best_engine(config, images_of(config))
-        config = replace(config, engine=engine)
+        engine, why = best_engine(found.config)
+        found = found.chosen(why, engine=engine)
     if "compile" not in known and counted is not None:
-        compiled, reasons["compile"] = best_compile(config, machine())
-        config = replace(config, compile=compiled)
+        compiled, why = best_compile(found.config, machine())
+        found = found.chosen(why, compile=compiled)
         if compiled:  # in the workers, which inherit it, what fails to compile runs as it is
             os.environ.setdefault("TORCHDYNAMO_SUPPRESS_ERRORS", "1")
-    return replace(found, config=config, reasons=reasons)
+    return found
 
 
-def fit_batch(config: TrainConfig, given: Given) -> TrainConfig:
-    """Return the configuration with an automatic batch that the training images fill.
+def fitting_batch(config: TrainConfig, given: Given) -> int:
+    """Return the batch, or a smaller one that the training images fill if none was passed.
 
-    Raises UserError if they do not fill one that was passed.
+    Raises UserError if they do not fill one that was.
     """
     from rn50lib.data.source import count_images
 
     if config.only_inference:
-        return config
+        return config.batch_size
     needed, n, least = config.effective_batch_size, config.n, smallest_batch(config)
     there = count_images(config.data_root, "train", config.data_format, needed)
     images = min(there, config.num_examples or there)
     if images >= needed:
-        return config
+        return config.batch_size
     gives = f"--data-root {config.data_root} has {there} training images"
     if images < there:
         gives = f"--num-examples leaves {images} training images"
     if images < n * least:
         fewer = f": use -n {images // least}" if images >= least else ""
         raise UserError(f"-n {n}: {gives}, and a step needs {n * least}{fewer}")
-    use, passed = f"-b {images // n}", "batch_size"
-    if config.macrobatch_size is not None:
-        unit, passed = given.get("batch_size", 1), "macrobatch_size"
-        size = images // n // unit * unit
-        use = f"--macrobatch-size {size}" if size else f"{use} without it"
-    if passed in given:
-        problem = f"{flag_name(passed)} {given[passed]}: an update takes {needed} images"
-        raise UserError(f"{problem}, and {gives}: use {use}")
-    return replace(config, batch_size=images // n)
+    name = "macrobatch_size" if config.macrobatch_size else "batch_size"
+    if name in given:
+        unit = given.get("batch_size", 1) if config.macrobatch_size else 1
+        size, flag = images // n // unit * unit, FLAGS[name].names.split()[0]
+        use = f"{flag} {size}" if size else f"-b {images // n} without it"
+        raise UserError(
+            f"{flag} {given[name]}: an update takes {needed} images, and {gives}: use {use}"
+        )
+    return images // n
 
 
 # --- the data set ---------------------------------------------------------------------------------
@@ -143,30 +129,33 @@ def data_home() -> Path:
     return Path(os.environ.get("RN50_DATA") or "data").absolute()
 
 
+def built_in_root() -> Path:
+    """Return the folder of the road signs, which are drawn there if they are missing."""
+    return data_home() / "roadsigns"
+
+
 def default_data_root() -> tuple[Path, str]:
     """Return the data set of a run that names none, and why."""
     if Path(IMAGENET_ROOT, "train.rec").exists():
         return Path(IMAGENET_ROOT), "ImageNet is mounted where the reference expects it"
-    return data_home() / "roadsigns", "the built-in road signs, as --data-root is not set"
+    return built_in_root(), "the built-in road signs, as --data-root is not set"
 
 
 def is_roadsigns(data_root: Path) -> bool:
     """Return True for the built-in data or its records or shards, by the stamp of its generator."""
     root = data_root.resolve()
     if not root.exists():
-        return root == (data_home() / "roadsigns").resolve()
-    folder = root.parent if root.name in ("records", "tfrecord") else root
-    return has_stamp(root / ".complete") or has_stamp(folder / ".complete")
-
-
-def has_stamp(file: Path) -> bool:
-    """Return True for a stamp of `data_prep.roadsigns`; those of other programs differ."""
+        return root == built_in_root().resolve()
     from data_prep.roadsigns import Parameters
 
-    try:
-        return set(read_json(file)) == set(vars(Parameters()))
-    except (OSError, ValueError, TypeError):
-        return False
+    stamps = [root / ".complete"]
+    if root.name in ("records", "tfrecord"):
+        stamps.append(root.parent / ".complete")
+    for stamp in stamps:
+        with contextlib.suppress(OSError, ValueError, TypeError):  # missing, or another program's
+            if set(read_json(stamp)) == set(vars(Parameters())):
+                return True
+    return False
 
 
 # --- the checkpoint -------------------------------------------------------------------------------
@@ -199,13 +188,11 @@ def stored_values(given: Given) -> dict[str, Any]:
 def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:
     """Return the fields of a checkpoint's network, with the number of `classes` or without."""
     net = checkpoint.read_network(prefix)
-    found: dict[str, Any] = {"resnet_version": net.version}
+    found: dict[str, Any] = {"network": "tiny", "resnet_version": net.version}
+    if net.name != "resnet-tiny":
+        found |= {"network": "resnet", "num_layers": int(net.name.removeprefix("resnet"))}
     if classes:
         found["num_classes"] = net.num_classes
-    if net.name == "resnet-tiny":
-        found["network"] = "tiny"
-    else:
-        found |= {"network": "resnet", "num_layers": int(net.name.removeprefix("resnet"))}
     for name, value in found.items():
         if given.get(name, value) != value:
             raise UserError(
@@ -219,19 +206,20 @@ def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any
 
 
 class Choices:
-    """The values of a configuration that is being filled in, and their reasons."""
+    """The values of a configuration that is being filled in, and the reasons of those chosen."""
 
     def __init__(self, given: Given) -> None:
-        passed = {name: value for name, value in given.items() if value is not None}
-        self.values = validated(passed)
+        passed = validated({name: value for name, value in given.items() if value is not None})
         for name in ("profile", "data_format"):
-            if self.values.get(name) == "auto":
-                del self.values[name]
-        self.reasons = dict.fromkeys(self.values, "given")
+            if passed.get(name) == "auto":
+                del passed[name]
+        self.reasons = dict.fromkeys(passed, "given")
+        defaults = {name: flag.default for name, flag in FLAGS.items() if flag.default is not ...}
+        self.values = defaults | passed
 
     def add(self, name: str, value: Any, reason: str) -> Any:
         """Set a value that was not passed; return the one that holds."""
-        if name not in self.values:
+        if name not in self.reasons:
             self.values[name], self.reasons[name] = value, reason
         return self.values[name]
 
@@ -256,18 +244,19 @@ def resolve(
     base = recipes.RECIPES[name]
     small = name == "roadsigns"  # what a laptop can train; the others are for ImageNet
     epochs = add("num_epochs", base.num_epochs, f"the recipe {name}")
-    if small and epochs != base.num_epochs:
+    if small:
         base = recipes.shortened(base, epochs)
-    for flag in FLAGS.values():
-        if flag.usual is not None:
-            add(flag.name, flag.usual, flag.chosen or "the default")
     if values["network"] != "tiny":
         add("num_layers", 50, "the default")
-    backend = values["backend"]
-    add("data_format", *best_format(backend, values["data_root"]))
-    add("loader", *best_loader(values, machine, name))
-    dtype = add("dtype", *best_dtype(machine, name))
-    if dtype == "float16":
+    form, why = "auto", "records where there are some, else files"
+    if values["backend"] == "tensorflow":
+        from rn50lib.data.source import format_for_tensorflow
+
+        form = format_for_tensorflow(values["data_root"])
+        why = "TensorFlow reads files, else TFRecord shards"
+    add("data_format", form, why)
+    add("loader", *best_loader(values, machine))
+    if add("dtype", *best_dtype(machine, name)) == "float16":
         add("loss_scale", "dynamic", "float16 loses small gradients without it")
     if group is not None:
         n = add("n", group.size, f"as many as {group.launcher} has started")
@@ -275,28 +264,22 @@ def resolve(
         n = add("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
     else:
         n = add("n", 1, "one GPU is enough for this data" if gpus else "one process")
-    if group is not None and n > 1:
-        # MPICH and Open MPI start each other's workers as groups of one
-        by_horovod = group.launcher in ("horovodrun", "mpirun") or backend != "torch"
-        comm = "horovod" if by_horovod else "ddp"
-        add("comm", comm, f"{group.launcher} has started the workers")
-    elif "comm" not in values:  # asking what Horovod was built with takes seconds
-        add("comm", *best_comm(n, backend, values.get("launcher"), bool(gpus)))
-    if n > 1 and group is None:
-        comm = values["comm"]
+    if "comm" not in values:  # asking what Horovod was built with takes seconds
+        add("comm", *best_comm(values, bool(gpus), group))
+    if n > 1 and group is None and (comm := values["comm"]) != "local":
         add("launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}")
     batch, reason = 32, "the recipe's" if small else "no GPU: a small batch"
     if gpus and not small:
         batch = base.batch_size
         reason = "the reference's, for 16 GB in FP16" if name == "reference" else f"of {name}"
-    if macro := values.get("macrobatch_size"):
+    if macro := values["macrobatch_size"]:
         batch = max(size for size in range(1, batch + 1) if macro % size == 0)
         reason = f"a divisor of --macrobatch-size {macro}"
     add("batch_size", batch, reason)
     add("num_classes", num_classes, "the data set's")
     add_recipe(choices, base)
     add("val_resize", recipes.val_resize(values["image_shape"]), "size x 256 / 224")
-    add_threads(choices, machine, n, group)
+    add_threads(choices, machine, group)
     add("profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU")
     config = TrainConfig(**values)
     caps: tuple[str, ...] = ()
@@ -315,10 +298,11 @@ def resolve(
 
 def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
     """Add the recipe's numbers. Raises UserError if it has none that fits the flags."""
-    if replaces(choices.values.get("override", ()), "decay_groups"):
+    values = choices.values
+    if replaces(values["override"], "decay_groups"):
         choices.add("bn_decay", True, "your decay_groups decides")
     schedule = choices.add("lr_schedule", base.lr_schedule, f"the recipe {base.name}")
-    if schedule == "step" != base.lr_schedule and not choices.values.get("lr_step_epochs"):
+    if schedule == "step" != base.lr_schedule and not values.get("lr_step_epochs"):
         raise UserError(
             f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"
         )
@@ -328,11 +312,13 @@ def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
         choices.add(name, getattr(base, name), f"the recipe {base.name}")
 
 
-def add_threads(choices: Choices, machine: Machine, n: int, group: LaunchEnv | None) -> None:
+def add_threads(choices: Choices, machine: Machine, group: LaunchEnv | None) -> None:
     """Add the threads of a worker: an equal share of the cores."""
-    hosts = choices.values.get("hosts")
-    sharing = min(n, max(slots(hosts).values())) if hosts else n
-    sharing = sharing if group is None else group.local_size
+    hosts, sharing = choices.values["hosts"], choices.values["n"]
+    if group is not None:
+        sharing = group.local_size
+    elif hosts:
+        sharing = min(sharing, max(slots(hosts).values()))
     cores = max(1, machine.cores // sharing)
     if group is not None and group.cores is not None:
         cores, sharing = min(group.cores, machine.cores), 1
@@ -342,46 +328,41 @@ def add_threads(choices: Choices, machine: Machine, n: int, group: LaunchEnv | N
     choices.add("data_nthreads", cores, reason)
 
 
-def best_format(backend: str, data_root: str) -> tuple[str, str]:
-    """Return which form of the data set is read, and why. Raises UserError if there is none."""
-    if backend != "tensorflow":
-        return "auto", "records where there are some, else files"
-    from rn50lib.data.source import format_for_tensorflow
-
-    return format_for_tensorflow(data_root), "TensorFlow reads files, else TFRecord shards"
-
-
-def best_loader(values: Given, machine: Machine, recipe: str) -> tuple[str, str]:
+def best_loader(values: Given, machine: Machine) -> tuple[str, str]:
     """Return the default loader, and why."""
-    if not machine.gpus or recipe == "roadsigns":
+    if not machine.gpus or values["recipe"] == "roadsigns":
         return "native", "the default"
     if not installed.has("nvidia.dali"):
         return "native", "DALI is not installed here"
     if values["backend"] == "tensorflow":
         return "native", "tf.data, TensorFlow's own"
-    if any(replaces(values.get("override", ()), part) for part in ("augment", "shard")):
+    if any(replaces(values["override"], part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
 
 
-def images_of(config: TrainConfig) -> int:
-    """Return how many images a run validates; 0 for one that measures the speed only."""
-    if config.loader == "synthetic" or config.no_metrics or config.test_io:
-        return 0
-    from rn50lib.data.source import open_source
+def images_of(config: TrainConfig, split: str, enough: int) -> int:
+    """Return how many images of a split a run takes; counting may stop at `enough` in an epoch."""
+    from rn50lib.data.source import count_images
 
-    images = len(open_source(config.data_root, "val", config.data_format))
+    images = count_images(config.data_root, split, config.data_format, enough)
+    if split == "train":
+        images = min(images, config.num_examples or images)
     most = (config.benchmark_iters or images) * config.global_batch
     return min(images, most) * config.num_epochs
 
 
-def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
-    """Return what computes the answers for so many images on a processor, and why."""
+def best_engine(config: TrainConfig, images: int | None = None) -> tuple[str, str]:
+    """Return what predicts so many images, by default the validation's, on a processor, and why."""
     able = config.backend == "torch" and not config.compile and not machine().gpus
     if not able or replaces(config.override, "predictor"):
         return "torch", "the default"
-    flops = images * config.to_network().train_flops(config.image_shape) / 3
-    if flops < ENGINE_PAYS * config.n * config.threads:
+    flops = config.to_network().train_flops(config.image_shape) / 3
+    pays = math.ceil(ENGINE_PAYS * config.n * config.threads / flops)  # images
+    if images is None:
+        timed = config.loader == "synthetic" or config.no_metrics or config.test_io
+        images = 0 if timed else images_of(config, "val", pays)
+    if images < pays:
         return "torch", "an engine's start would take longer than it saves"
     if not (
         installed.has("onnxscript") and (installed.has("openvino") or installed.has("onnxruntime"))
@@ -398,13 +379,8 @@ def best_compile(config: TrainConfig, machine: Machine) -> tuple[bool, str]:
         return False, "the default"
     if not (installed.has("triton") and shutil.which("cc")):
         return False, "it needs Triton and a C compiler"
-    from rn50lib.data.source import count_images
-
-    per_image = config.to_network().train_flops(config.image_shape)
-    pays = math.ceil(COMPILE_PAYS / per_image / config.num_epochs)  # images of an epoch
-    images = count_images(config.data_root, "train", config.data_format, pays)
-    most = (config.benchmark_iters or images) * config.global_batch
-    if min(images, config.num_examples or images, most) < pays:
+    pays = math.ceil(COMPILE_PAYS / config.to_network().train_flops(config.image_shape))  # images
+    if images_of(config, "train", math.ceil(pays / config.num_epochs)) < pays:
         return False, "so short a run would not make up for the minute that compiling takes"
     return True, "so long a run makes up for the minute that compiling takes"
 
@@ -412,24 +388,23 @@ def best_compile(config: TrainConfig, machine: Machine) -> tuple[bool, str]:
 def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:
     """Return the default precision on a machine, and why."""
     if machine.gpus:
-        found = capability(machine)
-        has = f"(capability {found[0]}.{found[1]})"
-        if found >= NEEDS["float16"] and recipe == "reference":
-            return "float16", f"the reference's, and the GPU computes in it {has}"
-        if found >= NEEDS["bfloat16"]:
-            return "bfloat16", f"the GPU computes in bfloat16 {has}"
-        if found >= NEEDS["float16"]:
-            return "float16", f"the GPU computes in float16, and not in bfloat16 {has}"
-        return "float32", f"the GPU has Tensor Cores for neither float16 nor bfloat16 {has}"
+        for dtype in ("float16",) if recipe == "reference" else ("bfloat16", "float16"):
+            if not unsupported_reason(dtype, machine):
+                return dtype, f"the GPU's Tensor Cores compute in {dtype}"
+        return "float32", "the GPU has no Tensor Cores for fewer bits"
     if machine.bfloat16:
         return "bfloat16", f"the processor computes in bfloat16 ({machine.bfloat16})"
     return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"
 
 
-def best_comm(n: int, backend: str, launcher: str | None, gpus: bool) -> tuple[str, str]:
+def best_comm(values: Given, gpus: bool, group: LaunchEnv | None) -> tuple[str, str]:
     """Return the default library between workers, and why. Raises UserError if there is none."""
+    n, backend, launcher = values["n"], values["backend"], values["launcher"]
     if n == 1:
         return "local", "a single worker"
+    if group is not None:  # MPICH and Open MPI start each other's workers as groups of one
+        by_horovod = group.launcher in ("horovodrun", "mpirun") or backend != "torch"
+        return "horovod" if by_horovod else "ddp", f"{group.launcher} has started the workers"
     if launcher == "torchrun":
         return "ddp", "torchrun starts its workers"
     built = installed.horovod_serves(backend)
@@ -463,7 +438,7 @@ def cap_for_ci(config: TrainConfig, started: bool) -> tuple[TrainConfig, tuple[s
         limits["macrobatch_size"] = limits["batch_size"] * at_once
     changed = {name: value for name, value in limits.items() if value != getattr(config, name)}
     lines = tuple(
-        f"profile ci: {flag_name(name)} {getattr(config, name)} "
+        f"profile ci: {FLAGS[name].option} {getattr(config, name)} "
         + ("left out" if value is None else f"capped to {value}")
         for name, value in changed.items()
     )

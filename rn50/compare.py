@@ -13,9 +13,8 @@ from statistics import harmonic_mean
 from typing import Any
 
 from rn50.common import aligned
-from rn50.parser import Parser
 from rn50.published import Series, load
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.files import load_json
 from rn50lib.report import check_metrics
 

@@ -1,26 +1,31 @@
-"""Checks of a complete configuration: one line for each error, with the remedy."""
+"""Checks of a complete configuration: one line for each error, with the remedy.
+
+What a flag needs and excludes is in its declaration; the rules here depend on values.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rn50 import installed
 from rn50.launch import is_local
-from rn50lib import optim
-from rn50lib.config import FLAGS, TrainConfig, flag_name, scoped, slots
+from rn50lib.config import FLAGS, TrainConfig, flag_name, flags_of, scoped, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
+from rn50lib.hooks import REPLACEABLE
+from rn50lib.optim import parse_loss_scale
 
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
-Problem = tuple[Any, str]  # is it wrong? and the message
+TORCH_PARTS = ("predictor", "loss_scale_update")  # that --override replaces for PyTorch only
 
 
-def refuse(*problems: Problem) -> None:
-    """Raise UserError for the first problem that there is."""
+def refuse(*problems: tuple[object, str]) -> None:
+    """Raise UserError with the message of the first problem that there is."""
     for wrong, message in problems:
         if wrong:
             raise UserError(message)
@@ -34,73 +39,81 @@ def replaces(override: Sequence[str], part: str) -> bool:
 # --- on any machine -------------------------------------------------------------------------------
 
 
+class Rule(NamedTuple):
+    """A contradiction: the fields that the line begins with, if there is one, and what to do."""
+
+    names: str
+    broken: Callable[[TrainConfig], object]
+    remedy: str  # with the values of fields in braces
+
+
+RULES = (
+    Rule("bn_decay override", lambda c: not c.bn_decay and replaces(c.override, "decay_groups"),
+         "both choose what decays: leave one of them out"),
+    Rule("lr_schedule lr_step_epochs", lambda c: c.lr_schedule != "step" and c.lr_step_epochs,
+         "this schedule has no steps: leave one of them out, or pass --lr-schedule step"),
+    Rule("loss_scale override", lambda c: replaces(c.override, "loss_scale_update")
+         and not c.only_inference and parse_loss_scale(c.loss_scale or "1")[1] is None,
+         "this run has no dynamic loss scale: pass --set loss_scale=dynamic"),
+    Rule("backend loader", lambda c: c.backend == "tensorflow" and c.loader == "dali",
+         "DALI feeds PyTorch: use --loader native, or use --backend torch"),
+    Rule("backend data_format", lambda c: c.backend == "tensorflow" and c.data_format == "recordio",
+         "TensorFlow reads class folders and TFRecord shards: leave --data-format out, make shards"
+         " by `python -m data_prep.tfrecord {data_root}`, or use --backend torch"),
+    Rule("macrobatch_size batch_size",
+         lambda c: c.macrobatch_size and c.macrobatch_size % c.batch_size,
+         "use a multiple of the batch size, or change -b"),
+    Rule("val_resize image_shape", lambda c: c.val_resize < c.image_shape,
+         "the image is smaller than its crop: use {image_shape} or more, or a smaller"
+         " --image-shape"),
+    Rule("batch_size image_shape", lambda c: c.batch_size < smallest_batch(c),
+         "the last layers have one pixel, and batch norm cannot train on a single value per"
+         " channel: use -b 2 or more, or larger images"),
+    Rule("n comm", lambda c: c.n > 1 and c.comm == "local",
+         "local is one worker: use --comm horovod or ddp"),
+    Rule("n hosts", lambda c: c.hosts and c.n > sum(slots(c.hosts).values()),
+         "there are too few slots: use a smaller -n or name more slots"),
+    Rule("backend comm", lambda c: c.comm == "ddp" and c.backend != "torch",
+         "DDP is PyTorch's: use --comm horovod"),
+    Rule("comm launcher", lambda c: c.comm == "ddp" and c.launcher not in (None, "torchrun"),
+         "this launcher starts Horovod's workers: use --comm horovod with it"),
+    Rule("comm launcher", lambda c: c.comm == "horovod" and c.launcher == "torchrun",
+         "torchrun starts DDP's workers: use --comm ddp with it"),
+    Rule("launcher hosts", lambda c: c.launcher == "torchrun" and not is_local(c.hosts),
+         "torchrun starts workers on one host only: start `rn50 train` with torchrun on each host"
+         " (docs/commands.md), or use --comm horovod"),
+)  # fmt: skip
+
+
 def check_values(config: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
-    prefix, values = config.model_prefix, config.to_dict()
-    engine, predicts = config.engine != "torch", replaces(config.override, "predictor")
-    scales = (
-        config.loss_scale is not None and optim.parse_loss_scale(config.loss_scale)[1] is not None
-    )
-    refuse(
-        (config.load_epoch is not None and not prefix, "--load-epoch needs --model-prefix PREFIX"),
-        (config.resume and not prefix, "--resume needs --model-prefix PREFIX"),
-        *((other in values, f"{flag_name(name)} and {flag_name(other)} contradict each other: leave"
-                            " one of them out")
-          for name in values for other in FLAGS[name].excludes.split()),
-        (config.network == "tiny" and config.num_layers is not None,
-         "--num-layers does not go with --network tiny: leave one out"),
-        (not config.bn_decay and replaces(config.override, "decay_groups"),
-         "--set bn_decay=false and --override decay_groups both choose what decays: leave one out"),
-        (config.lr_step_epochs and config.lr_schedule != "step",
-         f"--lr-step-epochs does not go with --lr-schedule {config.lr_schedule}, which has no"
-         " steps: leave it out, or pass --lr-schedule step"),
-        (replaces(config.override, "loss_scale_update")
-         and not (scales or config.only_inference),
-         "--override loss_scale_update: this run has no dynamic loss scale: pass --set"
-         " loss_scale=dynamic"),
-        (predicts and (config.backend != "torch" or config.compile),
-         "--override predictor needs --backend torch without --compile: leave one of them out"),
-        (engine and not config.only_inference,
-         f"--engine {config.engine} does not train: pass --only-inference too"),
-        (engine and predicts,
-         f"--engine {config.engine} and --override predictor contradict each other: leave one out"),
-        *((config.backend == "tensorflow" and used, f"{flag}, or use --backend torch")
-          for used, flag in (
-              (config.loader == "dali",
-               "--loader dali feeds PyTorch: for TensorFlow use --loader native"),
-              (config.data_format == "recordio",
-               "--data-format recordio: TensorFlow reads class folders and TFRecord shards: leave"
-               f" the flag out, make shards by `python -m data_prep.tfrecord {config.data_root}`"),
-              *((name in values, f"{flag_name(name)} is for PyTorch: leave it out")
-                for name in scoped("torch")),
-              (replaces(config.override, "loss_scale_update"),
-               "--override loss_scale_update: TensorFlow's step has its rule in its graph: leave it"
-               " out"),
-          )),
-        *((config.step and getattr(config, name),
-           f"{flag_name(name)}: --set step has no model to save or load: leave one of them out")
-          for name in scoped("model")),
-    )  # fmt: skip
-    check_group(config)
-    check_sizes(config)
+    check_declared(config)
+    for rule in RULES:
+        if rule.broken(config):
+            flags = flags_of({name: getattr(config, name) for name in rule.names.split()})
+            raise UserError(f"{shlex.join(flags)}: {rule.remedy.format(**vars(config))}")
 
 
-def check_sizes(config: TrainConfig) -> None:
-    """Raise UserError for batches or images that cannot be trained on."""
-    batch, pixels = config.batch_size, config.image_shape
-    macro = config.macrobatch_size or batch
-    near = sorted({macro // batch * batch, -(-macro // batch) * batch} - {0})
-    refuse(
-        (macro % batch,
-         f"--macrobatch-size {macro} is not a multiple of the batch size {batch}: use"
-         f" {' or '.join(map(str, near))}, or change -b"),
-        (config.val_resize < pixels,
-         f"--set val_resize={config.val_resize} is smaller than the {pixels}-pixel crop: use"
-         f" {pixels} or more, or a smaller --image-shape"),
-        (batch < smallest_batch(config),
-         f"-b 1 with --image-shape {pixels}: the last layers have one pixel, and batch norm cannot"
-         " train on a single value per channel: use -b 2 or more, or larger images"),
-    )  # fmt: skip
+def check_declared(config: TrainConfig) -> None:
+    """Raise UserError if a flag lacks what it needs, or is used with one that it excludes."""
+    used = {name: flag_name(name) for name in config.to_dict()}
+    used |= {part: f"--override {part}" for part in REPLACEABLE if replaces(config.override, part)}
+    only_torch = (*scoped("torch"), *TORCH_PARTS) if config.backend == "tensorflow" else ()
+    for name, flag in used.items():
+        if name in only_torch:
+            raise UserError(f"{flag} is for PyTorch: leave it out, or use --backend torch")
+        if config.comm == "local" and name in scoped("group") and name != "comm":
+            raise UserError(f"{flag} is for many workers: pass -n 2 or more, or leave it out")
+        if name in REPLACEABLE:
+            continue
+        for other in FLAGS[name].needs.split():
+            if other not in used:
+                raise UserError(f"{flag} needs {flag_name(other)}: pass it too")
+        for other in FLAGS[name].excludes.split():
+            if other in used:
+                raise UserError(
+                    f"{flag} and {used[other]} contradict each other: leave one of them out"
+                )
 
 
 def smallest_batch(config: TrainConfig) -> int:
@@ -114,11 +127,11 @@ def smallest_batch(config: TrainConfig) -> int:
 def check_classes(config: TrainConfig) -> None:
     """Raise UserError if all images of a data set have the same label."""
     learns = config.trains and not config.no_metrics and config.loader != "synthetic"
-    refuse(
-        (learns and config.num_classes == 1,
-         f"--data-root {config.data_root} has one class, so there is nothing to learn: sort the"
-         " images into one folder per class, or pass --no-metrics to measure speed"),
-    )  # fmt: skip
+    if learns and config.num_classes == 1:
+        raise UserError(
+            f"--data-root {config.data_root} has one class, so there is nothing to learn: sort the"
+            " images into one folder per class, or pass --no-metrics to measure speed"
+        )
 
 
 # --- on this machine ------------------------------------------------------------------------------
@@ -138,22 +151,15 @@ def check_machine(config: TrainConfig, machine: Machine, group: LaunchEnv | None
         (config.loader == "dali" and not installed.has("nvidia.dali"),
          "--loader dali: DALI is not installed here: `make setup` installs it if there is a wheel"
          " (Linux), or use --loader native"),
+        ("tensorboard" in config.logger and not installed.has("tensorboard"),
+         "--logger tensorboard: it is not installed here: `pip install tensorboard`"),
+        *((text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]),
+           f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION")
+          for text in config.logger),
     )  # fmt: skip
-    for text in config.logger:
-        refuse(
-            (text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]),
-             f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION"),
-            (text == "tensorboard" and not installed.has(text),
-             f"--logger {text}: it is not installed here: `pip install {text}`"),
-        )  # fmt: skip
 
 
-def capability(machine: Machine) -> tuple[int, int]:
-    """Return the compute capability that all GPUs of a machine have."""
-    return min(gpu.capability for gpu in machine.gpus)
-
-
-def unsupported_reason(dtype: str, machine: Machine, network: str) -> str | None:
+def unsupported_reason(dtype: str, machine: Machine, network: str = "resnet") -> str | None:
     """Return why a machine cannot train in `dtype`, with the remedy, or None.
 
     bfloat16 runs on every processor. So does float16, but only the tiny network may use it there.
@@ -164,7 +170,7 @@ def unsupported_reason(dtype: str, machine: Machine, network: str) -> str | None
             needs += " bfloat16 (same range as float32) or --dtype"
             return f"{needs} float32; --network tiny runs in float16 anywhere"
         return f"{needs} float32" if dtype == "tf32" else None
-    wanted, found = NEEDS.get(dtype, (0, 0)), capability(machine)
+    wanted, found = NEEDS.get(dtype, (0, 0)), min(gpu.capability for gpu in machine.gpus)
     if found >= wanted:
         return None
     instead = "float16" if found >= NEEDS["float16"] else "float32"
@@ -174,13 +180,10 @@ def unsupported_reason(dtype: str, machine: Machine, network: str) -> str | None
     )
 
 
-# --- many workers ---------------------------------------------------------------------------------
-
-
 def check_started(config: TrainConfig, group: LaunchEnv) -> None:
     """Raise UserError if a worker's configuration contradicts the group that started it."""
-    started = f"{group.launcher} has started {group.size} worker{'s' if group.size > 1 else ''}"
     many = group.size > 1
+    started = f"{group.launcher} has started {group.size} worker{'s' if many else ''}"
     refuse(
         (config.max_restarts,
          f"--max-restarts is for `rn50 run`, and {group.launcher} has started this worker: leave it"
@@ -192,30 +195,6 @@ def check_started(config: TrainConfig, group: LaunchEnv) -> None:
          " or mpirun"),
         (many and config.comm == "horovod" and group.launcher == "torchrun",
          f"--comm horovod: {started}, for DDP: leave the flag out, or use horovodrun or mpirun"),
-    )  # fmt: skip
-
-
-def check_group(config: TrainConfig) -> None:
-    """Raise UserError if workers, hosts, launcher and comm do not go together."""
-    n, comm, launcher = config.n, config.comm, config.launcher
-    room = sum(slots(config.hosts).values()) if config.hosts else n
-    refuse(
-        (comm == "local" and n > 1,
-         f"--comm local is one worker: with -n {n} use --comm horovod or ddp"),
-        *((comm == "local" and getattr(config, name) is not None,
-           f"{flag_name(name)} is for many workers: pass -n 2 or more, or leave it out")
-          for name in scoped("group") if name != "comm"),
-        (n > room, f"-n {n}: --hosts {config.hosts} has {room} slots: use a smaller -n or name more"
-                   " slots"),
-        (comm == "ddp" and config.backend != "torch",
-         f"--comm ddp is PyTorch's: with --backend {config.backend} use horovod"),
-        (comm == "ddp" and launcher not in (None, "torchrun"),
-         f"--launcher {launcher} starts Horovod's workers, not DDP's"),
-        (comm == "horovod" and launcher == "torchrun",
-         "--launcher torchrun starts DDP's workers: use --comm ddp with it"),
-        (launcher == "torchrun" and not is_local(config.hosts),
-         "--launcher torchrun starts workers on one host only: start `rn50 train` with torchrun on"
-         " each host (docs/commands.md), or use --comm horovod"),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rn50 import launch
-from rn50.autoconfig import Given, data_home, prepare
+from rn50.autoconfig import Given, built_in_root, prepare
 from rn50.common import as_yaml
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
@@ -19,15 +19,12 @@ def describe(resolved: Resolved) -> str:
     config, lines = resolved.config, list(resolved.caps)
     hidden = {"data_root", "data_nthreads"} if config.loader == "synthetic" else set()
     hidden |= {"comm"} if config.comm == "local" else set()
-    hidden |= {"engine"} if config.engine == "torch" else set()
-    tricks = scoped("trick")
-    hidden |= {name for name in tricks if getattr(config, name) == getattr(recipes.REFERENCE, name)}
-    for name in (*scoped("shown"), *tricks):
-        value = getattr(config, name)
-        if value is not None and name not in hidden:
-            reason = resolved.reasons.get(name, "given")
-            flag, *text = flags_of({name: value})
-            lines.append(f"  {flag:16} {' '.join(text)}  ({reason})")
+    values = config.to_dict()  # those that are not the default
+    shown = [name for name in scoped("shown") if name in values and name not in hidden]
+    shown += [n for n in scoped("trick") if values[n] != getattr(recipes.REFERENCE, n)]
+    for name in shown:
+        flag, *text = flags_of({name: values[name]})
+        lines.append(f"  {flag:16} {' '.join(text)}  ({resolved.reasons.get(name, 'given')})")
     if config.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
     if config.loader == "synthetic":
@@ -38,9 +35,7 @@ def describe(resolved: Resolved) -> str:
     if config.trains:
         lines.append(f"  {arithmetic(config)}")
         if not config.benchmark_iters:
-            lines += [
-                f"  {line}" for line in (*recipe_remarks(config), schedule_remark(config)) if line
-            ]
+            lines += [f"  {line}" for line in (*recipe_remarks(config), *schedule_remarks(config))]
     return "\n".join(lines)
 
 
@@ -81,15 +76,16 @@ def recipe_remarks(config: TrainConfig) -> list[str]:
     return lines
 
 
-def schedule_remark(config: TrainConfig) -> str | None:
-    """Return a line if the run ends before its warm-up or its first decay."""
-    if config.num_epochs < config.warmup_epochs:
+def schedule_remarks(config: TrainConfig) -> list[str]:
+    """Return a remark if the run ends before its warm-up or its first decay."""
+    epochs, first = config.num_epochs, min(config.lr_step_epochs, default=0)
+    if epochs < config.warmup_epochs:
         what = f"inside its warm-up of {config.warmup_epochs:g}: the rate stays below its peak"
-    elif config.lr_step_epochs and config.num_epochs <= config.lr_step_epochs[0]:
-        what = f"before its first decay at {config.lr_step_epochs[0]:g}: the accuracy will be lower"
+    elif epochs <= first:
+        what = f"before its first decay at {first:g}: the accuracy will be lower"
     else:
-        return None
-    return f"the run ends after epoch {config.num_epochs}, {what}"
+        return []
+    return [f"the run ends after epoch {epochs}, {what}"]
 
 
 # --- --dry-run and --print config -----------------------------------------------------------------
@@ -100,7 +96,7 @@ def check_data(given: Given, config: TrainConfig) -> None:
     from rn50lib.run_setup import open_sources
 
     root = Path(config.data_root).absolute()
-    if config.loader != "synthetic" and root != data_home() / "roadsigns":  # else a run draws it
+    if config.loader != "synthetic" and root != built_in_root():  # else a run draws it
         open_sources(replace(config, data_root=given.get("data_root") or config.data_root))
 
 

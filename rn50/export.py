@@ -24,7 +24,7 @@ from rn50.installed import has
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.files import Output, contains
 from rn50lib.resnet import Network
 
@@ -145,8 +145,6 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
 
 def main(argv: list[str]) -> int:
     """Run `rn50 export`; return the exit status."""
-    from rn50.parser import Parser
-
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, nargs="?", help="the epoch (default: the last)")

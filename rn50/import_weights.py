@@ -20,7 +20,7 @@ import numpy as np
 from rn50.autoconfig import IMAGENET_ROOT
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
-from rn50lib.errors import UserError, converter, first_names, whole
+from rn50lib.errors import Parser, UserError, converter, first_names, whole
 from rn50lib.files import make_folder
 from rn50lib.recipe import REFERENCE, val_resize
 from rn50lib.resnet import STAGES, Network, resnet
@@ -122,7 +122,6 @@ def import_weights(
 
 def main(argv: list[str]) -> int:
     """Run `rn50 import`; return the exit status."""
-    from rn50.parser import Parser
     from rn50lib.config import image_shape
 
     parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")

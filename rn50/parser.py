@@ -1,6 +1,6 @@
-"""The verbs of `rn50`, the flags of a run, and how their texts become values.
+"""The flags of a run on the command line and in files, and the help.
 
-Each flag of a run, and each name for --set, is a field of `rn50lib.config.TrainConfig`.
+Each flag, and each name for --set, is a field of `rn50lib.config.TrainConfig`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import argparse
 import difflib
 import textwrap
 from collections.abc import Container, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rn50.verbs import VERBS
-from rn50lib import config, errors
-from rn50lib.config import FLAGS, Flag
-from rn50lib.errors import UserError, converter, what_instead
+from rn50lib import errors
+from rn50lib.config import FLAGS, RARE, Flag, scoped, validated
+from rn50lib.errors import UserError
 from rn50lib.files import load_json
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
@@ -43,32 +42,25 @@ Train; anything you omit is chosen for this machine.
 
 
 class Parser(errors.Parser):
-    """The parser of a verb; knows the flags that other training programs use."""
+    """The parser of a verb that takes the flags of a run; knows those of other programs."""
 
     def suggest(self, unknown: str) -> str:
         """Return what to pass instead of an unknown flag."""
-        name = unknown.replace("_", "-")
-        if self.trains and (answer := answer_to(name)):
+        if answer := answer_to(unknown.replace("_", "-")):
             return answer
-        if self.trains and not unknown.startswith("-"):
+        if not unknown.startswith("-"):
             return f"values follow their flags, a data set --data-root; see {self.help_command}"
-        more = "; docs/reference.md has the reference's flags" if self.trains else ""
-        return super().suggest(unknown) + more
-
-    @property
-    def trains(self) -> bool:
-        """True for the verbs that take all flags of a run."""
-        return any("--set" in action.option_strings for action in self._actions)
+        return f"{super().suggest(unknown)}; docs/reference.md has the reference's flags"
 
     @property
     def help_command(self) -> str:
-        return f"`{self.prog} --help{' all' if self.prog == 'rn50 run' else ''}`"
+        return f"`{self.prog} --help all`"
 
 
 def answer_to(name: str) -> str | None:
     """Return what to pass for a flag of another program, or for one that only --set sets."""
     field = name.removeprefix("--").removeprefix("no-").replace("-", "_")
-    if field in config.rare():
+    if field in RARE:
         value = "false" if name.startswith("--no-") else "VALUE"
         return f"pass --set {field}={value}"
     if flag := ELSEWHERE.get(name):
@@ -79,8 +71,8 @@ def answer_to(name: str) -> str | None:
 def first_page() -> str:
     """Return the short help of `rn50 run`."""
     rows = []
-    for flag in (FLAGS[name] for name in config.scoped("first")):
-        words = f"{', '.join(flag.names)} {'' if flag.kind is bool else flag.metavar}"
+    for flag in (FLAGS[name] for name in scoped("first")):
+        words = f"{', '.join(flag.names.split())} {'' if flag.kind is bool else flag.metavar}"
         text = f"{flag.help}: {', '.join(flag.choices)}" if flag.choices else flag.help
         rows.append(f"  {words:22} {text}")
     return FIRST_PAGE.format(flags="\n".join(rows))
@@ -95,23 +87,9 @@ class Help(argparse.Action):
         parser.exit()
 
 
-def from_text(name: str, text: str) -> Any:
-    """Return the value of a field for what was typed. Raises ValueError."""
-    read = FLAGS[name].read
-    return config.checked(name, read(text) if read else text, strict=False)
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """Return the name and the value of 'keep=2', as for --set. Raises ValueError."""
-    name, _, value = text.partition("=")
-    if name not in config.rare():
-        raise ValueError(f"must be NAME=VALUE with one of the names {', '.join(config.rare())}")
-    return name, from_text(name, value)
-
-
 def config_parser(verb: str) -> Parser:
     """Return a parser of every field of TrainConfig."""
-    rows = [f"  {name:21} {FLAGS[name].explanation}" for name in config.rare()]
+    rows = [f"  {name:21} {FLAGS[name].explanation}" for name in RARE]
     filled = [textwrap.fill(row, 96, subsequent_indent=" " * 24) for row in rows]
     parser = Parser(
         prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False,
@@ -127,7 +105,7 @@ def config_parser(verb: str) -> Parser:
     for flag in FLAGS.values():
         if not flag.rare:
             group = either if flag.name == "loader" else groups[flag.group]
-            group.add_argument(*flag.names, **options_of(flag))
+            group.add_argument(*flag.names.split(), **options_of(flag))
     either.add_argument("--no-dali", dest="loader", action="store_const", const="native",
                         default=argparse.SUPPRESS, help="the same as --loader native")  # fmt: skip
     add = groups["axes"].add_argument
@@ -135,22 +113,18 @@ def config_parser(verb: str) -> Parser:
         help="JSON or YAML file with names and values of flags, or a run's experiment.json; flags"
         " on the command line win")  # fmt: skip
     add("--preset", choices=PRESETS, metavar="NAME", help="a named set of flags; other flags win")
-    add("--set", action="append", default=[], type=converter(assignment), metavar="NAME=VALUE",
+    add("--set", action="append", default=[], metavar="NAME=VALUE",
         help="set what has no flag (names below); repeatable")  # fmt: skip
     return parser
 
 
 def options_of(flag: Flag) -> dict[str, Any]:
-    """Return what argparse needs to know of a flag."""
+    """Return what argparse needs to know of a flag; `validated` reads the texts."""
     options = {"dest": flag.name, "help": flag.explanation, "default": argparse.SUPPRESS}
-    metavar = flag.metavar or ("N" if flag.kind is int else flag.name.upper())
     if flag.kind is bool:
         return options | {"action": "store_true"}
-    if flag.kind == tuple[str, ...]:
-        return options | {"action": "append", "metavar": metavar}
-    if flag.choices:
-        return options | {"type": flag.kind, "choices": flag.choices}
-    return options | {"type": converter(partial(from_text, flag.name)), "metavar": metavar}
+    action = "append" if flag.kind == tuple[str, ...] else "store"
+    return options | {"action": action, "type": str, "metavar": flag.metavar}
 
 
 def parse_given(
@@ -158,32 +132,27 @@ def parse_given(
 ) -> tuple[Given, argparse.Namespace]:
     """Return the values that `argv` gives, and the other flags.
 
-    A flag wins over the preset, and that over the file of --config. Of both, the flags in
-    `without` are left out.
+    A flag wins over the preset, and that over the file of --config. Of both, the names in `without`
+    are left out. Raises UserError.
     """
     args = parser.parse_args(argv)
     given: Given = {}
     for source, values in sources(args):
         given |= read_values(values, source, without)
-    flags = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(args).items()
-        if name in FLAGS and value is not None
-    }
-    given |= flags | dict(args.set)
-    if given.get("profile") == "auto":
-        del given["profile"]
-    return given, args
+    flags = {name: value for name, value in vars(args).items() if name in FLAGS}
+    for text in args.set:
+        name, _, value = text.partition("=")
+        if name not in RARE:
+            names = ", ".join(RARE)
+            raise UserError(f"--set {text}: must be NAME=VALUE with one of the names {names}")
+        flags[name] = value
+    return given | validated(flags, texts=True), args
 
 
 def sources(args: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
     """Return the values of --config and of --preset, each with its name. Raises UserError."""
-    found = []
-    if args.config is not None:
-        found.append((str(args.config), read_file(args.config)))
-    if args.preset is not None:
-        found.append((f"--preset {args.preset}", read_file(PRESETS[args.preset])))
-    return found
+    files = {str(args.config): args.config, f"--preset {args.preset}": PRESETS.get(args.preset)}
+    return [(name, read_file(file)) for name, file in files.items() if file is not None]
 
 
 def read_values(values: Mapping[str, Any], source: str, without: Container[str] = ()) -> Given:
@@ -191,58 +160,34 @@ def read_values(values: Mapping[str, Any], source: str, without: Container[str] 
 
     Raises UserError for an unknown name, and for a value that the flag would not take.
     """
-    hints = {"preset": "pass --preset next to --config", "no_dali": "write loader: native"}
-    found: Given = {}
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name in without:
-            continue
+    found = {str(key).replace("-", "_"): value for key, value in values.items()}
+    found = {name: value for name, value in found.items() if name not in without}
+    for name in found:
         if name not in FLAGS:
             close = difflib.get_close_matches(name, FLAGS, n=1)
             meant = f"did you mean {close[0]}?" if close else "`rn50 run --help all` lists all"
-            meant = hints.get(name) or answer_to("--" + name.replace("_", "-")) or meant
-            raise UserError(f"{source}: there is no {key!r}: {meant}")
-        try:
-            if value is not None:
-                found[name] = from_file(name, value)
-        except ValueError as error:
-            raise UserError(f"{source}: {key} {value!r} {what_instead(error)}") from error
-    return found
+            if name == "preset":
+                meant = "pass --preset next to --config"
+            meant = answer_to("--" + name.replace("_", "-")) or meant
+            raise UserError(f"{source}: there is no {name!r}: {meant}")
+    passed = {name: value for name, value in found.items() if value is not None}
+    return validated(passed, source, texts=True)
 
 
-def from_file(name: str, value: Any) -> Any:
-    """Return a field's value from a file's, which may be a text. Raises ValueError."""
-    if FLAGS[name].kind in (bool, tuple[str, ...]):
-        return config.checked(name, value)
-    if isinstance(value, (bool, dict)):
-        raise ValueError("must be one value")
-    if isinstance(value, list):
-        value = ",".join(map(config.text_of, value))
-    return from_text(name, config.text_of(value))
-
-
-def read_file(path: Path) -> dict[str, Any]:
+def read_file(file: Path) -> dict[str, Any]:
     """Return the names and values in a YAML or JSON file. Raises UserError."""
-    content = (read_yaml if path.suffix in (".yaml", ".yml") else load_json)(path)
+    if file.suffix not in (".yaml", ".yml"):
+        content = load_json(file)
+    else:
+        import yaml
+
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+        except (ValueError, yaml.YAMLError) as error:
+            raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no names and values, such as batch_size: 64")
+        raise UserError(f"{file} holds no names and values, such as batch_size: 64")
     inner = content.get("experiment")
     return inner if isinstance(inner, dict) else content
-
-
-def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file. Raises UserError."""
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        root = yaml.compose(text, yaml.SafeLoader)
-        names = [key.value for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
-        for i, name in enumerate(names):  # PyYAML would take the last one
-            if name in names[:i]:
-                raise ValueError(f"{name!r} is set twice")
-        return yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error

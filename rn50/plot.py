@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rn50.parser import Parser
-from rn50lib.errors import UserError
+from rn50lib.errors import Parser, UserError
 from rn50lib.files import Output, contains
 from rn50lib.report import load
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from rn50.autoconfig import best_engine, resolve, stored_values
 from rn50lib import checkpoint
-from rn50lib.config import ENGINES, FLAGS, TrainConfig
+from rn50lib.config import FLAGS, TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.data.decode import ImageDecoder
-from rn50lib.errors import UserError, whole
+from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import Output, is_stream
 
 SHOWN = 3  # classes that a line names
@@ -154,8 +154,6 @@ def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequ
 
 def main(argv: list[str]) -> int:
     """Run `rn50 predict`; return the exit status."""
-    from rn50.parser import Parser
-
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
@@ -167,7 +165,8 @@ def main(argv: list[str]) -> int:
         "-b", "--batch-size", type=whole(), metavar="N",
         help="images at the same time (default: as in the training)",
     )  # fmt: skip
-    parser.add_argument("--engine", choices=ENGINES, help=FLAGS["engine"].help)
+    engine = FLAGS["engine"]
+    parser.add_argument("--engine", choices=engine.choices, help=engine.help)
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 from rn50 import description, launch
@@ -18,9 +18,9 @@ from rn50lib import checkpoint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
-from rn50lib.files import Output, check_folder, check_output, lock, make_folder
+from rn50lib.files import check_folder, check_output, lock, make_folder
 from rn50lib.lifetime import die_with_parent, end_on_sigterm
-from rn50lib.report import as_json, is_report, is_trace, load
+from rn50lib.report import is_report, is_trace
 
 
 def run(argv: list[str]) -> int:
@@ -36,15 +36,16 @@ def run(argv: list[str]) -> int:
     return launch_run(given, extra.run_dir, extra.dry_run)
 
 
-def run_parser() -> Parser:
-    parser = config_parser("run")
+def run_parser(verb: str = "run") -> Parser:
+    parser = config_parser(verb)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
-    parser.add_argument(
-        "--print", choices=("config", "recipe", *SCHEDULERS),
-        help="print the complete configuration as YAML for --config, what decides the accuracy as"
-        " a table, or a job file, and stop",
-    )  # fmt: skip
+    if verb == "run":
+        parser.add_argument(
+            "--print", choices=("config", "recipe", *SCHEDULERS),
+            help="print the complete configuration as YAML for --config, what decides the accuracy"
+            " as a table, or a job file, and stop",
+        )  # fmt: skip
     return parser
 
 
@@ -114,34 +115,26 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 
 def with_model(resolved: Resolved, folder: Path) -> Resolved:
     """Return the same run with its newest two checkpoints in its folder."""
-    config = resolved.config
-    config = replace(config, model_prefix=str(folder / "model"), keep=config.keep or 2)
-    reasons = {**resolved.reasons, "model_prefix": "in the run's folder, the newest two"}
-    return replace(resolved, config=config, reasons=reasons)
+    why, keep = "in the run's folder, the newest two", resolved.config.keep or 2
+    return resolved.chosen(why, model_prefix=str(folder / "model"), keep=keep)
 
 
 def score(argv: list[str]) -> int:
     """Run `rn50 score`: validate a checkpoint, print its accuracy and write a report."""
-    parser = config_parser("score")
+    parser = run_parser("score")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
-    parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     given, extra = parse_given(parser, argv)
     given = {"num_epochs": 1, **given}
     given |= {"model_prefix": extra.prefix, "load_epoch": extra.epoch, "only_inference": True}
     if extra.dry_run:
         return launch_run(given, dry_run=True)
-    report_file = given.pop("report", None)
-    output = Output("--report", report_file, "a report", is_report) if report_file else None
     folder = extra.run_dir or launch.new_run("score")
     status = launch_run(given, folder)
-    if status == 0 and not given.get("test_io"):
-        report = load(folder / "report.json")
-        if output:
-            output.write(as_json(report))
-        metrics = report["metrics"]
-        print(f"val.top1 {metrics['val.top1'][-1]:.6g} val.top5 {metrics['val.top5'][-1]:.6g}")
+    if status == 0 and not (given.get("test_io") or given.get("no_metrics")):
+        *_, last = (folder / "progress.jsonl").read_text(encoding="utf-8").splitlines()
+        metrics = json.loads(last)
+        print(f"val.top1 {metrics['val.top1']:.6g} val.top5 {metrics['val.top5']:.6g}")
     return status
 
 

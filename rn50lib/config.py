@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
     from rn50lib.resnet import Network
 
-BACKENDS = ("torch", "tensorflow")
-DTYPES = ("float32", "tf32", "bfloat16", "float16")
-LOADERS = ("native", "dali", "synthetic")
-FORMATS = ("auto", "files", "recordio", "tfrecord")
-PROFILES = ("auto", "ci", "cpu", "gpu")
-ENGINES = ("torch", "compile", "onnxruntime", "openvino", "auto")
-LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
-WANTED = {
+MUST_BE = {
     int: "must be a whole number",
     float: "must be a number",
     bool: "must be true or false",
@@ -46,12 +39,12 @@ WANTED = {
 class Flag:
     """The declaration of a flag; the name, type and default are those of its field.
 
-    A value is one of `choices`, from `low` to `high`, and passes `check`, which raises ValueError.
-    `usual` is the value if nothing was passed, for a field without a default; `chosen` explains the
-    default in words. `read` converts the text on the command line. `excludes` are fields that it
-    contradicts. `also` are the names that other training programs use for it; they are answered,
-    not accepted. A flag that is `rare` is only set by `--set NAME=VALUE`. `scope` lists where it
-    counts:
+    A value is one of `choices`, from `low` to `high`, and passes `check`, which raises ValueError;
+    `read` converts a text. `chosen` explains the default in words. `needs` are fields that must be
+    set too; `excludes` are fields that must not, or parts that --override must not replace. `names`
+    are its names if it has a short one, `also` those of other training programs, which are
+    answered, not accepted. A flag that is `rare` is only set by `--set NAME=VALUE`. `scope` lists
+    where it counts:
 
     - first: on the first page of the help
     - shown: printed before a run
@@ -64,22 +57,20 @@ class Flag:
     - output: what a run writes, and where it starts and ends; a timed run takes the default
     - untimed: makes no sense in a benchmark
     - torch: PyTorch alone reads it
-    - model: needs a model, which a run with a simulated device (`step`) does not have
     """
 
     group: str
     help: str
     scope: str = ""
     chosen: str = ""
-    usual: Any = None
     choices: tuple[Any, ...] = ()
     low: float | None = None
     high: float | None = None
     check: Callable[[Any], object] | None = None
     read: Callable[[str], Any] | None = None
-    short: str = ""
-    long: str = ""
+    names: str = ""
     metavar: str = ""
+    needs: str = ""
     excludes: str = ""
     also: str = ""
     rare: bool = False
@@ -100,7 +91,7 @@ class Flag:
         if self.choices and value not in self.choices:
             raise ValueError(f"must be one of {', '.join(map(str, self.choices))}")
         if isinstance(value, str) and not value.strip():
-            raise ValueError(WANTED[str])
+            raise ValueError(MUST_BE[str])
         if self.check:
             self.check(value)
         return value
@@ -108,23 +99,17 @@ class Flag:
     @property
     def option(self) -> str:
         """The words that set the field: '--batch-size', or '--set keep'."""
-        if self.rare:
-            return f"--set {self.name}"
-        return self.long or "--" + self.name.replace("_", "-")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The short name, if there is one, and the long one."""
-        return (self.short, self.option) if self.short else (self.option,)
+        return self.names.split()[-1] if self.names else f"--set {self.name}"
 
     @property
     def explanation(self) -> str:
-        """The help text, with the default."""
-        value = self.usual if self.default is ... else self.default
-        if not self.chosen and self.name in vars(recipes.REFERENCE):
-            return f"{self.help} (default: the recipe's)"
-        text = self.chosen or ("" if value in (None, ..., ()) or value is False else text_of(value))
-        return f"{self.help} (default: {text})" if text else self.help
+        """The help text, with the choices and the default."""
+        of_recipe = "the recipe's" if self.name in vars(recipes.REFERENCE) else ""
+        default = "" if self.default in (..., None, False, ()) else text_of(self.default)
+        default = self.chosen or of_recipe or default
+        notes = [", ".join(map(str, self.choices)), default and f"default: {default}"]
+        text = "; ".join(filter(None, notes))
+        return f"{self.help} ({text})" if text else self.help
 
 
 def slots(hosts: str) -> dict[str, int]:
@@ -155,12 +140,10 @@ def check_rising(epochs: tuple[float, ...]) -> None:
 
 def image_shape(text: str) -> int:
     """Return the size in pixels of '3,224,224', the reference's form, or '224'."""
-    parts = [int(part) for part in text.split(",")]
-    if len(parts) == 3 and parts[0] == 3 and parts[1] == parts[2]:
-        parts = parts[1:2]
-    if len(parts) != 1 or parts[0] < 32:
+    size = text.removeprefix("3,").partition(",")[0]
+    if text not in (size, f"3,{size},{size}") or int(size) < 32:
         raise ValueError("must be '3,SIZE,SIZE' or 'SIZE' with a size of at least 32 pixels")
-    return parts[0]
+    return int(size)
 
 
 def epoch_list(text: str) -> tuple[float, ...]:
@@ -173,24 +156,27 @@ def epoch_list(text: str) -> tuple[float, ...]:
 class TrainConfig:
     """A complete training configuration; the declaration of each field explains it."""
 
-    backend: Annotated[str, Flag("axes", "framework", "shown", usual="torch", choices=BACKENDS)]
+    backend: Annotated[str, Flag(
+        "axes", "framework", "shown", choices=("torch", "tensorflow"))] = "torch"
     data_root: Annotated[str, Flag(
         "axes", "images in train/CLASS and val/CLASS, record files or TFRecord shards",
         "first shown input host score", metavar="FOLDER", chosen="ImageNet where the reference"
         " mounts it, else the road signs", also="--data --data-dir --data-path --data-train"
         " --data-val --dataset -d")]
     data_format: Annotated[str, Flag(
-        "axes", "storage of the images", "input", choices=FORMATS, chosen="records if there are"
-        " any, else files, else TFRecord shards; TensorFlow reads no records")]
+        "axes", "storage of the images", "input", choices=("auto", "files", "recordio", "tfrecord"),
+        chosen="records if there are any, else files, else TFRecord shards; TensorFlow reads no"
+        " records")]
     loader: Annotated[str, Flag(
         "axes", "input pipeline: native is PyTorch's or tf.data, dali is for PyTorch; synthetic"
-        " makes random images",
-        "shown input", choices=LOADERS, chosen="native; dali for the reference's recipe on GPUs, if"
-        " DALI is installed", also="--data-backend --data-loader --use-dali")]
+        " makes random images", "shown input", choices=("native", "dali", "synthetic"),
+        chosen="native; dali for the reference's recipe on GPUs, if DALI is installed",
+        also="--data-backend --data-loader --use-dali")]
     dtype: Annotated[str, Flag(
-        "axes", "precision", "first shown step score", metavar="NAME", choices=DTYPES,
-        chosen="the fastest that the hardware supports", also="--amp --amp-dtype --fp16 --bf16"
-        " --half --mixed-precision --precision --use-amp")]
+        "axes", "precision", "first shown step score", metavar="NAME",
+        choices=("float32", "tf32", "bfloat16", "float16"), chosen="the fastest that the hardware"
+        " supports", also="--amp --amp-dtype --fp16 --bf16 --half --mixed-precision --precision"
+        " --use-amp")]
     loss_scale: Annotated[str | None, Flag(
         "axes", "factor on the loss that keeps small gradients from vanishing: dynamic,"
         " dynamic:START:STEPS (doubles after STEPS good steps) or a number", "shown step",
@@ -198,15 +184,15 @@ class TrainConfig:
         also="--static-loss-scale --dynamic-loss-scale")] = None
     n: Annotated[int, Flag(
         "axes", "workers: one per GPU, or processes on the CPU", "first shown", low=1, chosen="1",
-        short="-n", long="--n-GPUs", metavar="N", also="--gpus --num-gpus --ngpus --world-size"
-        " --nproc-per-node --np")]
+        names="-n --n-GPUs", also="--gpus --num-gpus --ngpus --world-size --nproc-per-node"
+        " --np")]
     comm: Annotated[str, Flag(
         "axes", "library that synchronises gradients", "shown step group",
         choices=("local", "horovod", "ddp"),
         chosen="Horovod if it is built for this hardware, else DDP",
         also="--kv-store --use-horovod --distributed")]
     batch_size: Annotated[int, Flag(
-        "axes", "images per worker and step", "first shown score", low=1, short="-b", metavar="N",
+        "axes", "images per worker and step", "first shown score", low=1, names="-b --batch-size",
         chosen="32, or the recipe's on GPUs", also="--validation-batch-size -vb")]
     macrobatch_size: Annotated[int | None, Flag(
         "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
@@ -214,14 +200,14 @@ class TrainConfig:
         also="--grad-accum-steps --gradient-accumulation-steps --accumulate-grad-batches")] = None
 
     network: Annotated[str, Flag(
-        "model", "tiny is a small network for tests; the code is the same", "step", usual="resnet",
-        choices=("resnet", "tiny"))]
+        "model", "tiny is a small network for tests; the code is the same", "step",
+        choices=("resnet", "tiny"), excludes="num_layers")] = "resnet"
     num_layers: Annotated[int | None, Flag(
         "model", "depth of the ResNet", "step", choices=(18, 34, 50, 101, 152), chosen="50",
         also="--model --arch -a")] = None
     resnet_version: Annotated[str, Flag(
-        "model", "v1 or v1.5: which convolution of a bottleneck is strided", "step", usual="v1.5",
-        choices=("v1", "v1.5"), rare=True)]
+        "model", "which convolution of a bottleneck is strided", "step", choices=("v1", "v1.5"),
+        rare=True)] = "v1.5"
     num_classes: Annotated[int, Flag("model", "classes", "shown", low=1, chosen="the data set's")]
     image_shape: Annotated[int, Flag(
         "model", "input size, 3,224,224 or 224", "shown score", low=32, read=image_shape,
@@ -231,11 +217,11 @@ class TrainConfig:
         "recipe", "source of the defaults below", "shown score", choices=tuple(recipes.RECIPES),
         chosen="roadsigns for the built-in data, else reference")]
     num_epochs: Annotated[int, Flag(
-        "recipe", "epochs", "first shown", low=1, short="-e", metavar="N",
+        "recipe", "epochs", "first shown", low=1, names="-e --num-epochs",
         also="--epochs --epoch --run-epochs --max-epochs")]
     lr: Annotated[float, Flag(
         "recipe", "learning rate at a global batch of 256, scaled linearly to yours", "first",
-        low=0, short="-l", metavar="RATE", also="--learning-rate --lr-base --lr-base-size"
+        low=0, names="-l --lr", metavar="RATE", also="--learning-rate --lr-base --lr-base-size"
         " --lr-base-scale")]
     warmup_epochs: Annotated[float, Flag(
         "recipe", "epochs over which the rate rises from 0", low=0, also="--lr-warmup-epochs"
@@ -247,7 +233,7 @@ class TrainConfig:
         "recipe", "epochs at which the rate falls to a tenth", check=check_rising, read=epoch_list,
         also="--lr-steps --lr-step-size --milestones --decay-epochs --lr-factor --lr-gamma")]
     optimizer: Annotated[str, Flag(
-        "recipe", "update: SGD with momentum", usual="sgd", choices=("sgd",), also="--opt")]
+        "recipe", "update: SGD with momentum", choices=("sgd",), also="--opt")] = "sgd"
     mom: Annotated[float, Flag("recipe", "momentum", low=0, also="--momentum")]
     wd: Annotated[float, Flag("recipe", "weight decay", low=0, also="--weight-decay")]
     bn_decay: Annotated[bool, Flag(
@@ -267,40 +253,40 @@ class TrainConfig:
         chosen="size x 256 / 224", rare=True, also="--val-resize-size --data-val-resize --crop-pct"
         " --crop-mode")]
     seed: Annotated[int, Flag(
-        "recipe", "seed of the initial weights, the order and the augmentation", "resume", usual=0,
-        low=0, high=2**32-1, also="--worker-seeding")]
+        "recipe", "seed of the initial weights, the order and the augmentation", "resume", low=0,
+        high=2**32-1, also="--worker-seeding")] = 0
 
     model_prefix: Annotated[str | None, Flag(
         "run", "name of the checkpoints: PREFIX-symbol.json and PREFIX-NNNN.safetensors",
-        "first shown output model", metavar="PREFIX", check=check_prefix, also="--output"
+        "first shown output", metavar="PREFIX", check=check_prefix, excludes="step", also="--output"
         " --output-dir --workspace --save-dir --checkpoint-dir --experiment")] = None
     save_period: Annotated[int, Flag(
         "run", "epochs between checkpoints", low=1, also="--save-frequency --save-freq")] = 1
     checkpoint_steps: Annotated[int | None, Flag(
-        "run", "also write a checkpoint every N updates", "output untimed model", low=1,
+        "run", "also write a checkpoint every N updates", "output untimed", low=1, excludes="step",
         chosen="only at the end of an epoch, and on SIGTERM")] = None
     keep: Annotated[int | None, Flag(
         "run", "keep the checkpoints of only this many newest epochs", "output", low=1,
         chosen="all", rare=True, also="--checkpoint-hist")] = None
     load_epoch: Annotated[int | None, Flag(
-        "run", "start from the checkpoint of this epoch, or score it", "output model", low=0,
-        excludes="resume init_from",
+        "run", "start from the checkpoint of this epoch, or score it", "output", low=0,
+        needs="model_prefix", excludes="resume init_from step",
         also="--start-epoch --begin-epoch")] = None
     init_from: Annotated[str | None, Flag(
         "run", "start with the weights of a checkpoint (the newest of a PREFIX, or a file); the"
-        " last layer is new if the number of classes differs", "shown host output model",
-        also="--pretrained --weights --initial-checkpoint --load --checkpoint"
-        " --pretrained-path")] = None
+        " last layer is new if the number of classes differs", "shown host output",
+        excludes="step", also="--pretrained --weights --initial-checkpoint --load"
+        " --checkpoint --pretrained-path")] = None
     resume: Annotated[bool, Flag(
         "run", "continue from the newest checkpoint of --model-prefix that verifies",
-        "first output untimed", also="--auto-resume --no-resume-opt")] = False
+        "first output untimed", needs="model_prefix", also="--auto-resume --no-resume-opt")] = False
     report: Annotated[str | None, Flag(
         "run", "write a JSON report, after every epoch", "host output untimed",
         also="--log --dllogger-log --log-file --logging-dir --eval-metric")] = None
     trace: Annotated[str | None, Flag(
         "run", "write a trace of three training steps with torch.profiler, for ui.perfetto.dev",
-        "host output untimed model torch", metavar="FILE",
-        excludes="only_inference test_io")] = None
+        "host output untimed torch", metavar="FILE",
+        excludes="only_inference test_io step")] = None
     logger: Annotated[tuple[str, ...], Flag(
         "run", "log to tensorboard (in the run's folder), or call FILE.py:FUNCTION with each line"
         " of progress.jsonl and the report; repeatable", "host output",
@@ -330,7 +316,8 @@ class TrainConfig:
 
     launcher: Annotated[str | None, Flag(
         "many workers", "program that starts the workers", "shown step host group",
-        choices=LAUNCHERS, chosen="horovodrun for Horovod, torchrun for DDP")] = None
+        choices=("horovodrun", "mpirun", "torchrun"),
+        chosen="horovodrun for Horovod, torchrun for DDP")] = None
     hosts: Annotated[str | None, Flag(
         "many workers", "hosts of the workers, HOST:SLOTS,...", "host group", check=slots,
         chosen="all on this machine")] = None
@@ -339,7 +326,7 @@ class TrainConfig:
         low=1, chosen="Horovod 120, DDP 1800 with Gloo, 600 with NCCL")] = None
     max_restarts: Annotated[int, Flag(
         "many workers", "restart a run that fails up to N times, from the newest checkpoint",
-        "output untimed model", low=0)] = 0
+        "output untimed", low=0, excludes="step")] = 0
 
     threads: Annotated[int, Flag(
         "machine", "compute threads per worker", "shown step host", low=1,
@@ -350,11 +337,12 @@ class TrainConfig:
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
         "machine", "what predicts, without training: PyTorch, PyTorch compiled, or on a processor"
-        " two others; auto times the installed ones", "shown step torch", choices=ENGINES,
-        chosen="torch, or auto if the work takes much longer than its start", excludes="compile"
-        )] = "torch"
+        " two others; auto times the installed ones", "shown step torch",
+        choices=("torch", "compile", "onnxruntime", "openvino", "auto"), chosen="torch, or auto if"
+        " the work takes much longer than its start", needs="only_inference",
+        excludes="compile predictor")] = "torch"
     compile: Annotated[bool, Flag(
-        "machine", "compile the model with torch.compile", "step torch",
+        "machine", "compile the model with torch.compile", "step torch", excludes="predictor",
         chosen="only on one GPU, for a run that makes up for the minute it takes",
         also="--torchcompile --torchscript --xla --use-xla")] = False
     cuda_graph: Annotated[bool, Flag(
@@ -365,9 +353,8 @@ class TrainConfig:
         " GPUs", "step torch", chosen="false: the code has not run on a GPU yet", rare=True
         )] = False
     profile: Annotated[str, Flag(
-        "machine", "ci limits the run to seconds and prints every limit", choices=PROFILES,
-        chosen="gpu or cpu")]
-
+        "machine", "ci limits the run to seconds and prints every limit",
+        choices=("auto", "ci", "cpu", "gpu"), chosen="gpu or cpu")]
 
     # fmt: on
     # the same in all recipes; `recipe.learning_rate` reads them from a configuration too
@@ -414,6 +401,9 @@ class TrainConfig:
         return net.initial_arrays(self.seed, self.zero_gamma)
 
 
+HINTS = get_type_hints(TrainConfig, include_extras=True)
+
+
 def declared() -> dict[str, Flag]:
     """Return the declaration of each field, complete."""
     found = {}
@@ -422,22 +412,21 @@ def declared() -> dict[str, Flag]:
         if type(None) in get_args(kind):
             kind = get_args(kind)[0]
         default = ... if f.default is MISSING else f.default
-        found[f.name] = dataclasses.replace(flag, name=f.name, kind=kind, default=default)
+        named = flag.names or ("" if flag.rare else "--" + f.name.replace("_", "-"))
+        metavar = flag.metavar or ("N" if kind is int else f.name.upper())
+        found[f.name] = dataclasses.replace(
+            flag, name=f.name, kind=kind, default=default, names=named, metavar=metavar
+        )
     return found
 
 
-HINTS = get_type_hints(TrainConfig, include_extras=True)
 FLAGS = declared()
+RARE = tuple(name for name, flag in FLAGS.items() if flag.rare)
 
 
 def scoped(scope: str) -> tuple[str, ...]:
     """Return the fields of a scope, in order. `Flag` has the list of scopes."""
     return tuple(name for name, flag in FLAGS.items() if scope in flag.scope.split())
-
-
-def rare() -> tuple[str, ...]:
-    """Return the fields that `--set NAME=VALUE` sets."""
-    return tuple(name for name, flag in FLAGS.items() if flag.rare)
 
 
 def flag_name(name: str) -> str:
@@ -448,43 +437,41 @@ def flag_name(name: str) -> str:
 @cache
 def validator(name: str) -> TypeAdapter[Any]:
     """Return pydantic's validator of a field; its numbers are finite."""
-    from pydantic import AfterValidator, ConfigDict, TypeAdapter
+    from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter
 
-    kind = Annotated[HINTS[name], AfterValidator(FLAGS[name].within)]  # type: ignore[valid-type]
+    flag = FLAGS[name]
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str) and flag.read:
+            return flag.read(value)
+        return tuple(value) if isinstance(value, list) else value
+
+    kind: Any = Annotated[HINTS[name], BeforeValidator(read), AfterValidator(flag.within)]
     return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
 
 
-def checked(name: str, value: Any, strict: bool = True) -> Any:
-    """Return a field's value as its type. Raises ValueError with what it must be.
+def validated(values: Mapping[str, Any], source: str = "", texts: bool = False) -> dict[str, Any]:
+    """Return the values of fields as their types; those of flags, or of `source`, a file.
 
-    Unless `strict`, a text is converted.
+    With `texts`, a text or a number is read as on a command line. Raises UserError for an unknown
+    name or an impossible value.
     """
     from pydantic import ValidationError
 
-    value = tuple(value) if isinstance(value, list) else value
-    try:
-        return validator(name).validate_python(value, strict=strict)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        if problem["type"] == "value_error":  # `Flag.within` has raised it
-            raise problem["ctx"]["error"] from error
-        raise ValueError(WANTED[FLAGS[name].kind]) from error
-
-
-def validated(values: Mapping[str, Any], source: str = "") -> dict[str, Any]:
-    """Return the values of fields that `source`, a file, or flags have set, as their types.
-
-    Raises UserError for unknown names and impossible values.
-    """
     found, where = {}, f"{source}: " if source else ""
     for name, value in values.items():
         if name not in FLAGS:
             raise UserError(f"{where}unknown field {name!r}")
+        typed = not texts or type(value) not in (str, int, float)
         try:
-            found[name] = checked(name, value)
-        except ValueError as error:
+            found[name] = validator(name).validate_python(
+                value if typed else text_of(value), strict=typed
+            )
+        except ValidationError as error:
+            words = error.errors()[0]["msg"].removeprefix("Value error, ")
+            must_be = words if words.startswith("must be") else MUST_BE[FLAGS[name].kind]
             flag = name if source else flag_name(name)
-            raise UserError(f"{where}{flag} {value!r} {error}") from error
+            raise UserError(f"{where}{flag} {value!r} {must_be}") from error
     return found
 
 
@@ -508,11 +495,16 @@ class Resolved:
     reasons: Mapping[str, str] = field(default_factory=dict)
     caps: tuple[str, ...] = ()
 
+    def chosen(self, reason: str, **values: Any) -> Resolved:
+        """Return this with other values, for a reason."""
+        reasons = {**self.reasons, **dict.fromkeys(values, reason)}
+        return Resolved(dataclasses.replace(self.config, **values), reasons, self.caps)
+
     def write(self, path: Path, command: list[str] | None = None) -> None:
         """Write RUN/experiment.json, with the command that starts the workers."""
         content: dict[str, Any] = {"experiment": self.config.to_dict()}
-        content |= {"reasons": dict(self.reasons)}
-        content |= {"caps": list(self.caps)} | ({"command": command} if command else {})
+        content |= {"reasons": dict(self.reasons), "caps": list(self.caps)}
+        content |= {"command": command} if command else {}
         write_json(path, content)
 
     @classmethod

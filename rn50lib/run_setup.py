@@ -124,7 +124,7 @@ def environment(
     for name, flag in FLAGS.items():
         value = getattr(config, name)
         if not (value is None or value is flag.default is False or value == ()):
-            axes[name] = {"value": value, "reason": resolved.reasons.get(name, "default")}
+            axes[name] = {"value": value, "reason": resolved.reasons.get(name, "the default")}
     for package in ("numpy", "pillow"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)

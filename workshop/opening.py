@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib import hardware
-from rn50lib.config import PROFILES
+from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
 from workshop import catalogue, errors, expected, output, paths, session
 from workshop.checks import ask
@@ -56,8 +56,8 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
     Raises:
         UserError: The profile is unknown, or it is gpu and there is no GPU.
     """
-    if asked not in PROFILES:
-        raise UserError(f"profile {asked!r} does not exist: use one of {', '.join(PROFILES)}")
+    if asked not in (profiles := FLAGS["profile"].choices):
+        raise UserError(f"profile {asked!r} does not exist: use one of {', '.join(profiles)}")
     if asked == "gpu" and not machine.gpus:
         raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
     if asked != "auto":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rn50 import compare, description, launch
 from rn50 import parser as parsers
@@ -29,10 +30,9 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
         help="numbers of workers")  # fmt: skip
     add("-b", "--batch-size", "--batch-sizes", dest="batches", type=several, metavar="N,N,...",
         help="batch sizes per worker")  # fmt: skip
-    add("-i", "--benchmark-iters", type=whole(), metavar="N",
-        help="iterations per epoch (100)")  # fmt: skip
-    add("-e", "--num-epochs", "--epochs", type=whole(), metavar="N",
-        help="epochs (1)")  # fmt: skip
+    number: dict[str, Any] = {"type": whole(), "metavar": "N", "default": argparse.SUPPRESS}
+    add("-i", "--benchmark-iters", help="iterations per epoch (100)", **number)
+    add("-e", "--num-epochs", "--epochs", help="epochs (1)", **number)
     add("-w", "--warmup", type=int, default=0, metavar="N",
         help="first epochs to leave out (0)")  # fmt: skip
     add("-o", "--output", type=Path, help="JSON file to write", required=True)

@@ -16,13 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rn50 import background, launch
+from rn50 import launch
 from rn50.diagnose.model import FREE
 from rn50.installed import has
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
-from rn50lib.lifetime import PARENT
+from rn50lib.lifetime import PARENT, stop
+from rn50lib.report import write_json
 
 LIMIT_S = 600.0  # a run of a few seconds that takes longer hangs
 POLL_S = 0.2
@@ -40,6 +41,21 @@ SINGLE: dict[str, Any] = {  # one worker of many, by itself
 def measured(config: TrainConfig) -> TrainConfig:
     """Return the same work as it is measured."""
     return replace(config, **MEASURED, no_val=not config.only_inference)
+
+
+def start_run(values: dict[str, Any], folder: Path) -> subprocess.Popen:
+    """Start `rn50 run` with these values; its folder also gets config.json and log.txt.
+
+    Its launcher leads a process group, and its workers end with it.
+    """
+    write_json(folder / "config.json", values)
+    command = [*launch.program("run"), "--run-dir", str(folder)]
+    with open(folder / "log.txt", "ab") as output:
+        return subprocess.Popen(
+            [*command, "--config", str(folder / "config.json")], stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            env=launch.with_library(dict(os.environ)) | {PARENT: str(os.getpid())},
+        )  # fmt: skip
 
 
 class Bench:
@@ -109,8 +125,8 @@ class Bench:
             jobs = []
             for folder in folders:
                 folder.mkdir(parents=True)
-                jobs.append(background.start(asked.to_dict(), folder, log=folder / "log.txt"))
-                stack.callback(jobs[-1].stop)
+                jobs.append(start_run(asked.to_dict(), folder))
+                stack.callback(stop, jobs[-1], launch.SAVE_S + launch.GRACE_S)
             while True:
                 rates = [steady_rate(folder, asked, self.seconds) for folder in folders]
                 if all(rates):

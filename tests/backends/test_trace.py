@@ -40,7 +40,7 @@ def test_a_run_of_the_library_writes_a_trace_and_goes_on(
         ("--backend tensorflow", "--trace is for PyTorch: leave it out, or use --backend torch"),
         ("--only-inference", "--only-inference contradict"),
         ("--test-io", "--test-io contradict"),
-        ("--set step=100", "--set step has no model"),
+        ("--set step=100", "--set step contradict"),
     ],
 )
 def test_a_run_without_pytorch_s_steps_has_no_trace(

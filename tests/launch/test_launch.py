@@ -14,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50 import background, launch
+from rn50 import launch
+from rn50.diagnose.measure import start_run
 from rn50lib.errors import UserError
+from rn50lib.lifetime import stop
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full, until
 
@@ -117,20 +119,21 @@ def test_a_job_runs_writes_its_folder_and_can_be_ended(photos: Photos, tmp_path:
         data_nthreads=0, dtype="float32", recipe="reference", num_epochs=100_000, step=2000.0,
         disp_batches=1,
     )  # fmt: skip
-    job = background.start(asked, tmp_path / "run", log=tmp_path / "log")
+    (tmp_path / "run").mkdir()
+    job = start_run(asked, tmp_path / "run")
+    log = tmp_path / "run" / "log.txt"
     try:
         progress = tmp_path / "run" / "progress.jsonl"
-        until(lambda: progress.exists() and progress.read_text().count("\n") > 2,
-              (tmp_path / "log").read_text)  # fmt: skip
+        until(lambda: progress.exists() and progress.read_text().count("\n") > 2, log.read_text)
         assert job.poll() is None
         below = psutil.Process(job.pid).children(recursive=True)
-        assert job.stop() != 0 and job.poll() is not None
+        assert stop(job, launch.SAVE_S) != 0 and job.poll() is not None
         assert not psutil.wait_procs(below, timeout=15)[1]
     finally:
         job.kill()
     told = json.loads((tmp_path / "run" / "experiment.json").read_text())
     assert told["experiment"]["num_epochs"] == 100_000
-    assert "step=2000 " in (tmp_path / "log").read_text()
+    assert "step=2000 " in log.read_text()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert job.args[-1].endswith("config.json") and config["step"] == 2000
     assert "seed" not in config  # it was not given

@@ -78,7 +78,7 @@ def test_tensorflow_takes_files_else_shards_and_never_records(
 def test_commands_page_has_a_row_for_each_loader(repository: Path) -> None:
     text = (repository / "docs" / "commands.md").read_text()
     rows = re.findall(r"^\| `--loader (\w+)` \|(.*)\|$", text, re.MULTILINE)
-    assert {loader for loader, _ in rows} == {*config.LOADERS}
+    assert {loader for loader, _ in rows} == {*config.FLAGS["loader"].choices}
     for loader, cells in rows:
         if loader != "synthetic":
             assert len([cell for cell in cells.split("|") if cell.strip()]) == len(FORMATS)

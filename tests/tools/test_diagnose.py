@@ -107,9 +107,8 @@ def test_epochs_of_one_step_cannot_be_timed(tmp_path: Path) -> None:
         (["--change", "--seed '"], "No closing quotation"),
         (["--seconds", "0"], "more than 0"),
         (["--json", "."], "--json . cannot be written: it is a folder"),
-        (["--loader", "synthetic", "--change", "--profile auto"], "changes nothing"),
         (["--output", ".file/a.png"], "--output .file/a.png cannot be written"),
-        (["--loader", "dalli"], "invalid choice"),
+        (["--loader", "dalli"], "must be one of native"),
         (["--model-prefix", "m", "--load-epoch", "3"], "m-symbol.json"),
     ],
 )

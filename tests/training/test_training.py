@@ -387,7 +387,7 @@ def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path)
     assert f"report: {folder / 'report.json'}" in done.stderr
     assert checkpoint.epochs(folder / "model") == [2, 3]  # the newest two
     told = strict_json(folder / "experiment.json")
-    assert (told["experiment"]["batch_size"], told["reasons"]["seed"]) == (32, "the default")
+    assert (told["experiment"]["batch_size"], told["reasons"]["num_epochs"]) == (32, "given")
     report = strict_json(folder / "report.json")
     assert report["env"]["axes"]["seed"] == {"value": 0, "reason": "the default"}
     assert report["env"]["axes"]["batch_size"]["reason"] != "given"

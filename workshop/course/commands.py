@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50.common import has_key
-from rn50lib.config import PROFILES
+from rn50lib.config import FLAGS
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import Output, check_output, contains, make_folder, write_file
 from workshop import catalogue, paths
@@ -49,7 +49,8 @@ def parser() -> Parser:
     add("-p", "--parameter", nargs=2, type=str, action="append", default=[],
         help="set a parameter; it must exist in the notebook",
         metavar=("NAME", "VALUE"))  # fmt: skip
-    add("--profile", choices=PROFILES, help="the same as -p profile (auto); ci takes seconds")
+    profiles = FLAGS["profile"].choices
+    add("--profile", choices=profiles, help="the same as -p profile (auto); ci takes seconds")
     add("--out", type=Path, metavar="DIR", help="write results here (default: new, in runs/)")
     add("--time-limit", type=whole(), metavar="S", help="per notebook (three times its budget)")
     add("--train", action="store_true", help="first train the built-in recipe in full")
