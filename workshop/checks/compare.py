@@ -105,7 +105,13 @@ def examine(
     first case that is wrong.
     """
     expected = [right(*case) for case in cases]
-    results = [call(answer, *deepcopy(case)) for case in cases]
+    results = []
+    for case in cases:
+        try:
+            results.append(call(answer, *deepcopy(case)))
+        except Exception as error:
+            error.add_note(f"The call was {as_called(answer, case)}.")
+            raise
     got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:
@@ -115,8 +121,13 @@ def examine(
         for mistake, diagnosis, remedy in mistakes:
             if all(same(got[i], mistake(*cases[i])) for i in places):
                 wrong(diagnosis, remedy)
-    called = f"{getattr(answer, '__name__', 'your function')}{shown(cases[at])}"
+    called = as_called(answer, cases[at])
     wrong(f"{called} gives {shown(got[at])}.", f"It should be {shown(expected[at])}.")
+
+
+def as_called(answer: Callable[..., Any], case: tuple[Any, ...]) -> str:
+    """Return the call of a case as text."""
+    return f"{getattr(answer, '__name__', 'your function')}{shown(case)}"
 
 
 def predicted(

@@ -237,6 +237,13 @@ def test_error_shows_the_learner_s_own_line_only(line, said, place):
     assert result.then.startswith(f"In shard, {place}: `{line}`."), result.lines
 
 
+def test_error_of_a_case_shows_the_call():
+    source = "def efficiency(compute, ready, takes):\n    return compute / ready[-1]\n"
+    result = engine.judge("ex08.overlap", answered("ex08.overlap", source))
+    assert result.outcome == engine.ERROR and "IndexError" in result.said, result.lines
+    assert "line 2" in result.then and "efficiency(0.2, [], [])" in result.then, result.lines
+
+
 def test_unrelated_division_by_zero_is_an_error():
     source = "def schedule(progress, batch, recipe):\n    return recipe.lr / (256 // batch)\n"
     result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
