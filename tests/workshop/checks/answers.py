@@ -276,7 +276,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "the scale is never undone"),
         (BACKWARD, f"    loss = {FORWARD}\n    scaler.scale(loss)\n    loss.backward()",
          "divided by the scale once too often"),
-        (f"    {STEP}\n    scaler.update()", f"    scaler.update()\n    {STEP}",
+        (STEP, f"scaler.update(), {STEP}", "scaler.update()  #", "pass  #",
          "divided by the scale once too often"),
         (CLIP, "", "large gradients are not clipped"),
         (STEP, "optimizer.step()", "so are the weights now"),
