@@ -24,7 +24,7 @@ Mistake = tuple[Any, str, str]  # see above
 
 NO_RETURN = "your function returns nothing: is a `return` missing?"
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
-ENDLESS = "Look for a loop that does not end."
+ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
 LIMIT_S = 30.0  # of a check that runs in this process
 AGAIN_S = 5.0
 BUSY = 4  # how many times as long an answer may take while other work has the processor
@@ -73,13 +73,15 @@ def time_limit(seconds: float | None = None) -> Iterator[None]:
     if not here or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield
         return
-    limit, most = (LIMIT_S, BUSY * LIMIT_S) if seconds is None else (seconds, seconds)
+    limit = LIMIT_S if seconds is None else seconds
     begin, computed = time.monotonic(), time.process_time()
 
     def stop(number: int, frame: Any) -> None:
-        if time.process_time() - computed < 0.8 * limit and time.monotonic() - begin < most:
-            return
-        raise TooLong(f"it was still running after {limit:g} s")
+        took, busy = time.monotonic() - begin, time.process_time() - computed
+        if busy >= 0.8 * limit or seconds is not None:
+            raise TooLong(f"it was still running after {limit:g} s")
+        if took >= BUSY * limit:
+            raise TooLong(f"it was still running after {took:.0f} s, {busy:.0f} of them computing")
 
     signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
