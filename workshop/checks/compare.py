@@ -13,6 +13,7 @@ import signal
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn
@@ -23,9 +24,10 @@ Mistake = tuple[Any, str, str]  # see above
 
 NO_RETURN = "your function returns nothing: is a `return` missing?"
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
-ENDLESS = "Look for a loop that does not end."
+ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
 LIMIT_S = 30.0  # of a check that runs in this process
 AGAIN_S = 5.0
+BUSY = 4  # how many times as long an answer may take while other work has the processor
 
 
 class Wrong(Exception):
@@ -64,16 +66,22 @@ class TooLong(BaseException):
 def time_limit(seconds: float | None = None) -> Iterator[None]:
     """Raise TooLong in the main thread after `seconds` or LIMIT_S, and again if it is swallowed.
 
-    Do nothing in other threads, or if the alarm is already in use.
+    Without `seconds`, a process that has computed for less, because the machine is busy, may take
+    BUSY times as long. Do nothing in other threads, or if the alarm is already in use.
     """
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield
         return
     limit = LIMIT_S if seconds is None else seconds
+    begin, computed = time.monotonic(), time.process_time()
 
-    def stop(number: int, frame: Any) -> NoReturn:
-        raise TooLong(f"it was still running after {limit:g} s")
+    def stop(number: int, frame: Any) -> None:
+        took, busy = time.monotonic() - begin, time.process_time() - computed
+        if busy >= 0.8 * limit or seconds is not None:
+            raise TooLong(f"it was still running after {limit:g} s")
+        if took >= BUSY * limit:
+            raise TooLong(f"it was still running after {took:.0f} s, {busy:.0f} of them computing")
 
     signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
@@ -105,7 +113,13 @@ def examine(
     first case that is wrong.
     """
     expected = [right(*case) for case in cases]
-    results = [call(answer, *deepcopy(case)) for case in cases]
+    results = []
+    for case in cases:
+        try:
+            results.append(call(answer, *deepcopy(case)))
+        except Exception as error:
+            error.add_note(f"The call was {as_called(answer, case)}.")
+            raise
     got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:
@@ -115,8 +129,13 @@ def examine(
         for mistake, diagnosis, remedy in mistakes:
             if all(same(got[i], mistake(*cases[i])) for i in places):
                 wrong(diagnosis, remedy)
-    called = f"{getattr(answer, '__name__', 'your function')}{shown(cases[at])}"
+    called = as_called(answer, cases[at])
     wrong(f"{called} gives {shown(got[at])}.", f"It should be {shown(expected[at])}.")
+
+
+def as_called(answer: Callable[..., Any], case: tuple[Any, ...]) -> str:
+    """Return the call of a case as text."""
+    return f"{getattr(answer, '__name__', 'your function')}{shown(case)}"
 
 
 def predicted(

@@ -88,7 +88,8 @@ def _run_check(exercise: catalogue.Exercise, answer: Any, hint: str) -> Result:
     except (Exception, SystemExit) as error:
         what = message(error)
         if place := own_frame(error, answer):
-            return Result(name, ERROR, what, f"{place} {hint}")
+            then = " ".join([place, *getattr(error, "__notes__", ()), hint])
+            return Result(name, ERROR, what, then)
         said = f"the check cannot use this answer ({what})."
         return Result(name, WRONG, said, f"Compare its type and shape with the task; {hint}")
     names = [item.name for item in catalogue.of_notebook(exercise.notebook)]

@@ -283,19 +283,25 @@ LEAK_MISTAKES: tuple[compare.Mistake, ...] = (  # what a test accepts that misse
 )  # fmt: skip
 
 
+def is_right(names: list[str], train: list[str], val: list[str]) -> bool:
+    """Return True if two lists of these names are a right split."""
+    seen = [{name.split("_")[0] for name in half} for half in (train, val)]
+    return all(seen) and seen[0].isdisjoint(seen[1]) and sorted(train + val) == sorted(names)
+
+
 def leak(answer: Callable[[Split], Any]) -> str:
     """Check that a test accepts the right splits and refuses the LEAK_MISTAKES."""
-    objects: set[str] = set()
+    asked: list[list[str]] = []  # the names that the test makes up
 
     def noted(split: Split, names: list[str]) -> Halves:
-        objects.update(name.split("_")[0] for name in names)
+        asked.append(list(names))
         return split(names)
 
     for good in (by_object, functools.partial(by_object, share=0.4, order=-1)):
         try:
             answer(functools.partial(noted, good))
         except AssertionError as error:
-            if len(objects) == 1:
+            if len({name.split("_")[0] for names in asked for name in names}) == 1:
                 wrong("your names are photos of a single object, which only one list can have.",
                       "Make up several objects.")  # fmt: skip
             reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
@@ -309,5 +315,8 @@ def leak(answer: Callable[[Split], Any]) -> str:
         if isinstance(result, bool):
             wrong(f"your test returns {result} for a split in which {what}, and raises nothing.",
                   "Write `assert condition, message`: it raises AssertionError.")  # fmt: skip
+        if asked and all(is_right(names, *bad(names)) for names in asked):
+            wrong(f"your names cannot reveal a split in which {what}.",
+                  "Make up more objects, with several images each.")  # fmt: skip
         wrong(f"your test accepts a split in which {what}.", remedy)
     return f"it accepts 2 correct splits and rejects {len(LEAK_MISTAKES)} wrong ones."

@@ -65,6 +65,10 @@ def _right_pixels(pixels: np.ndarray) -> None:
          " 0 to 255.", "Multiply both by 255."),
         (pixels + 255 * mean, "the images are not divided by std.", "Pass std, times 255."),
         (255 * pixels * std, "the mean is not subtracted.", "Pass mean, times 255."),
+        (255 * (pixels * std[::-1] + mean[::-1]), "mean and std are in the order blue, green, red.",
+         "Order them as the pixels: red, green, blue."),
+        (255 * (pixels * std + mean)[:, ::-1], "the images are blue, green, red.",
+         "Leave the decoder's output_type as it is: red, green, blue."),
         (pixels, "the images range from 0 to 255: nothing is normalised.",
          "Pass mean and std, both times 255."),
     )  # fmt: skip
@@ -171,13 +175,14 @@ def right_rates(load_s: float, train_s: float) -> dict[str, float]:
 
 def timed(
     load: Any, train: Any, wait: Any, clock: Any, images: int, steps: int, *,
-    warm_up: bool = True, at_end: bool = True, each: bool = False,
+    warm_up: bool = True, settle: bool = True, at_end: bool = True, each: bool = False,
 ) -> dict[str, float]:  # fmt: skip
     """Measure, as a base for mistakes; the check computes what is right."""
     batch = load()
     begin = clock() if warm_up else 0.0
     if warm_up:
         train(batch)
+    if warm_up and settle:
         wait()
     found = {}
     works = {"loader": load, "device": lambda: train(batch), "both": lambda: train(load())}
@@ -207,6 +212,9 @@ HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda *given: timed(*given, warm_up=False),
      "the first training step is timed: the device was not warmed up.",
      "Load a batch, train on it and wait, before you look at the clock."),
+    (lambda *given: timed(*given, settle=False),
+     "the loader's time includes the rest of the warm-up, which was still running.",
+     "Call wait() after the warm-up, before you look at the clock."),
     (lambda *given: timed(*given, each=True),
      "the device waits for the loader and the loader for the device.",
      "Call wait() once, after all steps; if you wait after each, nothing overlaps."),

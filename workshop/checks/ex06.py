@@ -181,7 +181,13 @@ def moves(answer: Step, case: Case) -> tuple[list[float], float]:
     scaler = torch.amp.GradScaler("cpu", init_scale=case.scale, growth_interval=2)
     images, targets = torch.tensor(case.images), torch.tensor(case.targets)[:, None]
     for _ in range(case.times):
-        compare.call(answer, model, images, targets, optimizer, scaler, may_be_none=True)
+        try:
+            compare.call(answer, model, images, targets, optimizer, scaler, may_be_none=True)
+        except AssertionError as error:
+            if "No inf checks" in str(error):
+                wrong("there are no gradients when scaler.step is called.",
+                      "Clear them before the backward pass, or at the very end.")  # fmt: skip
+            raise
     return model.weight.detach().double().ravel().tolist(), float(scaler.get_scale())
 
 
@@ -237,8 +243,10 @@ def step_mistakes(case: Case) -> list[compare.Mistake]:
         (SCALE * g, f"a step is {SCALE:g} times too long: the scale is never undone.",
          "Call scaler.unscale_(optimizer), which divides the gradients by it."),
         (clipped(g / SCALE),
-         f"a step is {SCALE:g} times too short: the scale is undone, but the loss was not scaled.",
-         "Call scaler.scale(loss).backward()."),
+         f"a step is {SCALE:g} times too short: the gradients are divided by the scale once too"
+         " often.",
+         "Call scaler.scale(loss).backward(), and scaler.update() only after scaler.step: after"
+         " update, step unscales again."),
         (g, "large gradients are not clipped.",
          "Call clip_grad_norm_(model.parameters(), 1.0) between unscale_ and step."),
         (0 * g, "the weights do not move.", "Clear the gradients before the backward pass or at the"

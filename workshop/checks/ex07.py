@@ -55,8 +55,9 @@ def _rank(values: list[float], per_cent: float) -> int:
 PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda v, p: v[_rank(v, p)], "the values are not sorted.",
      "Sort them first."),
-    (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one rank too high.",
-     "Subtract 1: the value before it is enough."),
+    (lambda v, p: sorted(v)[min(len(v) - 1, int(len(v) * p / 100))], "it is one rank too"
+     " high if the rank is a whole number.", "Round the rank up, then subtract 1, because indices"
+     " start at 0."),
     (lambda v, p: sorted(v)[max(0, int(len(v) * p / 100) - 1)],
      "the rank is rounded down, so too few values are at or below the result.", "Round it up."),
     (lambda v, p: float(np.percentile(v, p)), "the result is not a measured value.",
@@ -127,6 +128,8 @@ def found_for(logits: Any) -> float:
 TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda logits, labels: 1 / found_for(logits), "this is 1 / T.",
      "The logits are *divided* by T: large logits need a T above 1."),
+    (lambda logits, labels: max(1.0, found_for(logits)), "these logits are too small, but T is 1.",
+     "Try values of T below 1, too."),
     (lambda logits, labels: 1.0, "T = 1 changes nothing.",
      "Do not maximise the accuracy, which is the same for every T: minimise the cross-entropy."),
     (lambda logits, labels: math.log(found_for(logits)), "this is the logarithm of T.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import time
 from collections import Counter
 from typing import Any
 
@@ -237,6 +238,13 @@ def test_error_shows_the_learner_s_own_line_only(line, said, place):
     assert result.then.startswith(f"In shard, {place}: `{line}`."), result.lines
 
 
+def test_error_of_a_case_shows_the_call():
+    source = "def efficiency(compute, ready, takes):\n    return compute / ready[-1]\n"
+    result = engine.judge("ex08.overlap", answered("ex08.overlap", source))
+    assert result.outcome == engine.ERROR and "IndexError" in result.said, result.lines
+    assert "line 2" in result.then and "efficiency(0.2, [], [])" in result.then, result.lines
+
+
 def test_unrelated_division_by_zero_is_an_error():
     source = "def schedule(progress, batch, recipe):\n    return recipe.lr / (256 // batch)\n"
     result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
@@ -246,11 +254,31 @@ def test_unrelated_division_by_zero_is_an_error():
 @pytest.mark.parametrize("line", ["pass", "try: batch += 1\n        except Exception: pass"])
 def test_endless_loop_stops_with_its_line(line, monkeypatch):
     monkeypatch.setattr(compare, "LIMIT_S", 0.3)
+    monkeypatch.setattr(compare, "AGAIN_S", 0.2)
     source = f"def schedule(progress, batch, recipe):\n    while True:\n        {line}\n"
     result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
-    assert result.outcome == engine.ERROR and "0.3 s" in result.said, result.lines
+    assert result.outcome == engine.ERROR and "still running after" in result.said, result.lines
     assert result.then.startswith("In schedule, line "), result.lines
     assert_passes("ex02.schedule", learning_rate)
+
+
+def waiting(seconds):
+    """Return a right answer that does not compute for some seconds in each of its calls."""
+
+    def schedule(*arguments):
+        time.sleep(seconds)
+        return learning_rate(*arguments)
+
+    return schedule
+
+
+def test_answer_that_gets_no_processor_may_take_longer_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr(compare, "LIMIT_S", 1.0)
+    monkeypatch.setattr(compare, "AGAIN_S", 0.2)
+    assert_passes("ex02.schedule", waiting(0.1))
+    monkeypatch.setattr(compare, "LIMIT_S", 0.1)
+    result = engine.judge("ex02.schedule", waiting(60))
+    assert result.outcome == engine.ERROR and "0 of them computing" in result.said, result.lines
 
 
 @pytest.mark.acceptance
