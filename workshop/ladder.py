@@ -129,17 +129,21 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
 
     The report has images_per_s; input_ms, compute_ms and communication_ms per step; and the path
     of the script: your train.py if it is at this rung and `own` is True, else the finished one.
-    `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty
-    report if DALI is missing here. Raises RunFailed if the script fails.
+    `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. With `trace`, a
+    file, nothing is recorded, because the profiler slows the run. Returns an empty report if DALI
+    is missing here. Raises RunFailed if the script fails.
     """
     prepared = _prepare(rung, ranks, own, flags)
     if prepared is None:
         return {}
     runner, report = prepared
     programs.run_script(runner.script, *runner.flags, np=ranks, launcher=runner.launcher)
+    found = json.loads(report.read_text()) | {"ranks": ranks, "script": str(runner.script)}
+    if "trace" in flags:
+        return found
     record = _load(_file())
     rungs, name = record["rungs"], runner.name
-    rungs[name] = json.loads(report.read_text()) | {"ranks": ranks, "script": str(runner.script)}
+    rungs[name] = found
     _save(record)
     guess, before = record["predictions"].get(_split(name)[0]), _before(name, rungs)
     if guess and before:
@@ -147,7 +151,7 @@ def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[
         print(f"{ratio:.2f} times as fast as {_label(before)}; you predicted {guess:g}.")
     elif guess:
         print(f"You predicted {guess:g} times the speed of an earlier rung; none has run here.")
-    return dict(rungs[name])
+    return found
 
 
 def race(

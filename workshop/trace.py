@@ -79,9 +79,10 @@ class Steps:
         return occupied([span for lane in lanes for span in lane.spans], *self.window, idle)
 
 
-def trace(file: str | PathLike) -> dict[str, float]:
+def trace(file: str | PathLike, show: bool = True) -> dict[str, float]:
     """Show a timeline of one step and a table of all; return the milliseconds per step by kind.
 
+    Without `show`, only return them.
     They add up to the step. If the trace has GPU kernels, they are times of the GPU: what runs at
     the same time counts once, computation before copies and exchange, and `waiting` is what is
     left. Without kernels, they are the times of operators on the host, without those that they
@@ -95,6 +96,8 @@ def trace(file: str | PathLike) -> dict[str, float]:
     ms = dict.fromkeys(KINDS, 0.0)
     for first, last, kind in timeline:
         ms[kind] += (last - first) / steps
+    if not show:
+        return ms
     output.Slot().update(draw(found))
     whole = (end - begin) / steps
     where = "GPU" if found.gpu else "processor"

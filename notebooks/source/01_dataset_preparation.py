@@ -194,7 +194,7 @@ print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} r
 #
 # ## Pack with `im2rec`
 #
-# RecordIO was MXNet's format, and MXNet was retired in 2023, but DALI still reads it. You learn it because it is the simplest packed format, and because the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
+# RecordIO was MXNet's format, and MXNet was retired in 2023, but DALI still reads it. It is the simplest packed format, and the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
 #
 # Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags match MXNet's `im2rec.py`.
 
@@ -232,7 +232,7 @@ print(
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. Until then, the notebook uses ours. The cell after it packs the whole list; the result should be identical to the file above, byte for byte.
+# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. The cell after it packs the whole list; the result should be identical to the file above, byte for byte.
 
 
 # %%
@@ -253,7 +253,9 @@ for line in Path("records/val.lst").read_text().splitlines():
     number, label, path = line.split("\t")
     own += pack(int(number), float(label), (data / "val" / path).read_bytes())
 starts = [int(line.split("\t")[1]) for line in Path("records/val.idx").read_text().splitlines()]
-same = next((at for at, (a, b) in enumerate(zip(own, packed, strict=False)) if a != b), len(own))
+least = min(len(own), len(packed))
+yours, theirs = (np.frombuffer(data, np.uint8, least) for data in (bytes(own), packed))
+same = int(np.argmax(np.append(yours != theirs, True)))  # bytes before the first difference
 inside = same - max(start for start in starts if start <= same)
 parts = {
     4: "magic (or too much padding before it)",
@@ -502,7 +504,7 @@ print(f"At 1 ms each, one reader opens all files in {one:.1f} minutes, eight in 
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. Compare the two gains in each panel: with a cold cache, which one is larger depends on the disk and on what it caches itself. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python. The output says what share of its time that takes with a warm cache.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. Compare the two gains in each panel: with a cold cache, which one is larger depends on the disk and on what it caches itself. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python.
 #
 # This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. At 1 ms each, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy, packed again whenever the data changes.
 #
@@ -522,13 +524,15 @@ session.note("cold_gain", float(gain["cold"]), "times", "records in order over f
 choices = {"passthrough": "pass through", "quality95": "quality 95", "quality75": "quality 75",
            "resize256quality95": "256 px, quality 95"}  # fmt: skip
 opened = {name: Records(f"choices/{folder}/few") for folder, name in choices.items()}
-seconds = {name: [] for name in opened}
+steps = {"read": lambda few, i: few.read(i), "read and decode": lambda few, i: few[i][0].load()}
+seconds = {(name, step): [] for name in opened for step in steps}  # per image
 for _ in range(rounds):
-    for name, few in opened.items():
+    for (name, step), found in seconds.items():
         begin = time.perf_counter()
-        for i in range(len(few)):
-            few[i][0].load()
-        seconds[name].append((time.perf_counter() - begin) / len(few))
+        for i in range(len(opened[name])):
+            steps[step](opened[name], i)
+        found.append((time.perf_counter() - begin) / len(opened[name]))
+ms = {key: 1000 * np.median(found) for key, found in seconds.items()}
 originals = [image for image, _ in opened["pass through"]]
 full = sum(get_sampling(image) == 0 for image in originals)  # 4:4:4, colours in full resolution
 print(f"{full} of {len(originals)} originals have colours in full resolution (4:4:4)")
@@ -544,10 +548,12 @@ for name, few in opened.items():
     errors = [abs(a - b).mean() for a, b in zip(pixels, exact, strict=True) if a.shape == b.shape]
     error = f"error {np.mean(errors):.2f} of 255" if errors else "a different size"
     size = os.path.getsize(few.file.name) / len(few) / 1000
-    print(f"{name:20}{size:6.1f} KB{1000 * np.median(seconds[name]):7.2f} ms to decode, {error}")
+    reading, whole = (ms[name, step] for step in steps)
+    print(f"{name:20}{size:6.1f} KB{reading:7.3f} ms to read,", end="")
+    print(f"{whole - reading:6.2f} ms to decode ({1 - reading / whole:.0%}), {error}")
 
 # %% [markdown]
-# Quality 95 hardly changes the size here, because the originals have about that quality already. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# The percentage is decoding's share of an image's time with a warm cache. Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals have about that quality already. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #

@@ -26,7 +26,6 @@ os.environ |= {
     "SIZE": str(session.image_size), "BATCH": str(batch), "EPOCHS": str(epochs),
     "IMAGES": str(session.images),
     "FLAGS": f"--image-size {session.image_size} --batch-size {session.rung_batch}",
-    "STEPS": str(session.steps),
 }  # fmt: skip
 
 # %% [markdown]
@@ -58,6 +57,7 @@ from torch.utils.data import DataLoader, Dataset
 torch.multiprocessing.set_start_method("fork", force=True)
 plt.style.use("tableau-colorblind10")
 random.seed(seed)
+torch.manual_seed(seed)  # of the weights, the order of the images, and the workers' crops
 file = next((session.data_root / "train").glob("*/*.jpg"))
 print(f"{file.parent.name}: {Image.open(file).size} pixels")
 
@@ -99,7 +99,6 @@ from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-torch.manual_seed(seed)
 model = ResNet(resnet.resnet(50)).to(device)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 print(inspect.getsource(type(model.layer1[0])))
@@ -139,12 +138,13 @@ losses = train(small, loader, session.loop_steps)
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48. How well does the network do on new images? (`Photos` crops these at random, too, so the accuracy varies a little.)
+# Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48. How well does the network do on new images?
 #
 # The next cell measures that with `model.eval()`, and twice without: sorted by class, as the files are, and shuffled. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
 
 # %%
 validation = Photos(session.data_root / "val", session.loop_size)
+validation.files = validation.files[::2]  # half of them are enough here
 
 
 @torch.no_grad()
@@ -188,36 +188,31 @@ text = script.read_text()
 print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endless") :], sep="")
 
 # %% [markdown]
-# `endless` starts a new epoch when one ends. `main` builds all the parts, runs your step in ranges that the profiler shows, and times input and computation.
+# `main` builds all the parts, runs your step in ranges that the profiler shows, and times input and computation.
 #
 # A GPU works through a queue: Python adds work to it and moves on. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Meanwhile, watch the utilisation in a terminal: `nvidia-smi dmon -s um` or `htop`.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The script runs in several turns, because a machine's speed varies. Meanwhile, watch the utilisation in a terminal: `nvidia-smi dmon -s um` or `htop`.
 
 # %%
-rung = workshop.ladder.climb(
-    "1_single",
-    image_size=session.image_size,
-    batch_size=session.rung_batch,
-    steps=session.steps,
-)
+(rung,) = workshop.ladder.race(
+    ["1_single"], turns=session.turns, ranks=1, own="1_single", workers=2, warm_up=1,
+    image_size=session.image_size, batch_size=session.rung_batch, steps=session.steps,
+).values()  # fmt: skip
+speeds = rung["turns"]
+print(f"{np.median(speeds):.1f} images/s, from {min(speeds):.1f} to {max(speeds):.1f}", end="; ")
+print(f"per step, input {rung['input_ms']:.1f} ms, computation {rung['compute_ms']:.1f} ms")
 waiting = 100 * rung["input_ms"] / (rung["input_ms"] + rung["compute_ms"])
 print(f"{waiting:.0f}% of a step is waiting for input")
 if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
     print("TF32 in convolutions:", torch.backends.cudnn.allow_tf32)
 
 # %% [markdown]
-# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. So this rung is not a V100's "FP32" there. Notebook 06 measures both.
+# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. Notebook 06 measures both.
 #
-# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that this overlap does not hide, plus the copy to the GPU. **Predict** `input_ms` with `--workers 0`, when the loop decodes its own images.
-
-# %% language="bash" magic_args="-e"
-# python "$TRAIN" --data "$DATA" $FLAGS --steps $STEPS --workers 0
-
-# %% [markdown]
-# With overlap, the slower of the two parts sets the pace, and making the other one faster gains nothing. Without overlap, the times add up. On a CPU both share the cores, so `--workers 0` may even be faster.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that this overlap does not hide, plus the copy to the GPU. With overlap, the slower of the two sets the pace, and making the other one faster gains nothing. Without it, the times add up, unless both share the cores of a CPU. You test that below.
 #
 # ### What the profiler says
 #
@@ -226,7 +221,7 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
 # **Predict:** what share of a step is convolution, and what takes most of the rest?
 
 # %% language="bash" magic_args="-e"
-# python "$TRAIN" --data "$DATA" $FLAGS --steps 5 --trace trace.json.gz
+# python "$TRAIN" --data "$DATA" $FLAGS --warm-up 1 --steps 4 --trace trace.json.gz
 
 # %%
 parts = workshop.trace("trace.json.gz")
@@ -240,26 +235,27 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 #
 # The next cell measures one change at a time, in turns:
 #
-# - the number of `workers`;
+# - the number of `workers`; with 0, the loop decodes its own images;
 # - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `channels_last`: each pixel's channels next to each other in memory.
 #
 # **Predict** which one helps most on your device, then add combinations to `tries`.
 
 # %%
-tries = {"as in train.py": {}, "channels_last": {"channels_last": True}}
-if device.type == "cuda":
+tries = {"as in train.py": {}, "no workers": {"workers": 0}}
+tries["channels_last"] = {"channels_last": True}
+if device.type == "cuda":  # on a CPU, nothing to pin, and workers share the network's cores
     cores = session.machine.cores
     tries |= {"a worker per core": {"workers": cores}, "pinned": {"pin": True}}
-else:  # nothing to pin, and workers share the cores with the network
-    tries["no workers"] = {"workers": 0}
 full = Photos(session.data_root / "train", session.image_size)
+networks = {layout: ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
+            for layout in (torch.contiguous_format, torch.channels_last)}  # fmt: skip
 
 
 def feed(workers=2, pin=False, channels_last=False):
     """Return images/s of training ResNet-50 on real images."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
+    network = networks[layout]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     ahead = 2 * workers  # batches that the workers prepare ahead
     count = session.rung_batch * (session.feed_steps + 1 + ahead)
@@ -329,9 +325,11 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# The published batches of 96 and 208 are well below these limits, which leave out workspace and temporary copies. With half as many bytes per number, twice as many images fit.
+# The published batches are well below these limits, which leave out workspace and temporary copies.
 #
 # Does a larger batch pay off? The next cell doubles it until two doublings together gain less than 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
+#
+# One explanation: each step has a fixed cost, because it starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
 
 # %%
@@ -362,11 +360,19 @@ last = max(rates)
 print(f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2.")
 change = 100 * (rates[last] / rates[last // 2] - 1)
 print(f"From {last // 2} to {last} images, the speed changes by {change:+.0f}%.")
+counts = np.array(list(rates))
+seconds = counts / np.array(list(rates.values()))  # of a step
+each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
+off = np.abs((fixed + each * counts) / seconds - 1).max()
+print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
+print(f"The times differ from it by up to {off:.0%}.")
 
 # %% [markdown]
+# If the times are within some 10% of the line, the fixed cost explains the gain. On a GPU, starting and computing overlap: if starting takes longer, small batches take equally long.
+#
 # ## The recipe
 #
-# The accuracy of "ResNet-50" depends on the recipe. Here is the whole published one: each value with its meaning, and with its flag if it has one.
+# The accuracy of "ResNet-50" depends on the recipe. Here is the whole published one, each value with its flag and meaning.
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
@@ -551,7 +557,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 #
 # ## The ladder
 #
-# This figure reappears whenever the script changes. Each version is a **rung**; yours is the first. A bar's length is the speed; its colours show where the time goes. The right panel shows GPUs, for comparison.
+# This figure reappears whenever the script changes. Each version is a **rung**; yours is the first. A bar's length is the speed; its colours show where the time goes.
 
 # %% tags=["results"]
 workshop.ladder.figure()

@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-turns: int | None = None  # how often each precision is timed
+turns: int | None = None  # how often each precision and each rung is timed
 seed: int = 0  # seed of all random numbers
 
 # %%
@@ -29,6 +29,7 @@ from rn50lib.torch.model import ResNet
 session = workshop.start("06", profile)
 turns = turns or session.turns
 ranks = min(8, len(session.machine.gpus)) or session.ranks  # of the ladder's runs
+workers = max(1, session.machine.cores // ranks)  # of each
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 reduced = torch.float16 if device.type == "cuda" else torch.bfloat16  # compared with float32
 emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer images below
@@ -36,15 +37,32 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Once the input keeps up, computation dominates: arithmetic and memory traffic. A 16-bit array needs half the memory and half the traffic of `float32`, and suitable hardware computes several times as fast.
+# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32`. **Predict:** what share of a step is input, and what share of the computation is convolution? (Without DALI: that of notebook 02.)
+
+# %%
+file = session.folder / "float32.json.gz"
+sizes = {"image_size": session.image_size, "batch_size": session.batch_size, "workers": workers}
+brief = {**sizes, "warm_up": 1, "steps": 4, "trace": file}
+found = workshop.ladder.climb("3_dali", ranks=ranks, **brief)
+found = found or workshop.ladder.climb("1_single", **brief)
+kinds = workshop.trace(file)
+parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
+shares = np.divide(parts, sum(parts))
+print("Of a step, input {:.0%}, computation {:.0%}, communication {:.0%}.".format(*shares))
+whole, moving = sum(kinds.values()), kinds["normalisation"] + kinds["pointwise"]
+print(f"Convolutions {kinds['convolution'] / whole:.0%},", end=" ")
+print(f"normalisation and pointwise operations {moving / whole:.0%}")
+
+# %% [markdown]
+# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly in normalisation and pointwise operations. A 16-bit array needs half the memory and half the traffic of `float32`, and suitable hardware computes several times as fast.
 #
-# There is a published gain: [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
+# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
 #
-# On x86 CPUs, instructions for `bfloat16` are more common than for `float16`, so a CPU uses `bfloat16` below. The table above says whether yours has them. If not, PyTorch emulates it in `float32`, which is slower.
+# A CPU uses `bfloat16` below, for which more x86 CPUs have instructions. The first output says whether yours does; if not, PyTorch emulates it in `float32`, which is slower.
 #
 # ## What each format can represent
 #
-# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits set the range, mantissa bits the precision. Here is 0.1 in three formats. **Predict** before you run: what happens to 70,000, 0.00000001 and 1.001 in each?
+# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Exponent bits set the range, mantissa bits the precision. Here is 0.1 in three formats. **Predict:** what happens to 70,000, 0.00000001 and 1.001 in each?
 
 # %%
 formats = {
@@ -112,15 +130,12 @@ def collect(layer, inputs, output):
 
 convolutions = [layer for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
 hooks = [layer.register_forward_hook(collect) for layer in convolutions]
+optimizer.zero_grad()
 cross_entropy(model(images[:208]), labels[:208]).backward()
 for hook in hooks:
     hook.remove()
 gradients = torch.cat(flowing)
 gradients = gradients[gradients != 0]
-for power in (0, 4, 8, 12, 16, 20, 24):
-    scaled = (gradients * 2.0**power).half()
-    zero, infinite = (100 * kind.float().mean().item() for kind in (scaled == 0, scaled.isinf()))
-    print(f"loss x 2^{power:<2}: {zero:6.2f}% become zero, {infinite:7.4f}% infinite")
 vanish = 100 * (gradients.half() == 0).float().mean().item()
 vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 
@@ -143,8 +158,19 @@ print(finding)
 session.note("vanish", vanish, "%", "gradients flowing back that become zero in float16")
 
 # %% [markdown]
-# These are gradients with respect to the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. Weight gradients add up contributions from all pixels and images, so they are larger, and overflow at a smaller loss scale. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
+# These are gradients with respect to the convolutions' outputs, mostly in the lower half of `float16`'s range or below it. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide the gradients by the same number, in `float32`, before the optimizer uses them. If it is a power of two, the mantissa bits do not change.
 #
+# Weight gradients add up contributions from all pixels and images, so they are larger. **Predict:** from which scale on do they overflow?
+
+# %%
+weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+for power in range(0, 25, 4):
+    zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
+    infinite = (weights * 2.0**power).half().isinf().sum().item()
+    print(f"loss x 2^{power:<2}: {zero:6.2f}% of what flows back becomes zero,", end=" ")
+    print(f"{infinite} of {len(weights):,} weight gradients infinite")
+
+# %% [markdown]
 # ## Write the loss scale yourself
 #
 # The best scale is the largest one that does not overflow, and it changes as the network learns. So find it by trial and error:
@@ -185,7 +211,7 @@ if not wrong and next_scale is not finished:
     print(f"Right in all {len(cases)} test cases.")
 
 # %% [markdown]
-# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (All gradients are rounded to `float16`; the arithmetic stays `float32`, which CPUs do not have to emulate.)
+# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (All gradients are rounded to `float16`; the arithmetic stays `float32`.)
 
 
 # %%
@@ -242,7 +268,7 @@ workshop.figure(fig, alt=f"Loss and loss scale of four runs. Mean loss of the la
 # %% [markdown]
 # Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With a wait of 2,000 steps, that costs almost nothing.
 #
-# The third run is a **silent failure**. Every update is skipped and the network learns nothing. There is no error, only a loss that does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so its line is missing on the left. That failure is at least visible.
+# The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), which is at least visible.
 #
 # The run without a scale may look better than yours, because yours spent its first steps searching for a scale. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network that you trained in `float32`, by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
 
@@ -272,7 +298,7 @@ for shrink in (0, 12, 16):
 #
 # ## Master weights
 #
-# There is a second way to lose information. An update adds a small number to a large one. If the update is smaller than half the gap between neighbouring representable numbers, it is lost. The next cell adds 0.0001 to 1 a thousand times, in each format. Then it takes the weights and the momentum of the network that you trained in `float32`, and applies one update at its learning rate of 0.01 and at lower ones. **Predict:** what fraction of the weights does not change at all?
+# Updates can be lost, too. An update adds a small number to a large one; if it is smaller than half the gap between neighbouring representable numbers, nothing changes. The next cell adds 0.0001 to 1 a thousand times, in each format. Then it takes the weights and the momentum of the network that you trained in `float32`, and applies one update at its learning rate of 0.01 and at lower ones. **Predict:** what fraction of the weights does not change at all?
 
 # %%
 for dtype in formats:
@@ -326,7 +352,7 @@ for dtype, number in ((torch.float32, seed), (reduced, seed), (torch.float32, se
 #
 # ## Memory
 #
-# Notebook 02 estimated the largest batch from `float32` activations, the layer outputs that the backward pass needs. Now measure what 16 bits change:
+# Notebook 02 estimated the largest batch from `float32` activations. Now measure what 16 bits change:
 
 
 # %%
@@ -476,7 +502,7 @@ for name, peak in peaks.items():
 print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
-# A layer with fewer operations per byte than the last column cannot reach the peak. **Predict** from your count: which of the two layers can gain more than a factor of 2 from 16 bits on this device? The next cell predicts both from your functions, and all layers of a training step, forward and backward, by counting them the same way.
+# A layer with fewer operations per byte than the last column cannot reach the peak. **Predict** from your count: which of the two layers can gain more than a factor of 2 from 16 bits on this device? The next cell computes both, and counts all layers of a training step in the same way.
 
 # %%
 from workshop.lessons import nb06
@@ -493,109 +519,29 @@ for layer in (convolution, batch_norm):
         print(f"{layer.__name__.removeprefix('right_'):12} {name:9}", end=" ")
         print(f"{max(arithmetic, memory):8,.0f} µs at least, limited by {limit}")
 
+
+def least(network, pixels, batch, name, peak, bandwidth):
+    """Return the least milliseconds per step of each kind of layer, added layer by layer."""
+    found = Counter()
+    for kind, work in nb06.count(network, pixels, batch, name):
+        found[kind] += 1000 * max(work.flops / peak, work.bytes / bandwidth)
+    return found
+
+
 network = resnet.resnet(session.layers)
-predicted = Counter()  # ms per step by kind and precision
-for name in ("float32", half):
-    for kind, work in nb06.count(network, pixels, batch, name):  # layer by layer
-        least = max(work.flops / peaks[name], work.bytes / bandwidth)
-        predicted[kind, name] += 1000 * least
+predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth)
+             for name in ("float32", half)}  # fmt: skip
 
 # %% [markdown]
-# ## Trace both precisions
-#
-# Now trace two training steps of ResNet-50 in each precision. In the tables, *pointwise* includes ReLUs and additions. **Predict** which kinds shrink most.
-
-# %%
-from torch import profiler
-from torch.profiler import record_function, schedule
-
-model = ResNet(network).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-x = torch.randn(batch, 3, pixels, pixels, device=device)
-y = torch.zeros(batch, dtype=torch.long, device=device)
-
-
-def traced(name):
-    """Trace two training steps; return the milliseconds per step by kind."""
-    set_tf32(name)
-    file = session.folder / f"{name}.json"
-    when, dtype = schedule(wait=0, warmup=1, active=2), precisions[name]
-    write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
-    with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
-        for _ in range(3):
-            with record_function("forward"):
-                with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                    loss = cross_entropy(model(x), y)
-            with record_function("backward"):
-                optimizer.zero_grad()
-                loss.backward()
-            with record_function("update"):
-                optimizer.step()
-                loss.item()  # waits for the device
-            trace.step()
-    return workshop.trace(file)
-
-
-measured = {name: traced(name) for name in ("float32", half)}
-
-# %%
-kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
-         "pointwise": ["ReLU", "addition"]}  # fmt: skip
-rows = []
-for kind, layers in kinds.items():
-    least = [sum(predicted[layer, name] for layer in layers) for name in ("float32", half)]
-    took = [measured[name][kind] for name in ("float32", half)]
-    rows.append(
-        [kind, least[0], took[0], least[1], took[1], took[0] / took[1] if took[1] else None]
-    )
-columns = ["ms per step", "float32: at least", "measured", f"{half}: at least", "measured", "gain"]
-workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px")
-rows = [[layer, *(session.results[f"h100.{layer}.{what}"].value for what in ("least", "ms"))]
-        for layer in ("convolution", "batch norm", "ReLU", "addition")]  # fmt: skip
-workshop.table(rows, ["ms per step", "predicted", "measured"], "H100, float16, batch 256, 224 px")
-print(session.results["h100.batch norm.ms"].provenance)
-layers = nb06.count(resnet.resnet(50), 224, 256, "float16")
-convolutions = [(work.flops, work.bytes) for kind, work in layers if kind == "convolution"]
-arithmetic, memory = 1000 * np.array(convolutions).T / np.array([[681e12], [3.0e12]])
-least = np.maximum(arithmetic, memory).sum()
-print(f"Counted one by one, the convolutions need {least:.1f} ms there:", end=" ")
-print(f"bytes limit {np.sum(memory > arithmetic)} of {len(memory)}.")
-
-# %% [markdown]
-# On the H100, batch norm, ReLU and addition are within 14% of the prediction. They take 30.6 of the step's 51.8 ms and compute almost nothing: there, 16 bits gain at most a factor of 2. The convolutions take 1.2 to 1.5 times as long as predicted: the sum hides that arithmetic limits many of them; the last line counts one by one. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
-#
-# Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
-
-# %%
-v100 = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
-sheet = {"float32": 1e12 * v100["fp32"], "float16": 1e12 * v100["fp16"]}  # its data sheet
-traffic = 1e9 * v100["bandwidth"]
-
-
-def images_per_s(peak, dtype):
-    layers = nb06.count(resnet.resnet(50), 224, 96, dtype)
-    flops, moved = np.array([(work.flops, work.bytes) for _, work in layers]).T
-    return 96 / np.maximum(flops / peak, moved / traffic).sum()
-
-
-slow, fast = (images_per_s(peak, dtype) for dtype, peak in sheet.items())
-published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16")]
-print(
-    f"At most {slow:,.0f} and {fast:,.0f} images/s; published: {published[0]:,} and {published[1]:,}."
-)
-print(f"Faster arithmetic alone: {images_per_s(sheet['float16'], 'float32') / slow:.1f}×.", end=" ")
-print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
-print(f"Published: {published[1] / published[0]:.1f}×.")
-
-# %% [markdown]
-# By this estimate, eight times the arithmetic throughput and half the traffic make the step 3.8 times as fast. The two published runs, whose commands are in notebook 00, differ in more than the precision: the batch is larger, and for FP16 the program also uses the NHWC memory layout ([**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it)) and fused layers.
-#
 # ## Compare all precisions
 #
-# The next cell times forward and backward passes in all precisions and layouts, alternating; on a GPU, also with [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the measured peak. **Predict** the fastest row.
+# How much faster is a whole step? The next cell times forward and backward passes in turns, in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. On a GPU, it also times [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the measured peak. **Predict** the fastest row.
 
 # %%
+model = ResNet(network).to(device)
 last = ResNet(network).to(device, memory_format=torch.channels_last)
+x = torch.randn(batch, 3, pixels, pixels, device=device)
+y = torch.zeros(batch, dtype=torch.long, device=device)
 rows = {(name, layout): net for name in precisions
         for layout, net in (("NCHW", model), ("channels last", last))}  # fmt: skip
 if session.compiled:
@@ -628,10 +574,10 @@ for (name, layout), found in times.items():
     lines.append([f"{name}, {layout}", ips, spread, base / np.median(found), mfu])
 columns = ["", "images/s, median", "range", "× float32, NCHW", "MFU"]
 workshop.table(lines, columns, f"Training, batch {batch}, {pixels} px, {turns} turns")
-ratios = np.divide(times["float32", "NCHW"], times[half, "NCHW"])
+ratios = np.divide(times["float32", "channels last"], times[half, "channels last"])
 speedup = float(np.median(ratios))
 low, high = min(ratios), max(ratios)
-print(f"{half} over float32, NCHW: median {speedup:.2f}, from {low:.2f} to {high:.2f}", end="")
+print(f"{half} over float32, channels last: median {speedup:.2f}, {low:.2f} to {high:.2f}", end="")
 print(": too wide to conclude anything, repeat on an idle machine" if low < 1 < high else "")
 session.note("speedup", speedup, "times", "speed of forward and backward in 16 bits over float32")
 session.expect({
@@ -640,34 +586,128 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100, `bfloat16` is slower than `float16`, because its batch-norm kernels are slower in PyTorch; `torch.compile` is faster because it fuses layers. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
+# On the recorded H100, `bfloat16` is slower than `float16`: on a GPU, add it to the traces below to see which kind of layer is slower. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
+#
+# ## Trace both precisions
+#
+# Which layers have gained? The next cell traces a step in each precision with channels last, as the recorded H100 has it, and compares each kind of layer with its prediction. In the tables, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
+
+# %%
+from torch import profiler
+from torch.profiler import schedule
+
+optimizer = torch.optim.SGD(last.parameters(), lr=0.01, momentum=0.9, fused=True)
+inputs = x.to(memory_format=torch.channels_last)
+
+
+def traced(name):
+    """Trace two training steps; return the milliseconds per step by kind."""
+    set_tf32(name)
+    file = session.folder / f"{name}.json"
+    when, dtype = schedule(wait=0, warmup=1, active=2), precisions[name]
+    write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
+    with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
+        for _ in range(3):
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                loss = cross_entropy(last(inputs), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss.item()  # waits for the device
+            trace.step()
+    return workshop.trace(file, show=False)
+
+
+measured = {name: traced(name) for name in ("float32", half)}
+kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
+         "pointwise": ["ReLU", "addition"]}  # fmt: skip
+rows = []
+for kind, layers in kinds.items():
+    row = []
+    for name in ("float32", half):
+        row += [sum(predicted[name][layer] for layer in layers), measured[name][kind]]
+    rows.append([kind, *row, row[1] / row[3] if row[3] else None])
+columns = ["ms per step", "float32: at least", "measured", f"{half}: at least", "measured", "gain"]
+workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px")
+for name, found in measured.items():
+    share = (found["normalisation"] + found["pointwise"]) / sum(found.values())
+    print(f"{name}: normalisation and pointwise operations take {share:.0%} of the step")
+
+# %%
+h100 = {key[5:]: item.value for key, item in session.results.items() if key.startswith("h100.")}
+lowest = least(resnet.resnet(50), 224, 256, "float16", 1e12 * h100["fp16"], 1e9 * h100["bandwidth"])
+rows, moving = [], 0.0
+for kind in ("convolution", "batch norm", "ReLU", "addition"):
+    took = session.results[f"h100.{kind}.ms"]
+    spread = f" ± {took.spread}" if took.spread else ""  # by which kernels are convolutions
+    rows.append([kind, lowest[kind], f"{took.value}{spread}", took.value / lowest[kind]])
+    moving += took.value if kind != "convolution" else 0
+columns = ["ms per step", "at least", "measured", "ratio"]
+workshop.table(rows, columns, "H100, float16, channels last, batch 256, 224 px")
+print(took.provenance)
+step = 1000 * 256 / h100["float16.ips"]
+print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
+
+# %% [markdown]
+# On the H100, three of four measurements are within 14% of the count, and the convolutions' range includes it. More than half of this 16-bit step only moves bytes: there, 16 bits gain at most a factor of 2. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
+#
+# Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
+
+# %%
+v100 = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
+sheet = {"float32": 1e12 * v100["fp32"], "float16": 1e12 * v100["fp16"]}  # its data sheet
+
+
+def images_per_s(peak, name):
+    each = least(resnet.resnet(50), 224, 96, name, peak, 1e9 * v100["bandwidth"])
+    return 96 / sum(each.values()) * 1000
+
+
+slow, fast = (images_per_s(peak, name) for name, peak in sheet.items())
+published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16")]
+print(
+    f"At most {slow:,.0f} and {fast:,.0f} images/s; published: {published[0]:,} and {published[1]:,}."
+)
+print(f"Faster arithmetic alone: {images_per_s(sheet['float16'], 'float32') / slow:.1f}×.", end=" ")
+print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
+print(f"Published: {published[1] / published[0]:.1f}×.")
+
+# %% [markdown]
+# By this estimate, eight times the arithmetic throughput and half the traffic make the step 3.8 times as fast. The published runs differ in more than the precision: in FP16, the batch is larger, and the program uses channels last and fused layers.
 #
 # ## Your turn: one more rung
 #
-# Open `runs/train.py`, which has used DALI since notebook 05, and add mixed precision. It takes six lines. Try it before you open the solution:
+# Add mixed precision to `runs/train.py`. It takes six lines. Try it before you open the solution:
 
 # %%
 workshop.ladder.changes("4_amp")
 
 # %% [markdown]
-# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. In notebook 03, these lines only served the clock; here they are required.
+# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
 #
-# **Predict** how much faster the script becomes on this machine. The previous rung trains in `float32`, so on a GPU its convolutions use TF32, and neither rung uses channels last. Replace the number, then run the cell, which runs both rungs with the same sizes (two images and two steps if `bfloat16` is emulated) and adds the new bar to the ladder; your prediction is the diamond.
+# **Predict** how much faster the script becomes on this machine. The previous rung trains in `float32`, so on a GPU its convolutions use TF32, and both rungs use NCHW. Replace the number, then run both rungs in turns; the diamond is your prediction.
 
 # %%
-workshop.ladder.predict("4_amp", 1.5)  # your number
-rung_batch, steps, warm_up = (2, 2, 1) if emulated else (session.batch_size, session.steps, 3)
-climbed = {}
-for rung in ("3_dali", "4_amp"):
-    climbed[rung] = workshop.ladder.climb(
-        rung, ranks=ranks, own=rung == "4_amp",  # your train.py is past rung 3
-        image_size=session.image_size, batch_size=rung_batch, steps=steps, warm_up=warm_up,
-        workers=max(1, session.machine.cores // ranks),
-    )  # fmt: skip
+guess = 1.5  # your number
+workshop.ladder.predict("4_amp", guess)
+if emulated:
+    sizes["batch_size"] = 2
+found = workshop.ladder.race(
+    ["3_dali", "4_amp"], turns=session.rung_turns, ranks=ranks, own="4_amp", **sizes,
+    warm_up=1, steps=1 if emulated else session.steps,
+)  # fmt: skip
+for rung, report in found.items():
+    parts = (f"{part} {report[f'{part}_ms']:.1f} ms" for part in
+             ("input", "compute", "communication") if f"{part}_ms" in report)  # fmt: skip
+    print(f"{rung}: {report['images_per_s']:.1f} images/s; per step, {', '.join(parts)}")
+if found and found["4_amp"]["paired"]:
+    gains = np.divide(found["4_amp"]["turns"], found["3_dali"]["turns"])
+    print(f"{np.median(gains):.2f} times as fast,", end=" ")
+    print(f"from {min(gains):.2f} to {max(gains):.2f} in turns; you predicted {guess:g}.")
 workshop.ladder.figure()
 
 # %% [markdown]
-# This ratio can differ from the table above, where the rows took turns: the rungs ran one after the other, and they include input and communication.
+# The ratio differs from the table's, because these steps include input and communication, which 16 bits do not shorten. So where is the time going now? Compare the parts of both rungs above, and the shares in your first and last trace. Layers that move bytes, and on a fast device the input, take a larger share than before. Notebook 08 continues there, with channels last and fused layers.
 #
 # ## The same accuracy?
 #
@@ -699,8 +739,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory, which allows a larger batch.
-# - Count operations and bytes: Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2.
-# - A faster step may have to wait for its input: measure its headroom.
+# - Count operations and bytes: Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2, so its share grows.
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #

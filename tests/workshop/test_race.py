@@ -26,7 +26,7 @@ from pathlib import Path
 from torch.profiler import ProfilerAction, profile
 parser = argparse.ArgumentParser()
 for name, kind in {"data": Path, "report": Path, "spans": Path, "steps": int, "warm-up": int,
-                   "workers": int, "batch-size": int}.items():
+                   "workers": int, "batch-size": int, "trace": Path}.items():
     parser.add_argument(f"--{name}", type=kind)
 args = parser.parse_args()
 log = args.spans or args.report.with_suffix(".log")
@@ -140,6 +140,19 @@ def test_ladder_records_the_turns(
     record = json.loads((tmp_path / "ladder.json").read_text())
     assert record["rungs"]["2_ddp"] == found["2_ddp"]
     assert "do not fit" in capsys.readouterr().out  # so they were not there at the same time
+
+
+def test_traced_run_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "1_single.py"
+    script.write_text(SCRIPT)
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    monkeypatch.setattr(ladder, "finished", lambda rung: script)
+    flags = {"batch_size": 4, "steps": 1, "warm_up": 0, "workers": 1}
+    assert ladder.climb("1_single", **flags, trace=tmp_path / "t.json")["images_per_s"] == 1
+    assert not (tmp_path / "ladder.json").exists()
+    ladder.climb("1_single", **flags)
+    assert (tmp_path / "ladder.json").exists()
 
 
 @pytest.mark.parametrize(
