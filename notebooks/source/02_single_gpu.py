@@ -368,7 +368,7 @@ print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" 
 print(f"The times differ from it by up to {off:.0%}.")
 
 # %% [markdown]
-# If the times are within some 10% of the line, the fixed cost explains the gain. On a GPU, starting and computing overlap: if starting takes longer, small batches take equally long.
+# If the times are within some 20% of the line, the fixed cost explains the gain. On a GPU, starting and computing overlap: if starting takes longer, small batches take equally long.
 #
 # ## The recipe
 #

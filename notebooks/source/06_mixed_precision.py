@@ -37,7 +37,7 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32`. **Predict:** what share of a step is input, and what share of the computation is convolution? (Without DALI: that of notebook 02.)
+# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32`. **Predict:** what share of a step is input, and what share of the computation is convolution? (Without DALI, it traces notebook 02's script.)
 
 # %%
 file = session.folder / "float32.json.gz"
@@ -146,10 +146,10 @@ axes.axvspan(
     -25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer mantissa bits in float16"
 )
 axes.axvline(16, color="black", ls="--", label="infinite in float16")
-axes.set(title="Gradients that flow back", xlabel="magnitude, power of two")
-axes.set(ylabel="count", xlim=(-60, 20))
-axes.legend(loc="upper left")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16."
+axes.set(title=f"Gradients that flow back: {finding}", xlabel="magnitude, power of two")
+axes.set(ylabel="count", xlim=(-50, 20))
+axes.legend(loc="upper left")
 workshop.figure(
     fig,
     alt=f"Histogram of gradients by size, mostly in the lower part of float16's range. {finding}",
