@@ -430,7 +430,7 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 #
 # ## v1 and v1.5
 #
-# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides. Then gradients show the difference: a pixel whose gradient is zero is never used.
+# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides and shows the difference by gradients: a pixel whose gradient is zero is never used.
 
 # %%
 from torch import nn
@@ -451,7 +451,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says that v1.5 is about 0.5 percentage points better in top-1 and about 5% slower. You can check the time here; the networks take turns, because the machine's speed varies.
+# Moving the stride adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says that v1.5 is about 0.5 percentage points better in top-1 and about 5% slower. Check the time here; the networks take turns, too.
 
 # %%
 versions = ("v1", "v1.5")
@@ -520,7 +520,7 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
-# **Predict:** how many minutes does the full recipe take on two cores (9 epochs of 2,400 images, 64 pixels, batch 32)? The end of this notebook has the answer.
+# **Predict** from `train.total_ips`: how many minutes does the full recipe take on two cores (9 epochs of 2,400 images, 64 pixels, batch 32)? The end of this notebook has recorded times.
 #
 # ## Stop and resume
 #
