@@ -360,6 +360,7 @@ else:
 # %%
 # %%writefile bench.py
 import json
+import statistics
 import sys
 
 import torch
@@ -416,11 +417,13 @@ for _ in range(1 + turns):  # the first turn warms up
                 took = measure(training_step(model, count), steps, first, wait)
                 seconds.append(sum(took) / steps)
             dist.barrier()
-found["all_reduce"] = []
-for numbers in 2 ** torch.arange(10, 25, 2):
-    array = torch.ones(numbers, device=device)
-    seconds = sorted(measure(lambda a=array: dist.all_reduce(a, group=group), 8, 2, wait))
-    found["all_reduce"].append([array.nbytes, seconds[4]])
+messages = {2**k: [] for k in range(16, 24)}  # 256 KB to 32 MB: DDP's are about 25 MB
+for _ in range(10):
+    for numbers, seconds in messages.items():
+        array = torch.ones(numbers, device=device)
+        dist.barrier()
+        seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 0, wait))
+found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.items()]
 found["bytes"] = sum(weight.nbytes for weight in alone.parameters())  # the gradients have as many
 if rank == 0:
     print(json.dumps(found))
@@ -489,7 +492,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         low, middle, high = 1000 * np.quantile(lost, [0, 0.5, 1])
         print(f"{cause} adds {middle:,.0f} ms ({low:,.0f} to {high:,.0f})", end="")
         print(" or nothing" if low < 0 < high else "", end="; ")
-    print(f"n = {len(one)}")
+    print(f"n = {len(one)}{': too few to tell' if len(one) < 5 else ''}")
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
@@ -526,7 +529,7 @@ said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, stri
 workshop.figure(fig, alt=f"Errors of five models for published rows. Mean size: {said}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, as is *stragglers* for A100s. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer: the control and a trace can.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, as is *stragglers* for A100s. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer: controls and a trace can.
 #
 # ## How long, and how much?
 #
