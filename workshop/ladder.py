@@ -297,7 +297,10 @@ def picture(file: Path) -> dict[str, Any]:
     turns = sorted({len(record["rungs"][name].get("turns", ())) for name in climbed} - {0})
     lines = f" (lines: range of {' or '.join(map(str, turns))} turns)" if turns else ""
     if climbed:
-        here.set_yticks(range(len(climbed)), [_label(name) for name in climbed])
+        ranks = [record["rungs"][name].get("ranks", 1) for name in climbed]
+        labels = [_label(name) + (f"\n{n} workers" if n > 1 else "")
+                  for name, n in zip(climbed, ranks, strict=True)]  # fmt: skip
+        here.set_yticks(range(len(climbed)), labels)
         here.set(
             title="This machine",
             xlabel=f"images/s{lines}; colours: share of the step",

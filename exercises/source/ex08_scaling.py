@@ -108,7 +108,7 @@ def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
 workshop.check("ex08.overlap", efficiency)
 
 # %% [markdown]
-# Now predict a real backward pass: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and fitted what a message costs. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
+# Now predict a real backward pass: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and how long its message takes. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
 
 # %%
 from workshop.checks import engine, ex08
@@ -122,7 +122,7 @@ if not engine.unanswered(efficiency):
     print(f"{1e3 * timeline.together:.0f} ms measured")
 
 # %% [markdown]
-# If the measurement is far above the prediction, the exchange probably slows down the computation: your formula assumes that it needs no core. With Gloo on a CPU, it needs one.
+# If the measurement is far above the prediction, the exchange probably slows down the computation: your formula assumes that it needs none of the device. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
 
 # %% [markdown]
 # ## ex08.capstone · Slow and wrong

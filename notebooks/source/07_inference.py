@@ -23,8 +23,7 @@ requests = requests or session.requests
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root), "EPOCHS": str(epochs), "IMAGES": str(session.images),
-    "BATCHES": session.batches, "ITERATIONS": str(session.iterations), "SEED": str(seed),
-    "DTYPE": session.dtype,
+    "LAYERS": str(session.layers), "SEED": str(seed),
 }  # fmt: skip
 
 # %% [markdown]
@@ -38,7 +37,7 @@ os.environ |= {
 # echo "$DATA: $IMAGES images per epoch, epochs: $EPOCHS"
 # rm -f model-*  # from an earlier run
 # rn50 run --data-root "$DATA" -e $EPOCHS -b 32 --num-examples $IMAGES --seed $SEED \
-#   --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
+#   --num-layers $LAYERS --dtype float32 --disp-batches 10 --model-prefix model --report train.json 2>&1
 # rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
 
 # %% [markdown]
@@ -327,10 +326,15 @@ def capture(net, example):
 
 
 # %% [markdown]
-# On a GPU, the check compares your graph with eager on two batches. Without one, read the finished version; the table is from an H100. **Predict:** by what factor does a graph help at batch 1, 16 and 256?
+# The check compares your graph with eager on two batches. Without a GPU, it replaces `torch.cuda` with a stand-in that records the operators and repeats them on the same tensors: it has a graph's rules, but not its speed.
 
 # %%
 capture = nb07_checks.check_capture(capture, device.type)
+
+# %% [markdown]
+# **Predict:** by what factor does a graph help an H100 at batch 1, 16 and 256?
+
+# %%
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
 session.expect(dict.fromkeys(recorded))
 started = 100 * np.median(operators * starts / alone)
@@ -532,7 +536,7 @@ if device.type == "cuda":
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 takes thousands of requests: of 120, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 takes thousands of requests: of 100, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
 
 # %%
 quick = forms[best[small]]
@@ -560,14 +564,15 @@ print(f"p95 is {p95 / p50:.1f} times p50 ({requests} requests, resampled: {low:.
 #
 # ## Latency under load
 #
-# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p95 at 50, 80 and 110% of the one-at-a-time capacity, for both.
+# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p95 at 50, 80 and 110% of the one-at-a-time capacity, for both. One random sequence of arrivals proves little, so each point has several.
 
 
 # %%
 @torch.inference_mode()
-def serve(answer, rate, most):
+def serve(answer, rate, most, sequence):
     """Answer requests that arrive at random, `rate` per ms; return each one's latency in ms."""
-    arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, requests))
+    random = np.random.default_rng([seed, sequence])
+    arrivals = np.cumsum(random.exponential(1 / rate, requests))
     latencies, begin = [], time.perf_counter()
     while (done := len(latencies)) < requests:
         now = 1000 * (time.perf_counter() - begin)
@@ -600,23 +605,28 @@ with torch.inference_mode():
         answer(count)  # warm up
 times = [answer_times(lambda _, n=n: answer(n), None, session.repeats) for n in (1, most)]
 capacity = 1 / np.median(times[0])
-loads, p95s = (0.5, 0.8, 1.1), {}
-for name, limit in (("one at a time", 1), (f"up to {most} at once", most)):
-    p95s[name] = []
-    for load in loads:
-        latencies = serve(answer, load * capacity, limit)
-        p95s[name].append(np.percentile(latencies, 95, method="inverted_cdf"))
-        print(f"{name}, load {100 * load:.0f}%: p50 {np.median(latencies):.1f} ms,", end=" ")
-        print(f"p95 {p95s[name][-1]:.1f} ms")
-
+loads, limits = (0.5, 0.8, 1.1), {"one at a time": 1, f"up to {most} at once": most}
+served = {(name, load): [] for name in limits for load in loads}
+for sequence in range(session.sequences):
+    for (name, load), runs in served.items():
+        runs.append(serve(answer, load * capacity, limits[name], sequence))
+p95s = {name: [] for name in limits}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
-for (name, values), style in zip(p95s.items(), ("o-", "s--"), strict=True):
+for (name, load), runs in served.items():
+    tails = np.percentile(runs, 95, axis=1, method="inverted_cdf")  # of each sequence
+    low, middle, high = np.quantile(tails, [0, 0.5, 1])
+    p95s[name].append(middle)
+    print(f"{name}, load {100 * load:.0f}%: p50 {np.median(runs):.1f} ms,", end=" ")
+    print(f"p95 {middle:.1f} ms ({low:.1f} to {high:.1f}, {len(runs)} sequences)")
+    shift, colour = (-0.5, "C0") if limits[name] == 1 else (0.5, "C1")
+    ax.vlines(100 * load + shift, low, high, colour, lw=4, alpha=0.4)
+for (name, values), style in zip(p95s.items(), ("C0o-", "C1s--"), strict=True):
     ax.plot([100 * load for load in loads], values, style, label=name)
-ax.set(title=f"{requests} requests per point: {version}, {where}", yscale="log")
-ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p95, ms")
+ax.set(title=f"{version}, {where}; {requests} requests per sequence", yscale="log")
+ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p95, ms: median and range")
 ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("{x:g}")
-ax.legend()
+ax.legend(loc="upper left")
 ends = ", ".join(f"{name} {values[-1]:.0f} ms" for name, values in p95s.items())
 workshop.figure(fig, alt=f"p95 by load, with and without batching. At 110%: {ends}.")
 batching = np.median(times[0]) * most / np.median(times[1])
@@ -627,29 +637,62 @@ print(f"In batches of {most} the network answers {batching:.1f} times as many re
 #
 # ## One at a time, or many
 #
-# NVIDIA's inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. `rn50 benchmark` measures it, with real JPEGs at 224 pixels; the cell after it measures the network alone, on random numbers in memory.
+# NVIDIA's inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. The next cell measures it with JPEGs at 224 pixels, in turns with the network alone. Threads prepare the next batch while the network works. (`rn50 benchmark --only-inference` is the same measurement as a command, with NVIDIA's flags.)
 #
 # **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real images to the network alone?
 
-# %% language="bash" magic_args="-e"
-# rn50 benchmark -n 1 -b $BATCHES -i $ITERATIONS -e 2 -w 1 --only-inference --image-shape 224 \
-#   --engine torch --dtype $DTYPE --data-root "$DATA" -o real.json 2>&1
+# %%
+from concurrent.futures import ThreadPoolExecutor
+
+predictor, iterations = forms["Predictor"], session.iterations
+
+
+@torch.inference_mode()
+def real_images(n):
+    """Return the Total IPS of an epoch whose first iteration does not count."""
+    with ThreadPoolExecutor(session.machine.cores) as pool:
+        start = lambda i: [  # noqa: E731
+            pool.submit(prepare, files[(i * n + k) % len(files)], 224) for k in range(n)
+        ]
+        ready, ends = start(0), []
+        for i in range(1 + iterations):
+            batch = torch.stack([image.result() for image in ready])
+            ready = start(i + 1)
+            predictor(batch.to(device, dtype, memory_format=torch.channels_last))
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            ends.append(time.perf_counter())
+    return n / np.diff(ends).mean()
+
+
+def network_alone(n):
+    """Return the images per second of batches that are in memory."""
+    batch = torch.randn(n, 3, 224, 224, device=device, dtype=dtype)
+    batch = batch.contiguous(memory_format=torch.channels_last)
+    return 1000 * n / answer_times(predictor, batch, iterations, warm_up=1).mean()
+
+
+turns = {(n, kind): [] for n in session.batches for kind in (real_images, network_alone)}
+for _ in range(session.turns):
+    for (n, kind), rates in turns.items():
+        rates.append(kind(n))
+real, alone_ips = (
+    {n: np.array(turns[n, kind]) for n in session.batches} for kind in (real_images, network_alone)
+)
+for n in session.batches:
+    (low, middle, high), count = np.quantile(alone_ips[n] / real[n], [0, 0.5, 1]), len(real[n])
+    print(f"Batch {n}: {np.median(real[n]):,.1f} img/s; the network alone is", end=" ")
+    print(f"{middle:.2f} times as fast ({low:.2f} to {high:.2f}, n = {count})", end="")
+    print(": too few to tell" if count < 5 else ": no clear difference" if low < 1 < high else "")
 
 # %% [markdown]
-# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12; `rn50 benchmark` accepts NVIDIA's flags. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
+# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
 
 # %%
 from rn50 import published
 
-measured = json.loads(Path("real.json").read_text())["metrics"]["1"]
-real = {int(n): cell["val.total_ips"] for n, cell in measured.items()}
-alone_ips = {}
-for n in real:
-    batch = torch.randn(n, 3, 224, 224, device=device, dtype=dtype)
-    batch = batch.contiguous(memory_format=torch.channels_last)
-    times = answer_times(forms["Predictor"], batch, session.iterations)
-    alone_ips[n] = 1000 * n / times.mean()
-yours = {"real images": real, "network alone": alone_ips}
+yours = {"real images": {n: float(np.median(ips)) for n, ips in real.items()}}
+yours["network alone"] = {n: float(np.median(ips)) for n, ips in alone_ips.items()}
 series = {"FP16": published.load()["DGX-1", "mixed"], "FP32": published.load()["DGX-1", "FP32"]}
 v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in series.items()}
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
@@ -666,15 +709,9 @@ rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
 print(f"Throughput of the largest batch over that of the smallest: {finding} (V100)")
-last = max(real)
-ratio = alone_ips[last] / real[last]
-print(
-    f"Batch {last}: the network alone has {ratio:.2f} times the throughput of real images", end=""
-)
-print("" if ratio > 1 else ": less, so measure both again")
 
 # %% [markdown]
-# The published table does not show the network alone. Yours does: if the network alone is faster, the gap is mostly the input; the rise of its curve comes from the network. (The loops took no turns and are short: ignore small gaps.) On a CPU, one 224-pixel image keeps a few cores busy: the curve is flatter and may even fall.
+# The published table does not show the network alone. Yours does: if the network alone is faster, the gap is mostly the input; the rise of its curve comes from the network. On a CPU, preparation and network share the cores, and one 224-pixel image keeps a few of them busy: the curves are flatter and may even fall.
 #
 # ## Your numbers
 #
@@ -696,7 +733,8 @@ session.note("folded_faster", gain, "times", f"Predictor over eager, batch {larg
 session.note("decoding", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of {requests} single requests")
 session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load, one at a time")
-session.note("real_ips", real[min(real)], "img/s", f"Total IPS, real images, batch {min(real)}")
+ips = yours["real images"]
+session.note("real_ips", ips[min(ips)], "img/s", f"Total IPS, real images, batch {min(ips)}")
 
 # %% [markdown]
 # ## Where is the time going now?
@@ -720,7 +758,7 @@ for name, values in p95s.items():
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Count what a prediction starts, and what starting costs: that tells you how much a CUDA graph can save.
 # - Name a winner only if it wins in every round.
-# - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop.
+# - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop and several sequences of arrivals.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
 # **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).

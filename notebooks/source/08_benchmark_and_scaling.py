@@ -41,7 +41,7 @@ plt.style.use("tableau-colorblind10")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root), "SIZE": str(session.size), "DTYPE": str(usual)[6:],
-    "BATCHES": f"{max(2, big // 4)},{big},100000", "BATCH": str(big), "WORKERS": str(workers),
+    "BATCHES": f"{big},100000", "BATCH": str(big), "WORKERS": str(workers),
     "SWEEP": "1" if gpus < 2 else f"1,{workers}", "CORES": str(max(1, cores // workers)),
     "LAYERS": str(session.layers), "TOOL": session.tool, "TURNS": str(session.turns),
     "STEPS": str(session.scaling_steps),
@@ -202,8 +202,9 @@ del batches
 
 # %%
 batch, fewer = (4, 2) if emulated else (big, max(2, big // 4))
+pixels = session.size // 2 if emulated else session.size
 kinds = (half, batch), (torch.float32, batch), (torch.float32, fewer)
-variants = {kind: training_step(kind[1], dtype=kind[0]) for kind in kinds}
+variants = {kind: training_step(kind[1], pixels, kind[0]) for kind in kinds}
 every = torch.get_num_threads()
 rate = {variant: [] for variant in variants} | {threads: [] for threads in (1, every)}
 for _ in range(session.turns):
@@ -276,15 +277,19 @@ show("restarts, persistent workers", np.median(persistent), without)
 
 # %%
 fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
+colours = {"too low": "C0", "too high": "C1", "does not show, or n < 5": "lightgrey"}
 for row, (factor, shows) in enumerate(effects.values()):
-    colour = "lightgrey" if not shows else "C1" if factor > 1 else "C0"
-    ax.barh(row, factor - 1, left=1, color=colour)
+    wrong = "does not show, or n < 5" if not shows else "too high" if factor > 1 else "too low"
+    ax.barh(row, factor - 1, left=1, color=colours[wrong])
     ax.text(factor, row, f" {digits(factor)} ", va="center", ha="left" if factor > 1 else "right")
 factors = [factor for factor, _ in effects.values()]
 ax.set_yticks(range(len(effects)), list(effects))
 ax.set(xscale="log", xlim=(min(factors) / 10, 30 * max(factors)))
-ax.set(title="Mistakes on this machine (grey: does not show, or n < 5)")
-ax.set(xlabel="wrong result / right result")
+ax.set(title="Mistakes on this machine", xlabel="wrong result / right result")
+bars = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
+fig.legend(
+    bars, [f"wrong result: {wrong}" for wrong in colours], loc="outside lower center", ncols=3
+)
 ax.axvline(1, color="black", lw=1)
 ax.invert_yaxis()
 said = ", ".join(f"{name} {factor:.3g}" for name, (factor, _) in effects.items())
@@ -350,11 +355,12 @@ else:
 #
 # In **weak scaling**, each worker keeps its batch, so the global batch grows. In **strong scaling**, the workers share a fixed batch, so each computes less per step but exchanges just as many gradients.
 #
-# Workers lose time for two reasons: they exchange gradients, and they **contend** for memory, caches, or a GPU that they share. The script below separates them. In turns, it times rank 0 *alone*, all ranks *together* without any exchange (the control), and with DDP's *exchange*. **Predict** all three. (If it hangs, see [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
+# Workers lose time for three reasons: they **contend** for memory, caches, or a GPU that they share; they **wait** for the slowest; and they **exchange** gradients. Two controls separate these. In turns, the script below times rank 0 *alone*; all ranks *together*, without any exchange; with a *barrier* after the backward pass, where all wait for the slowest; and with DDP's *exchange*. **Predict** all four. (If it hangs, see [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
 
 # %%
 # %%writefile bench.py
 import json
+import statistics
 import sys
 
 import torch
@@ -391,26 +397,33 @@ def training_step(model, batch):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = cross_entropy(model(images), labels)
         loss.backward()
+        if way == "barrier":  # as long as all workers need to arrive, and a message of 4 bytes
+            dist.all_reduce(number, group=group)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-ways = {"alone": alone, "together": alone, "exchange": ddp}
+number = torch.zeros(1, device=device)
+ways = {"alone": alone, "together": alone, "barrier": alone, "exchange": ddp}
 found = {way: {batch: [], batch // world: []} for way in ways}
+first = 1 if gpus else 0  # steps that do not count: a GPU slows down in a pause
 for _ in range(1 + turns):  # the first turn warms up
     for way, model in ways.items():
         for count, seconds in found[way].items():
             dist.barrier()
             if way != "alone" or rank == 0:
-                seconds.append(sum(measure(training_step(model, count), steps, 1, wait)) / steps)
+                took = measure(training_step(model, count), steps, first, wait)
+                seconds.append(sum(took) / steps)
             dist.barrier()
-found["all_reduce"] = []
-for numbers in 2 ** torch.arange(10, 25, 2):
-    array = torch.ones(numbers, device=device)
-    seconds = sorted(measure(lambda a=array: dist.all_reduce(a, group=group), 8, 2, wait))
-    found["all_reduce"].append([array.nbytes, seconds[4]])
+messages = {2**k: [] for k in range(16, 24)}  # 256 KB to 32 MB: DDP's are about 25 MB
+for _ in range(10):
+    for numbers, seconds in messages.items():
+        array = torch.ones(numbers, device=device)
+        dist.barrier()
+        seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 0, wait))
+found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.items()]
 found["bytes"] = sum(weight.nbytes for weight in alone.parameters())  # the gradients have as many
 if rank == 0:
     print(json.dumps(found))
@@ -445,6 +458,9 @@ fit = nb08_checks.check_fit(fit)
 found = json.loads(Path("together.json").read_text().splitlines()[-1])
 alpha, beta = fit(*np.array(found["all_reduce"]).T)
 exchange = alpha + found["bytes"] / beta
+size, seconds = found["all_reduce"][-1]
+print(f"at {size / 1e6:.0f} MB, the line is off by", end=" ")
+print(f"{100 * ((alpha + size / beta) / seconds - 1):.0f}%")
 print(f"α {1e6 * alpha:.0f} µs, β {1e-9 * beta:.2f} GB/s:", end=" ")
 print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
 
@@ -452,33 +468,35 @@ print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
 speed, said = {}, []
 for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), strict=True):
-    alone, together, measured = (
-        np.array(found[way][str(count)][1:]) for way in ("alone", "together", "exchange")
+    alone, together, barrier, measured = (
+        np.array(found[way][str(count)][1:]) for way in ("alone", "together", "barrier", "exchange")
     )
     one = np.array(found["alone"][str(big)][1:])
-    steps = {"no loss": alone, "α-β": alone + exchange, "control": together,
-             "α-β + contention": together + exchange, "measured": measured}  # fmt: skip
+    steps = {"no loss": alone, "α-β": alone + exchange, "together": together,
+             "barrier": barrier, "barrier + α-β": barrier + exchange, "exchange": measured}  # fmt: skip
     for row, (label, seconds) in enumerate(steps.items()):
         ratio = workers * count / seconds * one / big  # speed-up in each turn
         middle, low, high = np.median(ratio), min(ratio), max(ratio)
-        ax.barh(row, middle, color="C1" if label == "measured" else "C0")
+        ax.barh(row, middle, color="C1" if label in ("together", "barrier", "exchange") else "C0")
         ax.errorbar(middle, row, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
         speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
     ax.set(title=f"{name.title()} scaling: {count} images each, {len(one)} turns")
-    ax.set(xlabel="speed-up over one worker: median and range")
+    ax.set(xlabel="speed-up over one worker: median and range\nblue: predicted, orange: measured")
     ax.invert_yaxis()
     print(f"{name} scaling, a step of {1000 * np.median(alone):,.0f} ms:", end=" ")
-    for cause, lost in (("contention", together - alone), ("the exchange", measured - together)):
+    added = {"contention": together - alone, "waiting": barrier - together,
+             "the exchange": measured - barrier}  # fmt: skip
+    for cause, lost in added.items():
         low, middle, high = 1000 * np.quantile(lost, [0, 0.5, 1])
         print(f"{cause} adds {middle:,.0f} ms ({low:,.0f} to {high:,.0f})", end="")
         print(" or nothing" if low < 0 < high else "", end="; ")
-    print(f"n = {len(one)}")
+    print(f"n = {len(one)}{': too few to tell' if len(one) < 5 else ''}")
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* knows only the exchange, *α-β + contention* also what the control lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, workers wait for the slowest, or computing slows down. If it may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
+# *α-β* knows only the exchange, *barrier + α-β* also what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, computing slows down during the exchange. If a cause may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
 #
 # ### Compare with published results
 #
@@ -511,7 +529,7 @@ said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, stri
 workshop.figure(fig, alt=f"Errors of five models for published rows. Mean size: {said}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, as is *stragglers* for A100s. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer: the control and a trace can.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, as is *stragglers* for A100s. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer: controls and a trace can.
 #
 # ## How long, and how much?
 #
@@ -578,18 +596,17 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory); other messages are [listed](../docs/troubleshooting.md).)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory); other messages are [listed](../docs/troubleshooting.md).)
 
 # %%
 guess = 1.2  # your number
 ladder.predict("5_tuned", guess)
-ranks = min(workers, gpus) or session.ranks
-rung_batch, rung_steps, warm_up = session.rung_batch, session.rung_steps, 3
-if emulated:
-    rung_batch, rung_steps, warm_up = 2, 1, 1
+ranks = max(1, min(workers, gpus))
+rung_batch, warm_up = (2, 1) if emulated else (session.rung_batch, 3)
 rungs = ladder.race(
-    session.rungs.split(), turns=session.rung_turns, ranks=ranks, own="5_tuned",
-    image_size=session.size, batch_size=rung_batch, steps=rung_steps, warm_up=warm_up,
+    [rung for rung in session.rungs.split() if rung != "2" or ranks > 1],
+    turns=session.rung_turns, ranks=ranks, own="5_tuned",
+    image_size=pixels, batch_size=rung_batch, steps=session.rung_steps, warm_up=warm_up,
     workers=min(session.rung_workers, max(1, cores // ranks)),
 )  # fmt: skip
 
@@ -601,7 +618,7 @@ peaks = {}
 for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
     peaks[dtype] = 2 * session.side**3 / np.median(measure(lambda a=a: a @ a, 5, 2, wait))
-flops = resnet.resnet(50, 12).train_flops(session.size)
+flops = resnet.resnet(50, 12).train_flops(pixels)
 rows, before = [], None
 for rung, found in rungs.items():
     rates = np.array(found["turns"])
@@ -612,12 +629,12 @@ for rung, found in rungs.items():
     row += [found.get(f"{part}_ms") for part in ("input", "compute", "communication")]
     if before is not None and found["paired"]:
         low, ratio, high = np.quantile(rates / before, [0, 0.5, 1])
-        verdict = ": too wide" if low < 1 < high else ""
+        verdict = ": too few" if len(rates) < 5 else ": too wide" if low < 1 < high else ""
         row.append(f"{ratio:.2f} ({low:.2f} to {high:.2f}){verdict}")
     rows.append([*row, *[None] * (7 - len(row))])
     before = rates
 columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
-title = f"{session.size} px, batch {rung_batch}, {session.rung_turns} turns: median and range"
+title = f"{pixels} px, batch {rung_batch}, {session.rung_turns} turns: median and range"
 workshop.table(rows, columns, title)
 print(f"You predicted {guess:g} for 5_tuned.", end=" ")
 if "6_compiled" not in rungs:
@@ -636,9 +653,9 @@ session.note(
     "equal_batch", float(np.median(equal)), "times", f"{str(half)[6:]} over float32, equal batch"
 )
 session.note("real_ips", real, "img/s", f"Total IPS, real images, batch {big}")
-session.note("weak_scaling", speed["weak", "measured"], "times", f"{workers} workers over one")
-for model in ("α-β", "α-β + contention"):
-    error = 100 * (speed["weak", model] / speed["weak", "measured"] - 1)
+session.note("weak_scaling", speed["weak", "exchange"], "times", f"{workers} workers over one")
+for model in ("α-β", "barrier + α-β"):
+    error = 100 * (speed["weak", model] / speed["weak", "exchange"] - 1)
     session.note(f"error_{model}", error, "%", f"error of {model}, weak scaling")
 print("Exercises passed so far:")
 workshop.summary()
@@ -651,7 +668,7 @@ workshop.summary()
 # - Warm up, wait, take total images over total seconds, take turns, and show the median and range.
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
 # - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
-# - Measure a control before you blame the exchange. A fitted model came within a few per cent on average, and cannot tell you where the time goes.
+# - Measure controls before you blame the exchange. A fitted model came within a few per cent on average, and cannot tell you where the time goes.
 # - The goal is time to accuracy, not images per second.
 #
 # **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells, then "How long, and how much?".

@@ -195,6 +195,43 @@ def test_fold_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
     assert said in capsys.readouterr().out
 
 
+CAPTURE = """static = example.clone()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            net(static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = net(static)
+    def replay(batch, net=net):
+        static.copy_(batch)
+        graph.replay()
+        return output
+    return replay"""
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "not written yet"),
+        (CAPTURE, "✓ `capture` is right"),
+        (CAPTURE.replace("static.copy_(batch)", "static"), "the graph has read its old input"),
+        (CAPTURE.replace("graph.replay()", "net(static)"), "every kernel is launched again"),
+    ],
+)
+def test_capture_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    import torch
+
+    from workshop.lessons import nb07_checks
+
+    names = {"torch": torch, "nb07_checks": nb07_checks, "device": torch.device("cpu")}
+    execute("07", "def capture", answer, names, tmp_path)
+    assert said in capsys.readouterr().out
+
+
 CLOCK = """for _ in range(warm_up):
         step()
     seconds = []

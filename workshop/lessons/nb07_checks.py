@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from workshop.checks.compare import refuse, wrong
 from workshop.lessons.choice import choose
@@ -57,12 +60,15 @@ def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
-    """Check a learner's `capture` on a small network; without a GPU, show the finished one."""
-    if device != "cuda":
-        print("○ A CUDA graph needs a GPU, so `capture` does not run here. A finished version:")
-        print(f"\n{inspect.getsource(capture)}")
-        return capture
-    return choose("capture", own, capture, lambda: judge_capture(own, device), show=True)
+    """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
+
+    def judge() -> str:
+        if device == "cuda":
+            return judge_capture(own, device)
+        with stand_in():
+            return f"{judge_capture(own, device)} (With a stand-in for a GPU.)"
+
+    return choose("capture", own, capture, judge, show=True)
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -226,3 +232,92 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
 
 def close(got: Tensor, wanted: Tensor) -> bool:
     return got.shape == wanted.shape and torch.allclose(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+# --- a CUDA graph without a GPU -------------------------------------------------------------------
+
+
+class Graph(TorchDispatchMode):
+    """A stand-in for a CUDA graph: it records operators with their tensors, and repeats them.
+
+    It has a graph's rules: Python does not run again, the results are always in the same tensors,
+    which hold nothing before the first replay, and what the capture did not make is not kept alive.
+    """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.made: dict[int, Tensor] = {}
+        self.outside: set[int] = set()  # addresses that the capture did not make
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator, and record it."""
+        given = tree_map_only(Tensor, self.reference, (args, kwargs or {}))
+        result = function(*args, **(kwargs or {}))
+        self.calls.append((function, *given, result))
+        self.made |= {id(t): t for t in tree_leaves(result) if isinstance(t, Tensor)}
+        return result
+
+    def reference(self, tensor: Tensor) -> Any:
+        """Return a tensor of the capture itself, and a weak reference to one from outside."""
+        if id(tensor) in self.made:
+            return tensor
+        self.outside.add(tensor.untyped_storage().data_ptr())
+        return weakref.ref(tensor)
+
+    def end(self) -> None:
+        """Erase the results, which a GPU would not have computed."""
+        for tensor in self.made.values():
+            if tensor.untyped_storage().data_ptr() not in self.outside:
+                tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+
+    def replay(self) -> None:
+        """Repeat all operators. Raises RuntimeError if a tensor from outside is gone."""
+        for function, args, kwargs, result in list(self.calls):
+            args, kwargs = tree_map_only(weakref.ref, self.alive, (args, kwargs))
+            again = tree_leaves(function(*args, **kwargs))
+            for old, new in zip(tree_leaves(result), again, strict=True):
+                if isinstance(old, Tensor) and old is not new:
+                    old.copy_(new)
+
+    @staticmethod
+    def alive(reference: weakref.ref) -> Tensor:
+        tensor = reference()
+        if tensor is None:
+            raise RuntimeError(
+                "the graph reads a tensor that no longer exists. Copy each batch into `static`,"
+                " which keeps it alive."
+            )
+        return tensor  # type: ignore[no-any-return]
+
+
+class Stream:
+    """A stand-in for a CUDA stream: everything is computed at once."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        """Return at once."""
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
+@contextlib.contextmanager
+def capturing(graph: Graph, *args: Any, **keywords: Any) -> Iterator[None]:
+    with graph:
+        yield
+    graph.end()
+
+
+@contextlib.contextmanager
+def stand_in() -> Iterator[None]:
+    """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
+    with mock.patch.multiple(
+        torch.cuda, CUDAGraph=Graph, graph=capturing, Stream=Stream, current_stream=Stream,
+        stream=contextlib.nullcontext, synchronize=Stream,
+    ):  # fmt: skip
+        yield

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,10 +144,53 @@ def test_a_capture_that_returns_nothing_is_not_attempted() -> None:
         nb07.judge_capture(lambda net, example: None, "cpu")
 
 
-def test_without_a_gpu_the_finished_capture_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_capture(lambda net, example: None, "cpu") is nb07.capture
+SOURCE = inspect.getsource(nb07.capture)
+STEPS = {  # a change to the finished version, and what the check says on a CPU
+    ("", ""): "✓ `capture` is right",
+    ("return output", "return output.clone()"): "✓ `capture` is right",
+    ("return replay", "return None"): "○ `capture` is not written yet",
+    ("range(3)", "range(0)"): "✗ There is no warm-up",
+    (", net: Any = net", ""): "✗ Nothing keeps the network alive",
+    ("static.copy_(batch)", "static"): "✗ A new batch gets the answer of the captured one",
+    (
+        "static.copy_(batch)",
+        "pass",
+    ): "✗ `capture` ended with RuntimeError: the graph reads",
+    ("graph.replay()", "pass"): "✗ The output differs from eager by nan",
+    ("graph.replay()", "net(static)"): "✗ The function calls net",
+    ("example.clone()", "example"): "✓ `capture` is right",
+    ("net(static)  # recorded", "net(example + 0)  # recorded"): "✗ `capture` ended with Runtime",
+    ("return replay", "return output"): "✗ The result is a Tensor",
+}
+
+
+@pytest.mark.parametrize("change", STEPS, ids=[" for ".join(change[::-1]) for change in STEPS])
+def test_captures_are_checked_without_a_gpu(
+    change: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert change[0] in SOURCE
+    file = tmp_path / "own.py"
+    file.write_text("from workshop.lessons.nb07_checks import *\n" + SOURCE.replace(*change, 1))
+    own = runpy.run_path(str(file))["capture"]
+    chosen = nb07.check_capture(own, "cpu")
     said = capsys.readouterr().out
-    assert said.startswith("○") and "torch.cuda.CUDAGraph()" in said
+    assert said.startswith(STEPS[change])
+    assert chosen is (own if said.startswith("✓") else nb07.capture)
+    assert ("overwrites the output" in said) == ("✓" in said and "clone()" not in change[1])
+    assert torch.cuda.CUDAGraph is not nb07.Graph  # only the check replaces it
+
+
+def test_a_stand_in_replays_resnet() -> None:
+    from rn50lib import resnet
+    from rn50lib.torch.model import ResNet
+
+    torch.manual_seed(0)
+    net = ResNet(resnet.tiny()).eval()
+    first, second = torch.randn(2, 2, 3, 32, 32)
+    with nb07.stand_in(), torch.no_grad():
+        replay = nb07.capture(net, first)
+        torch.testing.assert_close(replay(second), net(second))
+        torch.testing.assert_close(replay(first), net(first))
 
 
 @pytest.mark.needs("gpu")

@@ -379,6 +379,14 @@ def test_bad_input_is_one_line(
     assert said in err and len(err.splitlines()) == 1
 
 
+def test_equal_weights_prove_a_broadcast_only_with_different_seeds() -> None:
+    updates = [{"kind": "update", "rank": rank, "hash": "same"} for rank in (0, 1)]
+    ranks = verdict.by_rank(updates)
+    status, evidence = verdict.alike(ranks, None)
+    assert status == "not seen" and "perhaps by equal seeds" in evidence
+    assert verdict.alike(ranks, lambda: updates)[0] == "seen"
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SCRIPTS.glob("*.py"))])
