@@ -135,7 +135,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU, if any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank (`hvd.local_rank()`) counts within one machine; pass it to `torch.cuda.set_device`. Without that, NCCL refuses ("Duplicate GPU detected").
-# 2. **Share the images.** With a `DistributedSampler`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
+# 2. **Share the images.** With `DistributedSampler(photos, size, rank)`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
 # 5. **Broadcast** rank 0's weights (`hvd.broadcast_parameters(model.state_dict(), 0)`). Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
@@ -262,7 +262,7 @@ from torch import distributed as dist
 largest = int(sys.argv[1])
 dist.init_process_group()  # Gloo for what is in main memory, NCCL for what is on GPUs
 cpu = torch.device("cpu")
-wait = torch.cuda.synchronize if torch.cuda.is_available() else int  # int() does nothing
+wait = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
 ways = {"Gloo": (dist.all_reduce, cpu), "your ring": (all_reduce, cpu)}
 if torch.cuda.device_count() >= dist.get_world_size():
     torch.cuda.set_device(dist.get_node_local_rank())
@@ -347,7 +347,7 @@ dist.init_process_group()
 rank, world = dist.get_rank(), dist.get_world_size()
 on_gpus = torch.cuda.device_count() >= world
 device = torch.device("cuda", dist.get_node_local_rank()) if on_gpus else torch.device("cpu")
-wait = torch.cuda.synchronize if on_gpus else int  # int() does nothing
+wait = torch.cuda.synchronize if on_gpus else (lambda: None)
 if on_gpus:
     torch.cuda.set_device(device)
 model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)

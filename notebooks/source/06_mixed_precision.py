@@ -677,7 +677,7 @@ print(f"Published: {published[1] / published[0]:.1f}×.")
 #
 # ## Your turn: one more rung
 #
-# Add mixed precision to `runs/train.py`. It takes six lines. Try it before you open the solution:
+# Add mixed precision to `runs/train.py`. Six to eight lines: try before you open the solution:
 
 # %%
 workshop.ladder.changes("4_amp")

@@ -36,7 +36,7 @@ emulated = not (gpus or session.machine.bfloat16)  # 16-bit types are slow, so f
 usual = torch.float32 if emulated else half  # precision of everything else
 workers = workers or (min(8, gpus) if gpus > 1 else 2)
 big = session.batch
-wait = torch.cuda.synchronize if gpus else int  # a CPU has nothing to wait for: int() does nothing
+wait = torch.cuda.synchronize if gpus else (lambda: None)  # a CPU has nothing to wait for
 plt.style.use("tableau-colorblind10")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
@@ -377,7 +377,7 @@ layers, batch, size, turns, steps = map(int, sys.argv[2:])
 dtype, gpus = getattr(torch, sys.argv[1]), torch.cuda.device_count()
 rank = dist.get_node_local_rank()
 device = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
-wait = torch.cuda.synchronize if gpus else int
+wait = torch.cuda.synchronize if gpus else (lambda: None)
 if gpus:
     torch.cuda.set_device(device)
 alone = ResNet(resnet.resnet(layers, 12)).to(device, memory_format=torch.channels_last)
@@ -472,7 +472,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         np.array(found[way][str(count)][1:]) for way in ("alone", "together", "barrier", "exchange")
     )
     one = np.array(found["alone"][str(big)][1:])
-    steps = {"no loss": alone, "α-β": alone + exchange, "together": together,
+    steps = {"no exchange": alone, "α-β": alone + exchange, "together": together,
              "barrier": barrier, "barrier + α-β": barrier + exchange, "exchange": measured}  # fmt: skip
     for row, (label, seconds) in enumerate(steps.items()):
         ratio = workers * count / seconds * one / big  # speed-up in each turn
@@ -518,6 +518,8 @@ for column, (name, marker) in enumerate(zip(models, "ovsD^", strict=True)):
     ax.plot(at, errors[:, column], marker, label=name)
     mean, worst = np.abs(errors[:, column]).mean(), np.abs(errors[:, column]).max()
     print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
+for (name, gpus_, *_), error in zip(rows, errors[:, 0], strict=True):
+    print(f"{name}, {gpus_} GPUs: published {1 / (1 + error / 100):.0%} of perfect")
 ax.axhline(0, color="black", lw=1)
 ax.set_xticks(
     range(len(rows)), ["\n".join([*name.rsplit(" ", 1), f"{n} GPUs"]) for name, n, *_ in rows]
@@ -581,13 +583,13 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Both causes are fitted to one DGX-1 with 2-byte gradients; here, they have 4. For fast GPUs with one slow adapter per host, the causes disagree; DLPerf's 32 V100s with 100 Gbit/s reached 69% (mixed).
+# Both causes are fitted to one DGX-1 with 2-byte gradients; here, they have 4. For fast GPUs with one slow adapter per host, the causes disagree; DLPerf's 32 V100s (mixed) have 100 Gbit/s.
 #
 # Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try this on few GPUs, accumulate the gradients of several backward passes.)
 #
 # ## The ladder
 #
-# Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire; on a CPU, the threads of each process. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)).
+# Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire (`hvd.Compression.fp16`, or DDP's `fp16_compress_hook`); on a CPU, the threads of each process (the cores over `hvd.local_size()`, or `LOCAL_WORLD_SIZE`). Leave the weights' layout alone: Horovod refuses weights in channels last. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
 
 # %%
 from workshop import ladder
