@@ -41,12 +41,10 @@ MAGIC = struct.pack("<I", 0xCED7230A)
 def frame(payload: bytes) -> bytes:
     """Return one RecordIO record that contains the payload."""
     ### BEGIN SOLUTION
-    cuts = []
-    at = 0
-    while at + 4 <= len(payload):
-        if payload[at : at + 4] == MAGIC:
-            cuts.append(at)
-        at += 4
+    cuts = []  # offsets of the magic numbers to omit
+    for offset in range(0, len(payload) - 3, 4):
+        if payload[offset : offset + 4] == MAGIC:
+            cuts.append(offset)
     starts = [0] + [cut + 4 for cut in cuts]
     parts = [payload[a:b] for a, b in zip(starts, cuts + [len(payload)], strict=True)]
     record = b""

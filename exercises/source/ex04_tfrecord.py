@@ -85,7 +85,7 @@ workshop.check("ex04.order", stages)
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and labels `(batch,)`. The arrays are uint8 and int32.
 # - Every rank reads different images, in a new random order in every epoch; one pass over the dataset is one epoch.
-# - All ranks take `len(labels) // (size · batch)` full batches.
+# - All ranks take `len(labels) // (size · batch)` full batches (`batch` has an argument `drop_remainder=True`).
 # - The next batch is prepared while a step computes.
 #
 # This notebook only reads images. The next cell hides the GPUs, because TensorFlow would reserve their memory.
@@ -122,7 +122,7 @@ workshop.check("ex04.feed", dataset)
 #
 # *fill in · hard · 20 minutes*
 #
-# Now read from files. The records are as on the slides: `height`, `width`, the raw pixels `img_raw`, and the `label`, a float that counts from 0. This is how one is written:
+# Now read from files. The records are as on the slides: `height`, `width`, the raw pixels `img_raw` (`tf.io.decode_raw` returns them as numbers), and the `label`, a float that counts from 0. This is how one is written:
 
 # %%
 import numpy as np
@@ -152,7 +152,7 @@ if workshop.has("tensorflow"):
 # Write `read(shards, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
-# - Each rank reads every `size`-th file to the end. An incomplete last batch is dropped.
+# - Each rank reads every `size`-th file to the end. An incomplete last batch is dropped (`drop_remainder=True`).
 # - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
 # - The next batch is prepared while a step computes.
 #

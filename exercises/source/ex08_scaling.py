@@ -86,7 +86,7 @@ workshop.check("ex08.ring", milliseconds)
 #
 # - `compute`: seconds of a step without any exchange.
 # - `ready[i]`: when bucket `i` is ready, in seconds after the start of the step, in ascending order.
-# - `takes[i]`: how long its exchange takes, in seconds.
+# - `takes[i]`: how long its exchange takes, in seconds. Both lists may be empty: then there is no exchange.
 # - There is **one link**. A bucket is sent as soon as it is ready *and* the previous bucket is done.
 # - The step ends when the compute and all buckets are done.
 #

@@ -124,7 +124,10 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
     epochs = np.array_split(number, EPOCHS)
     twice = max(len(epoch) - len(np.unique(epoch)) for epoch in epochs)
     what = f"in one epoch, {twice} of {case.train} images are repeated."
-    yield full and twice and not alike, what, "Shuffle once per epoch, then take them in order."
+    remedy = (
+        "Shuffle once per epoch, equally on all ranks (with the same seed), and take them in order."
+    )
+    yield full and twice and not alike, what, remedy
     same = all(np.array_equal(epochs[0], epoch) for epoch in epochs[1:])
     remedy = "Shuffle the training images again for each epoch, equally on all ranks."
     yield same, "every epoch has the same order.", remedy

@@ -39,7 +39,11 @@ PAYLOADS = (
 
 def frame(answer: Callable[[bytes], bytes]) -> str:
     cases = [(payload,) for payload in PAYLOADS]
-    compare.examine(answer, cases, framed, FRAME_MISTAKES, one_case=True)
+    try:
+        compare.examine(answer, cases, framed, FRAME_MISTAKES, one_case=True)
+    except compare.Wrong:
+        _flags(answer)
+        raise
     return f"{len(PAYLOADS)} payloads, some with the magic number inside."
 
 
@@ -48,6 +52,29 @@ def framed(payload: bytes, texts: list[bytes] | None = None) -> bytes:
     texts = texts or pieces(payload)
     flags = [0] if len(texts) == 1 else [1] + [2] * (len(texts) - 2) + [3]
     return b"".join(part(text, flag) for text, flag in zip(texts, flags, strict=True))
+
+
+def _flags(answer: Callable[[bytes], bytes]) -> None:
+    """Raise Wrong if the first wrong record is wrong only in the `cflag` of a part."""
+    for payload in PAYLOADS:
+        got = compare.like(compare.call(answer, payload), b"", "the result")
+        right, texts = framed(payload), pieces(payload)
+        if got == right:
+            continue
+        ends = np.cumsum([len(part(text)) for text in texts])
+        places = [0, *ends[:-1]] + np.array(7)  # of the bytes that have a cflag in their top bits
+        if len(got) != len(right):
+            return
+        flags = [(got[at] >> 5, right[at] >> 5) for at in places]
+        number = next((i for i, (flag, asked) in enumerate(flags) if flag != asked), None)
+        same = np.frombuffer(got, np.uint8) == np.frombuffer(right, np.uint8)
+        if number is None or not np.delete(same, places).all():
+            return
+        flag, asked = flags[number]
+        wrong(
+            f"of a payload in {len(texts)} parts, part {number + 1} has cflag {flag}, not {asked}.",
+            "A single part has 0. Of several, the first has 1, the last 3, and the others 2.",
+        )
 
 
 def part(text: bytes, flag: int = 0, more: int = 0, pad: int = -1) -> bytes:

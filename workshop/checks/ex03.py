@@ -222,7 +222,24 @@ def after_the_last(events: Events) -> float:
     return float((busy(events, True)[computes[-1] + 1 :] > 0).sum() / 1000)
 
 
+def with_flags(events: Events) -> tuple[float, float]:
+    """Return the milliseconds if any end switches off its kind, instead of counting down."""
+    edges = []
+    for event in events:
+        sends = event["name"] in (NCCL, GLOO, C10D)
+        begin, end = event["ts"], event["ts"] + event["dur"]
+        edges += [(begin, sends, True), (end, sends, False)]
+    on, since, total, alone = {True: False, False: False}, 0, 0, 0
+    for time, sends, starts in sorted(edges, key=lambda edge: (edge[0], edge[2])):
+        total += (time - since) * on[True]
+        alone += (time - since) * (on[True] and not on[False])
+        on[sends], since = starts, time
+    return total / 1000, alone / 1000
+
+
 EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
+    (with_flags, "if two events overlap, the end of the first switches both off.",
+     "Keep a count instead of a flag: +1 at each start, -1 at each end."),
     (lambda e: tuple(1000 * ms for ms in exposed_ms(e)), "these are microseconds.",
      "Divide by 1,000."),
     (lambda e: exposed_ms(e)[::-1], "the two numbers are swapped.",

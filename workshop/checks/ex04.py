@@ -199,11 +199,12 @@ def _right_pixels(pixels: np.ndarray, count: int) -> None:
         wrong("the images are not their bytes divided by 255.", remedy)
 
 
-def _none_twice(epoch: list[np.ndarray], case: str) -> None:
+def _none_twice(
+    epoch: list[np.ndarray], case: str, remedy: str = "Use shard(size, rank) before you shuffle."
+) -> None:
     numbers = np.concatenate(epoch)
     if len(np.unique(numbers)) < numbers.size:
-        wrong(f"an image is read twice in an epoch ({case}).",
-              "Use shard(size, rank) before you shuffle.")  # fmt: skip
+        wrong(f"an image is read twice in an epoch ({case}).", remedy)
 
 
 def _shuffled(epochs: list[list[np.ndarray]]) -> None:
@@ -226,6 +227,10 @@ def _shuffled(epochs: list[list[np.ndarray]]) -> None:
 
 # --- ex04.recipe ----------------------------------------------------------------------------------
 
+SHARD_FILES = (
+    "Use shard(size, rank) before you shuffle, on files in the same order on all ranks:"
+    " list_files shuffles them unless you pass shuffle=False."
+)
 CASES = ((240, 6, 2, 4), (22, 3, 1, 4), (96, 5, 2, 3))  # images, shards, ranks, batch
 
 
@@ -244,7 +249,8 @@ def recipe(answer: Callable[..., Any]) -> str:
         for epoch in epochs:
             steps = min(len(part) for part in epoch)
             epoch = [part[:steps] for part in epoch]  # as the script takes them
-            _none_twice(epoch, f"{count} images, {size} ranks, batch {batch}")
+            case = f"{count} images, {size} ranks, batch {batch}"
+            _none_twice(epoch, case, SHARD_FILES)
             read = [{*np.searchsorted(np.cumsum(split), part.ravel(), "right")} for part in epoch]
             refuse(
                 (any(a & b for a, b in itertools.combinations(read, 2)),

@@ -203,7 +203,15 @@ def scaled_rates(factor: float) -> Answer:
     return lambda *given: {name: factor * rate for name, rate in timed(*given).items()}
 
 
+def smaller(*given: Any) -> dict[str, float]:
+    """Return the rates with `both` computed from the other two."""
+    found = timed(*given)
+    return found | {"both": min(found["loader"], found["device"])}
+
+
 HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
+    (smaller, "`both` is the smaller of the other two rates: loading is not timed together with"
+     " training.", "Measure it: in each of the `steps`, train on what load() returns."),
     (scaled_rates(1 / BATCH_IMAGES), "these are batches per second.", "Multiply by `images`."),
     (lambda *given: {name: given[4] * given[5] / rate for name, rate in timed(*given).items()},
      "these are seconds.", "Divide images * steps by them."),

@@ -25,6 +25,8 @@ def megabytes(half: tuple[int, int] = (14, 2), unit: float = 1.0) -> dict[str, t
 
 
 MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
+    (dict(zip(megabytes(), reversed(megabytes().values()), strict=True)),
+     "the two formats are swapped.", "The copy of the weights belongs to float16 only."),
     (megabytes((6, 2)), "everything is halved in float16.",
      "Halve only the activations: master weights, gradients and momentum stay in float32."),
     (megabytes((12, 2)), "the float16 copy of the weights is missing.",

@@ -92,11 +92,27 @@ def losses(logits: np.ndarray, labels: np.ndarray, at: np.ndarray) -> np.ndarray
 @functools.cache
 def best_temperature(factor: float, classes: int) -> float:
     """Return the right temperature, by a search on two grids."""
-    logits, labels = drawn(factor, classes)
+    return searched(functools.partial(losses, *drawn(factor, classes)))
+
+
+def searched(loss: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Return the temperature of the smallest loss."""
     coarse = np.geomspace(0.05, 20, 60)
-    middle = coarse[losses(logits, labels, coarse).argmin()]
-    fine = middle * np.geomspace(0.9, 1.1, 100)
-    return float(fine[losses(logits, labels, fine).argmin()])
+    fine = coarse[loss(coarse).argmin()] * np.geomspace(0.9, 1.1, 100)
+    return float(fine[loss(fine).argmin()])
+
+
+def softmax_twice(logits: Any, labels: Any) -> float:
+    """Return the temperature if probabilities are passed to a cross-entropy that takes logits."""
+
+    def loss(at: np.ndarray) -> np.ndarray:
+        found = []
+        for power in (np.exp(logits.numpy() / t) for t in at):
+            probabilities = power / power.sum(1, keepdims=True)
+            found.append(losses(probabilities, labels.numpy(), np.ones(1))[0])
+        return np.array(found)
+
+    return searched(loss)
 
 
 def temperature(answer: Callable[[Any, Any], float]) -> str:
@@ -138,6 +154,8 @@ TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
      "Compare with the labels: try values of T, and take the one with the smallest cross-entropy."),
     (lambda logits, labels: found_for(logits) ** 2, "this is the square of T.",
      "Divide the logits by T once."),
+    (softmax_twice, "softmax is computed twice.",
+     "Pass logits / T to cross_entropy, which does its own softmax."),
 )  # fmt: skip
 
 

@@ -62,8 +62,7 @@ def try_script(
     words, where = [str(word) for word in arguments], Path(folder or path.parent).absolute()
     run = partial(run_ranks, path, words, where, launcher)
     added = dict(env or {})
-    say = progress_line()
-    say(f"{path.name} runs on {ranks} ranks ({launcher})")
+    progress_line()(f"{path.name} runs on {ranks} ranks ({launcher})")
     events, ended = run(ranks, steps, seconds, added)
     alone: verdict.Events = []
     if single and launcher != "python" and any(event["kind"] == "update" for event in events):
@@ -76,7 +75,6 @@ def try_script(
         return []
 
     rows, steps = verdict.judge(events, alone, ranks, ended, reseeded if reseed else None)
-    say(f"{path.name} has been observed")
     return verdict.Result(path.name, launcher, ranks, steps, rows)
 
 

@@ -88,13 +88,19 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex04.order", {"shard"}, "it has no order"),
     ("ex06.memory", {"float32": 393, "float16": 401}, "float32 is of type int, not 2 values"),
     ("ex06.memory", {"float32": [495.6, 8665.6], "float16": [401.4, 4486.4]}, "495.6 is too high"),
+    ("ex06.memory", {"float32": [401.4, 4486.4], "float16": [393.2, 8563.2]},
+     "the two formats are swapped"),
     ("ex08.ring", {2: 8.04, 8: 14.28, 512: 30.0}, "512: 30 is too low"),
 ]  # fmt: skip
 
 WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex01.frame": [
-        ("while at + 4 <= len(payload):",  # gives up if the first magic is at an odd offset
-         "while at + 4 <= len(payload) and payload.find(MAGIC) % 4 == 0:", "is written unchanged"),
+        ("if payload[offset :",  # gives up if the first magic is at an odd offset
+         "if payload.find(MAGIC) % 4 == 0 and payload[offset :", "is written unchanged"),
+        ("else 2\n", "else 1\n", "in 3 parts, part 2 has cflag 1, not 2"),
+        ("3 if number == len(cuts) else 2", "2", "part 2 has cflag 2, not 3"),
+        ("0 if not cuts else 1", "1", "part 1 has cflag 1, not 0"),
+        ("flag << 29", "flag << 28", "cflag 0, not 1"),
         ("return record", 'return record.decode("latin-1")', "of type str, not bytes"),
     ],
     "ex01.order": [
@@ -175,6 +181,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ('event["dur"]', 'event.pop("dur")', "`events` is changed"),
         ("time - since\n            if not", "time - since\n            if True or not",
          "all of the exchange counts as exposed"),
+        ("running[sends] += change", "running[sends] = change > 0", "switches both off"),
+        ("running[sends] += change", "running[sends] = max(running[sends] + change, 0) if sends"
+         " else change > 0", "switches both off"),
     ],
     "ex03.recipe": [
         ("order[hvd.rank() :: hvd.size()]", "order", "the same 96 samples in the same order"),
@@ -218,10 +227,13 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "height and width are swapped"),
         (".shard(size, rank)", "", "images = records", "images = records.shard(size, rank)",
          "every rank opens every file"),
+        ("from_tensor_slices(shards)", "list_files(shards)", "an image is read twice in an epoch"),
     ],
     "ex05.headroom": [
         ("return rates", "return list(rates.values())", "of type list, not a dictionary"),
-        ("train(load())", "train(batch)", "both: 1066"),
+        ("train(load())", "train(batch)", "`both` is the smaller of the other two"),
+        ("return rates", 'return rates | {"both": min(rates["loader"], rates["device"])}',
+         "`both` is the smaller of the other two"),
         ("    train(batch)\n", "", "the first training step is timed"),
         ("train(load())", "train(None)", "train is called without a batch"),
         ("    wait()\n    works", "    works", "the rest of the warm-up"),
@@ -301,6 +313,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "`logits` is changed"),
         ("return log_t", "best = log_t", "is a `return` missing?"),
         ("logits / log_t.exp()", "logits * log_t.exp()", "this is 1 / T"),
+        ("logits / log_t.exp()", "torch.softmax(logits / log_t.exp(), 1)", "softmax is computed"),
     ],
     "ex07.likeliest": [
         (SOFTMAX, "logits.exp() / logits.exp().sum(1, keepdim=True)", "probability is not finite"),

@@ -42,6 +42,8 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     (UPDATE, "            for weight in net.parameters():\n"
      f"                weight.grad.mul_(1e30)\n{UPDATE}", "the logits are not finite"),
     ("    steps = len(labels)", "    steps = len(nowhere)", "NameError"),
+    (PERM, "torch.randperm(len(labels), generator=torch.Generator().manual_seed(9 * epoch + rank))",
+     "images are repeated"),
 ]  # fmt: skip
 HOROVOD = [  # from the solution to the same script with Horovod
     ("import numpy as np\n", "import horovod.torch as hvd\nimport numpy as np\n"),
