@@ -72,7 +72,7 @@ def _flags(answer: Callable[[bytes], bytes]) -> None:
             return
         flag, asked = flags[number]
         wrong(
-            f"of a payload in {len(texts)} parts, part {number + 1} has cflag {flag}, not {asked}.",
+            f"part {number + 1} of {len(texts)} has cflag {flag}, not {asked}.",
             "A single part has 0. Of several, the first has 1, the last 3, and the others 2.",
         )
 

@@ -97,9 +97,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex01.frame": [
         ("if payload[offset :",  # gives up if the first magic is at an odd offset
          "if payload.find(MAGIC) % 4 == 0 and payload[offset :", "is written unchanged"),
-        ("else 2\n", "else 1\n", "in 3 parts, part 2 has cflag 1, not 2"),
-        ("3 if number == len(cuts) else 2", "2", "part 2 has cflag 2, not 3"),
-        ("0 if not cuts else 1", "1", "part 1 has cflag 1, not 0"),
+        ("else 2\n", "else 1\n", "part 2 of 3 has cflag 1, not 2"),
+        ("3 if number == len(cuts) else 2", "2", "part 2 of 2 has cflag 2, not 3"),
+        ("0 if not cuts else 1", "1", "part 1 of 1 has cflag 1, not 0"),
         ("flag << 29", "flag << 28", "cflag 0, not 1"),
         ("return record", 'return record.decode("latin-1")', "of type str, not bytes"),
     ],
