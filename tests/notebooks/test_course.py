@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
 NAMES = [item.name for item in catalogue.existing(ROOT)]
 # the others take longer: for `make acceptance`
-SMALL = ("00_start_here", "01_dataset_preparation", "02_single_gpu")
+SMALL = ("00_start_here", "01_dataset_preparation", "02_single_gpu", "05_dali")
 PARAMETERS = [
     pytest.param(name, marks=() if name in SMALL else pytest.mark.acceptance) for name in NAMES
 ]
