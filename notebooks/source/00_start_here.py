@@ -27,7 +27,7 @@ print(f"epochs: {epochs}")
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network to tell twelve kinds of road sign apart. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training sees random crops of the images, here at least half of each, scaled to 64 × 64 pixels.
+# The command below trains a network to tell twelve kinds of road sign apart. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training uses random crops of at least half of each image, scaled to 64 × 64 pixels.
 #
 # **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach? (The built-in data has 2,400 training images, 200 per class, so an epoch is 75 steps.)
 
@@ -39,7 +39,7 @@ print(f"epochs: {epochs}")
 # %% [markdown]
 # Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
-# Now show the network eight validation images that it has never seen.
+# Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
 # %%
 from pathlib import Path
@@ -91,7 +91,7 @@ session.expect({"roadsigns.resnet50.float32.top1": None})
 # %% [markdown]
 # ## What happens in a step
 #
-# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** their gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images. (The code that draws it is folded.)
+# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images. (The code that draws it is folded.)
 
 # %% tags=["folded"]
 batch, weights = 64, 25_557_032  # of ResNet-50
@@ -173,7 +173,7 @@ workshop.course_map()
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in about 5 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
+# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in 1 to 6 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
 #
 # ## Your turn
 #

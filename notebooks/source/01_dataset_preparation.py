@@ -196,7 +196,7 @@ print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} r
 #
 # RecordIO was MXNet's format, and MXNet was retired in 2023, but DALI still reads it. It is the simplest packed format, and the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
 #
-# Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. The flags match MXNet's `im2rec.py`.
+# Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags match MXNet's `im2rec.py`.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -212,7 +212,7 @@ print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} r
 #
 # 1. a **magic** number, `0xced7230a`, stored as `0a 23 d7 ce`;
 # 2. a 32-bit word: the kind of record in the upper 3 bits, the **length** of the content in the lower 29;
-# 3. the content: 24 bytes of **header** with the label, then the JPEG, which starts with `ff d8`;
+# 3. the content: 24 bytes of **header** (flag, label, two numbers), then the JPEG, which starts with `ff d8`;
 # 4. zeros that pad it to a multiple of 4 bytes.
 #
 # Find these parts in the output above, then read them in Python.
@@ -403,7 +403,7 @@ with tarfile.open(shards[0]) as tar:
 #
 # The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
 #
-# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast? And if opening a file takes 1 ms, as on the shared storage of a cluster, how long does it take to open all of ImageNet's files, with one reader and with eight?
+# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast? And if opening a file takes 1 ms, say on a cluster's shared storage, how long does it take to open all of ImageNet's files, with one reader and with eight?
 
 # %%
 import random
@@ -629,7 +629,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
-# - Packing pays off because you open few files and read them in order. After that, the cost of the reader itself sets the speed.
+# - Packing pays off because you open few files and read them in order. After that, the reader and the decoder set the speed.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #

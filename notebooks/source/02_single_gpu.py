@@ -35,7 +35,7 @@ os.environ |= {
 #
 # ## Write the data set
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees exactly the same crop twice:
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees the same crop twice:
 #
 # 1. Open `self.files[i]` with `Image.open`, and convert it to RGB.
 # 2. Choose a square with `random.uniform`: a side of 0.7 to 1.0 times the image's shorter side, anywhere in the image.
@@ -53,7 +53,7 @@ from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-# Workers are forks, which know this notebook's classes: not the default on macOS and Python 3.14
+# Forked workers know this notebook's classes; fork is not the default on macOS and Python 3.14
 torch.multiprocessing.set_start_method("fork", force=True)
 plt.style.use("tableau-colorblind10")
 random.seed(seed)
@@ -144,7 +144,7 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 
 # %%
 validation = Photos(session.data_root / "val", session.loop_size)
-validation.files = validation.files[::2]  # half of them are enough here
+validation.files = validation.files[::2]  # half are enough here; the crops are random, too
 
 
 @torch.no_grad()
@@ -178,11 +178,11 @@ fig.legend(loc="outside right upper")
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
-# The network learns to answer with the current class, so the loss jumps when the next class begins (grey lines). A network that always gives the same answer is correct 1 time in 12, or 8.3%: compare the top-1 above.
+# The network learns to answer with the current class, so at first the loss jumps at class boundaries (grey lines). A network that always gives the same answer is correct 1 time in 12, or 8.3%: compare the top-1 above.
 #
 # ## The whole script
 #
-# `exercises/ladder/1_single.py` has the same parts in one file. The next cell copies it to `runs/train.py`, which is yours from now on. Paste your `__getitem__` over the one in it, and put the lines of your step into the ranges `forward`, `backward` and `update` of `main`. Here is everything but the data set:
+# `exercises/ladder/1_single.py` has the same parts in one file. The next cell copies it to `runs/train.py`, which is yours from now on. Paste your `__getitem__` over the one in it, and put the lines of your step into the blocks `forward`, `backward` and `update` of `main`. Here is everything but the data set:
 
 # %%
 script = workshop.ladder.script("1_single")
@@ -197,7 +197,7 @@ print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endles
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The script runs in several turns, because a machine's speed varies. Meanwhile, watch the utilisation in a terminal: `nvidia-smi dmon -s um` or `htop`.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The script is timed several times, because a machine's speed varies. Meanwhile, watch the utilisation in a terminal: `nvidia-smi dmon -s um` or `htop`.
 
 # %%
 (rung,) = workshop.ladder.race(
@@ -215,7 +215,7 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
 # %% [markdown]
 # On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. Notebook 06 measures both.
 #
-# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that this overlap does not hide, plus the copy to the GPU. With overlap, the slower of the two sets the pace, and making the other one faster gains nothing. Without it, the times add up, unless both share the cores of a CPU. You test that below.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that this overlap does not hide, plus the copy to the GPU. With overlap, the slower of the two sets the pace, and making the other one faster gains nothing, unless both share the cores of a CPU. Without it, the times add up. You test that below.
 #
 # ### What the profiler says
 #
@@ -287,7 +287,7 @@ for name, found in speeds.items():
     print(f"{name:17} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
 
 # %% [markdown]
-# A change counts only if it is larger than the spread of its turns. Put what helps into `runs/train.py`, and run the rung again. Leave out only `channels_last`: the ladder adds it in notebook 08, and refuses it before that.
+# A change counts only if it is larger than the spread of its turns. If pinning helps, add it to `runs/train.py`; pass `race` the best number of workers, and rerun it. Leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Memory limits the batch
 #
@@ -330,7 +330,7 @@ if device.type == "cuda":
 # %% [markdown]
 # The published batches are well below these limits, which leave out workspace and temporary copies.
 #
-# Does a larger batch pay off? The next cell doubles it until two doublings together gain less than 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
+# Does a larger batch pay off? The next cell doubles it, up to a limit, until two doublings gain under 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
 #
 # One explanation: each step has a fixed cost, because it starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
@@ -371,7 +371,7 @@ print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" 
 print(f"The times differ from it by up to {off:.0%}.")
 
 # %% [markdown]
-# If the times are within some 20% of the line, the fixed cost explains the gain. On a GPU, starting and computing overlap: if starting takes longer, small batches take equally long.
+# If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, starting and computing overlap: if starting takes longer, small batches take equally long.
 #
 # ## The recipe
 #
@@ -383,7 +383,7 @@ print(f"The times differ from it by up to {off:.0%}.")
 # %% [markdown]
 # The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
 #
-# At the start they change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
+# At the start gradients change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
 #
 # The next cell has this as a function, and as a chain of two PyTorch schedulers: first correct, then with a mistake.
 
@@ -496,7 +496,7 @@ if low < 1:
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report uses the keys of NVIDIA's program, with one value per epoch: accuracies in percent, losses in nats, times in seconds. Unmeasured values are `null`, never 0. `total_ips` is images/s, input and computation together. `env` records every setting and its reason; there, `lr` is the rate for a batch of 256.
+# The run's report uses the keys of NVIDIA's program, with one value per epoch: accuracies in percent, losses in nats, times in s/step. Unmeasured values are `null`, never 0. `total_ips` is images/s, input and computation together. `env` records every setting and its reason; there, `lr` is the rate for a batch of 256.
 
 # %%
 import json
@@ -523,7 +523,7 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
-# **Predict** from `train.total_ips`: how many minutes does the full recipe take on two cores (9 epochs of 2,400 images, 64 pixels, batch 32)? The end of this notebook has recorded times.
+# **Predict** from `train.total_ips`: how many minutes do 9 epochs of 2,400 images take here? The end of this notebook has times recorded on two cores (64 pixels, batch 32).
 #
 # ## Stop and resume
 #
@@ -585,4 +585,4 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If computation is the bottleneck, use more devices, as in notebook 03.
+# If computation is the bottleneck, notebook 03 helps; for input, 04 and 05.

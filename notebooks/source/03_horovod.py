@@ -80,11 +80,11 @@ for name, norm in {
 # %% [markdown]
 # Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually acceptable. Sharing them (`SyncBatchNorm`) costs two more exchanges per layer and step.
 #
-# The workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *exchanges*: 25.6 million gradients (1,000 classes), or 102 MB, whether the batch has 16 images or 256.
+# The workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, whether the batch has 16 images or 256.
 #
 # ## The ring
 #
-# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare the megabytes sent in all with 4 and 8 workers.
+# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare each worker's megabytes at the end, for 4 and 8.
 
 # %%
 from workshop.lessons import nb03
@@ -92,9 +92,9 @@ from workshop.lessons import nb03
 nb03.explore_ring()
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan showed in 2009 that no algorithm can send less, unless the network itself does the adding (as NVIDIA's SHARP does). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
+# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan showed in 2009 that no algorithm can send less, unless the network does the adding (NVIDIA's SHARP). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
-# **Your turn: write the ring** in 15 lines. In step `s`, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; `wait()` on the results before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
+# **Your turn: write the ring** in 15 lines. In step `s`, worker `r` (its **rank**) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; `wait()` on the results before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
 
 # %%
 import torch
@@ -134,7 +134,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU, if any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
 #
-# 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank (`hvd.local_rank()`) counts within one machine; pass it to `torch.cuda.set_device`. Without that, NCCL refuses ("Duplicate GPU detected").
+# 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank (`hvd.local_rank()`) counts within one machine; pass it to `torch.cuda.set_device`. Without that, NCCL reports "Duplicate GPU detected".
 # 2. **Share the images.** With `DistributedSampler(photos, size, rank)`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
 # 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
@@ -142,7 +142,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # Only rank 0 reports and saves, and images/s counts the images of all ranks.
 #
-# **Horovod or DDP?** PyTorch's alternative is `DistributedDataParallel` (DDP), launched by `torchrun`. After `dist.init_process_group("nccl")` (on CPUs, `"gloo"`), `torch.distributed` (`dist`) has `get_rank()`, `get_world_size()` and `get_node_local_rank()`. Wrapping the model takes care of changes 4 and 5; save `model.module`'s weights. Choose one: either works on every rung.
+# **Horovod or DDP?** PyTorch's alternative is `DistributedDataParallel` (DDP), launched by `torchrun`. After `dist.init_process_group("nccl")` (on CPUs, `"gloo"`), `torch.distributed` (`dist`) has `get_rank()`, `get_world_size()` and `get_node_local_rank()`. Wrapping the model takes care of changes 4 and 5; save `model.module`'s weights. Either works on every rung.
 #
 # > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Learn the ring and the five changes here, but start new work with DDP.*
 #
@@ -163,7 +163,7 @@ found = workshop.ladder.climb("2", ranks=ranks, **sizes)
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
 if exchange_ms := found.get("communication_ms"):  # DDP's is part of its backward pass
     share = exchange_ms / (found["input_ms"] + found["compute_ms"] + exchange_ms)
-    print(f"{share:.0%} of a step is waiting for the exchange")
+    print(f"{share:.0%} of a step is spent waiting for the exchange")
 workshop.ladder.figure()
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
@@ -240,13 +240,13 @@ dist.destroy_process_group()
 # - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them, and here there is nothing to cancel.
 # - Without the **scaled rate**, the weights move only about 1/n as far on n workers.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
-# - Without the **average**, the ranks start out equal and drift apart, each along its own, longer path.
+# - Without the **average**, the ranks start out equal, drift apart, and move further.
 #
 # No run reported an error, and the loss of four steps on random images reveals nothing.
 #
 # ## What a message costs
 #
-# A message costs a fixed **latency** α, and its bytes over the **bandwidth** β. The next script times, in turns, the all-reduce of 4 KB to 64 MB, PyTorch's and yours (on several GPUs, NCCL, too). β counts gradient bytes; links carry 2(n − 1)/n times that. **Predict:** how much longer do 64 MB take than 4 KB?
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. The next script times, in turns, the all-reduce of 4 KB to 64 MB, PyTorch's and yours (on several GPUs, NCCL, too). β counts gradient bytes; links carry 2(n − 1)/n times that. **Predict:** how much longer do 64 MB take than 4 KB?
 
 # %%
 # %%writefile sweep.py
@@ -292,7 +292,7 @@ dist.destroy_process_group()
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
-# α is the median of the messages up to 64 KB. β is fitted where DDP's messages are, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest ones dominate.
+# α is the median time of messages up to 64 KB. β is fitted where DDP's messages are, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages dominate.
 
 # %%
 import matplotlib.pyplot as plt
@@ -317,7 +317,7 @@ axes.set(xlabel="bytes", ylabel="milliseconds")
 axes.legend()
 said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
 workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {said}.")
-session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bytes per second of Gloo's all-reduce")
+session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's all-reduce")
 
 # %% [markdown]
 # ## When does the exchange happen?
@@ -453,7 +453,7 @@ print(f"exposed exchange: {kinds['exchange']:.0f} of {sum(kinds.values()):.0f} m
 #
 # ### Predict the exposed time
 #
-# A bucket leaves when it is full and the one before has arrived, and takes `α + bytes / β`. The script also timed these messages while nothing computed: if they match the line but the exposed time does not, the line is not to blame.
+# Assume that a bucket leaves when it is full and the one before has arrived (Gloo can send two at once), and takes `α + bytes / β`. The script also timed these messages alone: if they match the line but the exposed time does not, the line is not to blame.
 
 # %%
 overlapped = json.loads(Path("overlap.json").read_text())
@@ -487,7 +487,7 @@ session.note("exposed_ms", 1e3 * middle, "ms", f"exposed exchange per step, on t
 #
 # ### Links
 #
-# In HGX servers, every GPU reaches every other through NVSwitch; without NVLink, gradients share PCIe with the images. `nvidia-smi topo -m` names the link between each pair, such as `NV2` for two NVLinks, `PIX` for a PCIe switch and `SYS` for a path through both CPUs. A ring is as fast as its slowest link; NCCL chooses rings, trees or NVLink SHARP by size. On a cluster, run once with `NCCL_DEBUG=INFO` and search the log for `via`, which precedes the transport. Inside a machine you want `P2P`; between machines with InfiniBand, `NET/IB` and not `NET/Socket`.
+# In HGX servers, every GPU reaches every other through NVSwitch; without NVLink, gradients share PCIe with the images. `nvidia-smi topo -m` names the link between each pair, such as `NV2` for two NVLinks, `PIX` for a PCIe switch and `SYS` for a path through both CPUs. A ring is as fast as its slowest link; NCCL chooses rings, trees or SHARP by message size. On a cluster, run once with `NCCL_DEBUG=INFO` and search the log for `via`, which precedes the transport. Inside a machine you want `P2P`; between machines with InfiniBand, `NET/IB` and not `NET/Socket`.
 #
 # ## A larger batch
 #
@@ -525,7 +525,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, the scaled one without warm-up slightly below, with a larger spread. With warm-up, the loss may first rise, but then comes closest to the small batch's, sometimes below it, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but then comes closest to the small batch's, sometimes below it, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Several hosts
 #
@@ -539,7 +539,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 # ```
 #
-# The last is the talk's (2018). `-bind-to none` binds no process to a core, since each needs several to load data; `-map-by slot` fills one host after the other; `-x` exports a variable. The `-mca` flags keep MPI's own messages off InfiniBand, which NCCL uses itself (Open MPI 5 has no `openib`). As root, add `--allow-run-as-root`. `rn50 run --hosts HOST1:8,HOST2:8 --dry-run` prints such a line.
+# The last is the talk's. `-bind-to none` binds no process to a core, since each needs several to load data; `-map-by slot` fills one host after the other; `-x` exports a variable. The `-mca` flags keep MPI's own messages off InfiniBand, which NCCL uses itself (Open MPI 5 has no `openib`). As root, add `--allow-run-as-root`. `rn50 run --hosts HOST1:8,HOST2:8 --dry-run` prints such a line.
 #
 # ## Are two workers as accurate?
 #
@@ -559,7 +559,7 @@ print("With so few seeds, only a difference of more than about two points can be
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast (and, after a resume, the optimizer's state). Rank 0 reports and saves.
 # - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
-# - A message costs a latency and its bytes over a bandwidth. Buckets leave during the backward pass; only what remains after it costs time.
+# - A message takes a latency plus its bytes over a bandwidth. Buckets leave during the backward pass; only what remains after it costs time.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). TensorFlow has three more traps: [docs/migration.md](../docs/migration.md).
 #

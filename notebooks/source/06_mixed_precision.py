@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-turns: int | None = None  # how often each precision and each rung is timed
+turns: int | None = None  # how often each precision is timed
 seed: int = 0  # seed of all random numbers
 
 # %%
@@ -37,7 +37,7 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32`. **Predict:** what share of a step is input, and what share of the computation is convolution? (Without DALI, it traces notebook 02's script.)
+# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32`. **Predict:** what share of a step is input, and what share is convolution? (Without DALI, it traces notebook 02's script.)
 
 # %%
 file = session.folder / "float32.json.gz"
@@ -58,7 +58,7 @@ print(f"normalisation and pointwise operations {moving / whole:.0%}")
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
 #
-# A CPU uses `bfloat16` below, for which more x86 CPUs have instructions. The first output says whether yours does; if not, PyTorch emulates it in `float32`, which is slower.
+# A CPU uses `bfloat16` below, which more x86 CPUs support than `float16`. The first output says whether yours does; if not, PyTorch emulates it in `float32`, which is slower.
 #
 # ## What each format can represent
 #
@@ -535,7 +535,7 @@ predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth)
 # %% [markdown]
 # ## Compare all precisions
 #
-# How much faster is a whole step? The next cell times forward and backward passes in turns, in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. On a GPU, it also times [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the measured peak. **Predict** the fastest row.
+# How much faster is the whole network? The next cell times forward and backward passes in turns, in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. On a GPU, it also times [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the measured peak. **Predict** the fastest row.
 
 # %%
 model = ResNet(network).to(device)
@@ -578,7 +578,7 @@ ratios = np.divide(times["float32", "channels last"], times[half, "channels last
 speedup = float(np.median(ratios))
 low, high = min(ratios), max(ratios)
 print(f"{half} over float32, channels last: median {speedup:.2f}, {low:.2f} to {high:.2f}", end="")
-print(": too wide to conclude anything, repeat on an idle machine" if low < 1 < high else "")
+print(": too wide to conclude anything; repeat on an idle machine" if low < 1 < high else "")
 session.note("speedup", speedup, "times", "speed of forward and backward in 16 bits over float32")
 session.expect({
     "h100.float16.ips": None, "h100.bfloat16.ips": None, "h100.compiled.ips": None,
@@ -586,11 +586,11 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100, `bfloat16` is slower than `float16`: on a GPU, add it to the traces below to see which kind of layer is slower. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
+# On the recorded H100, `bfloat16` is slower than `float16`: on a GPU, run `traced("bfloat16")` after the next cell to see which kind of layer is slower. A CPU that emulates `bfloat16` should train in `float32`; `rn50 run --dtype auto` decides by the processor's flags.
 #
 # ## Trace both precisions
 #
-# Which layers have gained? The next cell traces a step in each precision with channels last, as the recorded H100 has it, and compares each kind of layer with its prediction. In the tables, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
+# Which layers have gained? The next cell traces a step in each precision with channels last, like the recorded H100 run, and compares each kind of layer with its prediction. In the tables, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
 
 # %%
 from torch import profiler
@@ -649,7 +649,7 @@ step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
 # %% [markdown]
-# On the H100, three of four measurements are within 14% of the count, and the convolutions' range includes it. More than half of this 16-bit step only moves bytes: there, 16 bits gain at most a factor of 2. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
+# On the H100, three of four measurements are within 14% of the count (below 1: faster than a copy), and the convolutions' range includes it. More than half of this 16-bit step only moves bytes: there, 16 bits gain at most a factor of 2. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
 
@@ -677,7 +677,7 @@ print(f"Published: {published[1] / published[0]:.1f}×.")
 #
 # ## Your turn: one more rung
 #
-# Add mixed precision to `runs/train.py`. Six to eight lines: try before you open the solution:
+# Add mixed precision to `runs/train.py` in six to eight lines, before you open the solution:
 
 # %%
 workshop.ladder.changes("4_amp")
@@ -707,7 +707,7 @@ if found and found["4_amp"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The ratio differs from the table's, because these steps include input and communication, which 16 bits do not shorten. So where is the time going now? Compare the parts of both rungs above, and the shares in your first and last trace. Layers that move bytes, and on a fast device the input, take a larger share than before. Notebook 08 continues there, with channels last and fused layers.
+# The table's ratio may differ: it leaves out input and communication, and uses channels last without TF32. So where is the time going now? Compare the parts of both rungs above, and the shares of the last two traces. If 16 bits are faster, layers that move bytes, and on fast devices the input, take larger shares. Notebook 08 continues there, with channels last and fused layers.
 #
 # ## The same accuracy?
 #

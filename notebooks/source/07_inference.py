@@ -193,7 +193,7 @@ print(f"median {np.median(took):.1f} ms, slowest {took.max():.1f}: batch 4, {whe
 # %% [markdown]
 # ## Where is the time going?
 #
-# Trace one image at a time. On a GPU, Python only queues **kernels**, one launch after another; `waiting` is the time in which none of them runs. On a CPU, each operator computes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
+# Trace one image at a time. On a GPU, Python only queues **kernels**, one launch after another; `waiting` is the time in which none of them runs. On a CPU, each operator finishes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
 
 
 # %%
@@ -219,7 +219,7 @@ share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
 
 # %% [markdown]
-# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope over the length is the cost of one operator. A second cost is also the same for one image and for many: every weight has to be read from memory. Chains, a copy and the network take turns, so a slowdown affects all.
+# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope over the length is the cost of one operator. A second cost does not depend on the batch either: every weight is read from memory, at the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
 
 
 # %%
@@ -314,7 +314,7 @@ if kernels:
 #
 # 1. Make `static`, a clone of `example`. The graph always reads its input there.
 # 2. Warm up on a side stream: create `side = torch.cuda.Stream()`, then `side.wait_stream(torch.cuda.current_stream())`, call `net(static)` three times in `with torch.cuda.stream(side):`, and let the current stream wait for `side`.
-# 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. That records and computes nothing.
+# 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. This only records; nothing runs.
 # 4. Return a function `replay(batch)` that copies `batch` into `static`, calls `graph.replay()` and returns `output`. The graph knows addresses only, so keep the weights alive: `def replay(batch, net=net)`.
 
 
@@ -326,7 +326,7 @@ def capture(net, example):
 
 
 # %% [markdown]
-# The check compares your graph with eager on two batches. Without a GPU, it replaces `torch.cuda` with a stand-in that records the operators and repeats them on the same tensors: it has a graph's rules, but not its speed.
+# The check compares your graph with **eager** execution, operator by operator. Without a GPU, it replaces `torch.cuda` with a stand-in that records operators and repeats them on the same tensors, with a graph's rules but not its speed.
 
 # %%
 capture = nb07_checks.check_capture(capture, device.type)
@@ -338,7 +338,7 @@ capture = nb07_checks.check_capture(capture, device.type)
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
 session.expect(dict.fromkeys(recorded))
 started = 100 * np.median(operators * starts / alone)
-print(f"Here, starting takes {started:.0f}% of a prediction: a graph saves at most that")
+print(f"Here, starting takes {started:.0f}% of a prediction: a graph could save about that")
 for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
     print(f"H100, batch {batch}, copies from and to the host included:", end=" ")
@@ -353,7 +353,7 @@ print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fas
 #
 # The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation; otherwise, a caller who forgets it gets wrong answers, not an error.)
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value as an integer *q*: value ≈ scale · (*q* − zero point). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (On GPUs, skip this: use TensorRT, untested here.)
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value as an integer *q*: value ≈ scale · (*q* − zero point). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (Skipped on GPUs: use TensorRT, untested here.)
 
 # %%
 import logging
@@ -484,7 +484,7 @@ if kernels:
     print("Kernels:", ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 # %% [markdown]
-# Do the measurements above explain the next figure? Folding should save at least its starts. On a CPU, a line through the two batch sizes has an intercept, paid once per batch: at least starts and weights. On a GPU, launches overlap with kernels, so their times do not add up; there, a graph should take as long as the kernels in the trace.
+# Do the measurements above explain the next figure? Folding should save at least the removed starts. On a CPU, a line through both batch sizes has an intercept, paid once per batch: at least starts and weights. On a GPU, launches overlap with kernels, so their times do not add up; there, a graph should take as long as the kernels in the trace.
 
 # %%
 fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
@@ -519,7 +519,7 @@ flops = 2 * checkpoint.read_network("model").macs(size)  # of one image
 square = torch.randn(2048, 2048, device=device).to(dtype)
 peak = 2 * len(square) ** 3 / np.median(answer_times(lambda a: a @ a, square, 5))  # per ms
 print(f"A matrix product reaches {peak / 1e6:,.0f} GFLOP/s.", end=" ")
-print("Starts and weights do not explain how close the kernels of each version come to it:")
+print("How close does each version come to it? (8-bit integers can exceed it.)")
 for n, ms in results.items():
     rates = (f"{name} {n * flops / np.median(times) / 1e6:,.0f}" for name, times in ms.items())
     print(f"batch {n}, GFLOP/s:", ", ".join(rates))
@@ -536,7 +536,7 @@ if device.type == "cuda":
 # %% [markdown]
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 takes thousands of requests: of 100, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 needs thousands of requests: of 100, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
 
 # %%
 quick = forms[best[small]]
@@ -711,7 +711,7 @@ workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch:
 print(f"Throughput of the largest batch over that of the smallest: {finding} (V100)")
 
 # %% [markdown]
-# The published table does not show the network alone. Yours does: if the network alone is faster, the gap is mostly the input; the rise of its curve comes from the network. On a CPU, preparation and network share the cores, and one 224-pixel image keeps a few of them busy: the curves are flatter and may even fall.
+# The published table does not show the network alone. Yours does: if the network alone is faster, the gap is mostly the input; any rise of its curve comes from the network. On a CPU, preparation and network share the cores, and one 224-pixel image can occupy several: the curves may be flatter, or even fall.
 #
 # ## Your numbers
 #
@@ -756,7 +756,7 @@ for name, values in p95s.items():
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
-# - Count what a prediction starts, and what starting costs: that tells you how much a CUDA graph can save.
+# - Count a prediction's operators, and what starting one costs: that tells you what a CUDA graph can save.
 # - Name a winner only if it wins in every round.
 # - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop and several sequences of arrivals.
 # - Total IPS includes the input. Compare it only with Total IPS.

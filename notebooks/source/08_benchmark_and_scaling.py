@@ -106,7 +106,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ## Seven mistakes
 #
-# Each experiment shows a wrong number next to *n* right ones. `show` says so if the wrong number is within their range, or if *n* < 5 is too few to tell. **Predict** for each: too fast or too slow, and by how much?
+# Each experiment shows a wrong number next to *n* right ones. `show` reports if the wrong number is within their range, or if *n* < 5 is too few to tell. **Predict** for each: too fast or too slow, and by how much?
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
@@ -196,7 +196,7 @@ del batches
 # %% [markdown]
 # ### 4. Batch 208 versus batch 96
 #
-# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` also changes two things at once: with several processes, it sets one thread for each.
+# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` also changes a second thing: with several processes, it limits each to one thread.
 #
 # To compare two things on a busy machine, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the ratios.
 
@@ -443,7 +443,7 @@ dist.destroy_process_group()
 # - **Amdahl's law**: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Alpha-beta** (notebook 03): exchanging *S* bytes takes α + *S* / β.
 #
-# **Your turn:** fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` does the rest.
+# **Your turn:** fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` finds α and 1 / β.
 
 # %%
 
@@ -496,11 +496,11 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* knows only the exchange, *barrier + α-β* also what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, computing slows down during the exchange. If a cause may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints its *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
+# *α-β* counts only the exchange; *barrier + α-β* adds what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, and the line fits, the exchange slows down computing. If a cause may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints the *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
 #
 # ### Compare with published results
 #
-# Five models predict rows that were not used for fitting: NVIDIA's (DGX-1, 8 V100s; DGX A100, 8 A100s) and OneFlow's DLPerf (4 hosts of 8 V100s).
+# Five models predict rows that were not used for fitting: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
 #
 # - **perfect**: *n* GPUs are *n* times as fast.
 # - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
@@ -583,7 +583,7 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Both causes are fitted to one DGX-1 with 2-byte gradients; here, they have 4. For fast GPUs with one slow adapter per host, the causes disagree; DLPerf's 32 V100s (mixed) have 100 Gbit/s.
+# Both causes are fitted to one DGX-1 with 2-byte gradients; here, gradients take 4. For fast GPUs with one slow adapter per host, the causes disagree; DLPerf's 32 V100s (mixed, 100 Gbit/s) are in between.
 #
 # Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try this on few GPUs, accumulate the gradients of several backward passes.)
 #
@@ -598,7 +598,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory); other messages are [listed](../docs/troubleshooting.md).)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rungs 4 and 5 are slow on a CPU that emulates `bfloat16`. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory); other messages are [listed](../docs/troubleshooting.md).)
 
 # %%
 guess = 1.2  # your number
