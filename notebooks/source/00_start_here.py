@@ -142,9 +142,11 @@ workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 #
 # How long does one training run take? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains on 400.2 images per second in 32-bit precision (FP32) and on 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many megabytes per second does it read, at 115 KB per image?
 #
-# The next cell computes both and compares them with the published hours. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
+# The next cell computes both, compares them with the published hours, and counts the arithmetic. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
 
 # %%
+from rn50lib import resnet
+
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
 for precision in ("fp32", "fp16"):
     rate = session.results[f"published.v100.1gpu.{precision}.ips"].value
@@ -155,9 +157,12 @@ for precision in ("fp32", "fp16"):
         f"= {hours:.1f} h at {rate * megabytes / images:.0f} MB/s from storage; published: {took} h"
     )
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
+work = resnet.resnet(50, 1000).train_flops(224)  # of an image: forward, and twice that backward
+print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
+print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# So the answer is days: more than three in FP32, about one in FP16. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So the answer is days: more than three in FP32, about one in FP16. The cause is the arithmetic: some 24 billion operations for each image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #

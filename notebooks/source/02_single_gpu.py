@@ -248,8 +248,8 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 tries = {"as in train.py": {}, "no workers": {"workers": 0}}
 tries["channels_last"] = {"channels_last": True}
 if device.type == "cuda":  # on a CPU, nothing to pin, and workers share the network's cores
-    cores = session.machine.cores
-    tries |= {"a worker per core": {"workers": cores}, "pinned": {"pin": True}}
+    most = min(16, session.machine.cores)  # each worker has two batches in shared memory
+    tries |= {f"{most} workers": {"workers": most}, "pinned": {"pin": True}}
 full = Photos(session.data_root / "train", session.image_size)
 networks = {layout: ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
             for layout in (torch.contiguous_format, torch.channels_last)}  # fmt: skip
@@ -261,12 +261,13 @@ def feed(workers=2, pin=False, channels_last=False):
     network = networks[layout]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     ahead = 2 * workers  # batches that the workers prepare ahead
-    count = session.rung_batch * (session.feed_steps + 1 + ahead)
+    steps = max(session.feed_steps, ahead)  # workers in lockstep deliver their batches together
+    count = session.rung_batch * (steps + 1 + ahead)
     order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
     loader = DataLoader(full, session.rung_batch, sampler=order,
                         num_workers=workers, pin_memory=pin)  # fmt: skip
     batches = iter(loader)
-    for step in range(session.feed_steps + 1):
+    for step in range(steps + 1):
         images, labels = next(batches)
         images = images.to(device, memory_format=layout, non_blocking=pin)
         loss = training_step(network, optimizer, images, labels.to(device, non_blocking=pin))

@@ -201,14 +201,14 @@ def finished(scale, good, finite, wait=2000):
 
 
 if next_scale(1.0, 0, True) is None:
-    print("`next_scale` returns None, so the finished version is used.")
+    print("○ `next_scale` returns None, so the finished version is used.")
     next_scale = finished
 cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, False, 5))
 wrong = [case for case in cases if next_scale(*case) != finished(*case)]
 for case in wrong:
-    print(f"next_scale{case} is {next_scale(*case)}; the rule above gives {finished(*case)}")
+    print(f"✗ next_scale{case} is {next_scale(*case)}; the rule above gives {finished(*case)}")
 if not wrong and next_scale is not finished:
-    print(f"Right in all {len(cases)} test cases.")
+    print(f"✓ Right in all {len(cases)} test cases.")
 
 # %% [markdown]
 # The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (All gradients are rounded to `float16`; the arithmetic stays `float32`.)
@@ -448,21 +448,22 @@ def check(name, yours, right):
     return good
 
 
-answers = {
-    "convolution": (convolution, right_convolution),
-    "batch norm": (batch_norm, right_batch_norm),
-}
-if any(mine(1, 2) is None for mine, _ in answers.values()):
-    print("At least one function returns None, so finished versions are used.")
-    convolution, batch_norm = right_convolution, right_batch_norm
-elif all(check(name, mine(1, 2), right(1, 2)) for name, (mine, right) in answers.items()):
-    general = tuple(convolution(3, 4)) == right_convolution(3, 4)
-    if general and batch_norm(3, 4)[1] == right_batch_norm(3, 4)[1]:
-        print("✓ Right. The convolution does", end=" ")
-        print(f"{np.divide(*convolution(96, 2)):.0f} operations per byte in 16 bits,", end=" ")
-        print(f"the batch norm {np.divide(*batch_norm(96, 2)):.1f}.")
-    else:
-        print("✗ Right for one image in 16 bits only: use `images` and `size`.")
+def judged(name, mine, right):
+    """Say whether a function is right; return it if so, otherwise the finished version."""
+    if mine(1, 2) is None:
+        print(f"○ {name}: not written yet. A finished version is used until then.")
+    elif check(name, mine(1, 2), right(1, 2)):
+        ours, true = mine(3, 4), right(3, 4)
+        if ours[1] == true[1] and (name == "batch norm" or ours[0] == true[0]):
+            print(f"✓ {name}: {np.divide(*mine(96, 2)):.1f} operations per byte in 16 bits.")
+            return mine
+        print(f"✗ {name}: right for one image in 16 bits only. Use `images` and `size`;", end=" ")
+        print("the weights are read once per batch.")
+    return right
+
+
+convolution = judged("convolution", convolution, right_convolution)
+batch_norm = judged("batch norm", batch_norm, right_batch_norm)
 
 # %% [markdown]
 # Now measure both limits of this device: the rate of a large matrix product in each precision, and the bandwidth of a copy. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` switches each.
@@ -478,7 +479,9 @@ def seconds(statement, **names):
 
 precisions = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 if device.type == "cuda":
-    precisions |= {"tf32": torch.float32, "float16": torch.float16}
+    precisions["float16"] = torch.float16
+    if torch.cuda.get_device_capability() >= (8, 0):
+        precisions["tf32"] = torch.float32
 
 
 def set_tf32(name):
