@@ -197,7 +197,7 @@ if not engine.unanswered(loader_ms):
         print(f"{name:9} {ms:7.2f} ms per image")
 
 # %% [markdown]
-# `label` searches the whole folder for every image: the time grows with the *square* of the data set. Collect the classes once, in `__init__`, and measure again. Then decoding is the largest part, as it should be. A profiler slows Python down a little, so compare parts with it, and measure speed without it.
+# `label` searches the whole folder for every image: the total grows with the *square* of the data set's size. Collect the classes once, in `__init__`, and measure again: decoding should then be the largest part. A profiler slows Python down a little, so compare parts with it, and measure speed without it.
 
 # %% [markdown]
 # ## ex02.tune · Through the valley

@@ -134,7 +134,7 @@ workshop.check("ex03.sums", metric_sums)
 #
 # *fill in · medium · 12 minutes*
 #
-# Communication costs time only while nothing is computed. Write `exposed(events)`, which reads this from a trace. An event is an entry of the file's `traceEvents`, a dictionary:
+# Communication is *hidden* while something else is computed. Write `exposed(events)`, which reads this from a trace. An event is an entry of the file's `traceEvents`, a dictionary:
 #
 # | key | |
 # |---|---|
@@ -176,7 +176,7 @@ def exposed(events: list[dict]) -> tuple[float, float]:
 workshop.check("ex03.exposed", exposed)
 
 # %% [markdown]
-# Now read a real trace: the one of three steps that notebook 03 wrote, or a recorded one if you have not run that notebook. On a GPU, the work of the device is its kernels; on a CPU, it is the operators, and the messages of Gloo.
+# Now read a real trace: the one of three steps that notebook 03 wrote, or a recorded one if you have not run that notebook. On a GPU, the work of the device is its kernels; on a CPU, it is the operators and Gloo's messages.
 
 # %%
 import json
@@ -194,7 +194,7 @@ if not engine.unanswered(exposed):
     )
 
 # %% [markdown]
-# The exposed part is the most that a faster network could save. If it is most of the exchange, look at *when* the buckets leave before you buy one. On a CPU, the exchange may be hidden almost entirely and still cost time, because it takes cores from the computation that hides it.
+# The exposed part is the most that a faster network could save. If it is most of the exchange, first check *when* the buckets are sent. On a CPU, the exchange may be hidden almost entirely and still cost time, because it takes cores from the computation that hides it.
 
 # %% [markdown]
 # ## ex03.recipe · Recipe 1

@@ -31,7 +31,7 @@ from workshop.checks import ex04
 print(ex04.listing())
 
 # %% [markdown]
-# Write down the eight line numbers. The check tells you which of your lines are correct after all, and roughly where to look next.
+# Write down the eight line numbers. The check names one of your lines that is correct, or tells you roughly where to look next.
 
 # %% tags=["answer", "ex04.hunt"]
 # The numbers of the wrong lines, such as {3, 14, 15}
@@ -85,7 +85,7 @@ workshop.check("ex04.order", stages)
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and labels `(batch,)`. The arrays are uint8 and int32.
 # - Every rank reads different images, in a new random order in every epoch; one pass over the dataset is one epoch.
-# - All ranks take `len(labels) // (size · batch)` full batches (`batch` has an argument `drop_remainder=True`).
+# - All ranks take `len(labels) // (size · batch)` full batches (pass `drop_remainder=True` to `batch`).
 # - The next batch is prepared while a step computes.
 #
 # This notebook only reads images. The next cell hides the GPUs, because TensorFlow would reserve their memory.

@@ -104,13 +104,11 @@ if not engine.unanswered(headroom):
     for name, rate in found.items():
         print(f"{name:7} {rate:8,.0f} images per second")
     loader, rate = found["loader"], found["device"]
-    print(
-        f"in turn, both waiting: {1 / (1 / loader + 1 / rate):,.0f}; overlapped: at most", end=" "
-    )
+    print(f"without overlap: {1 / (1 / loader + 1 / rate):,.0f}; with overlap: at most", end=" ")
     print(f"{min(loader, rate):,.0f}")
 
 # %% [markdown]
-# On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *in turn*. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
+# On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *without overlap*. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
 
 # %% [markdown]
 # ## ex05.graph · Your own graph
@@ -132,7 +130,7 @@ if not engine.unanswered(headroom):
 # - The output images are 64 × 64, half of them mirrored, `types.FLOAT` (float32), one plane per colour: `"CHW"`.
 # - The recipe's mean is 0.485, 0.456, 0.406 and its std 0.229, 0.224, 0.225, for red, green and blue from 0 to 1. The decoder's pixels range from 0 to 255.
 #
-# The library normalises in the training step, as notebook 05 explains. This graph does everything, like most examples.
+# The library normalises in the training step, as notebook 05 explains. This graph does everything, and mirrors as for ImageNet.
 
 
 # %% tags=["answer", "ex05.graph"]

@@ -73,7 +73,7 @@ if not engine.unanswered(percentile):
 #
 # Does "90%" mean that 9 of 10 such predictions are right? Then the network is **calibrated**. (Notebook 07 used this word for the ranges of 8-bit integers, a different thing.) Trained networks are often overconfident: they say 90% and are right in 70 of 100 cases. **Temperature scaling** corrects this with one number: divide all logits by `T` before softmax. A `T` above 1 makes all probabilities more even; the order of the classes, and so the accuracy, stays the same.
 #
-# The right `T` makes the probabilities of the true labels as high as possible: it minimises the cross-entropy on images that the network was not trained on. Write `temperature(logits, labels)`, which returns this `T`, a number greater than 0. `logits` is a tensor (images, classes), and `labels` a tensor of the right classes. An error of 2% is accepted, so a grid search is fine, and so is an optimizer of PyTorch (SciPy is not installed). The method `step` of `torch.optim.LBFGS` takes a closure: a function that clears the gradients, computes the loss, calls its `backward()` and returns it.
+# The right `T` makes the probabilities of the true labels as high as possible: it minimises the cross-entropy on images that the network was not trained on. Write `temperature(logits, labels)`, which returns this `T`, a number greater than 0. `logits` is a tensor of shape (images, classes); `labels` holds the true classes. An error of 2% is accepted, so a grid search is fine, and so is a PyTorch optimizer (SciPy may be missing). The method `step` of `torch.optim.LBFGS` takes a closure: a function that clears the gradients, computes the loss, calls its `backward()` and returns it.
 
 
 # %% tags=["answer", "ex07.temperature"]

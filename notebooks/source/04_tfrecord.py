@@ -160,7 +160,7 @@ def frame(data):
     return length + crcs[0] + data + crcs[1]
 
 
-shutil.rmtree(folder, ignore_errors=True)  # of an earlier run
+shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run
 (folder / "index").mkdir(parents=True)
 classes = sorted({path.parent.name for path in paths})
 shuffled = random.sample(paths, len(paths))
@@ -186,7 +186,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # %% [markdown]
 # The three lines of two numbers are from the first index: the offset and size of each record. TensorFlow reads a shard from front to back and needs no index; [DALI needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
 #
-# **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after it checks it, reads the first record, and flips one bit of the file. **Predict:** which notices, your function or TensorFlow?
+# **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** which notices, your function or TensorFlow?
 
 
 # %%
@@ -385,7 +385,7 @@ if TF:
     measure("+ decode the crop", before="+ parallel map")
 
 # %% [markdown]
-# **Prefetch** prepares the next batches while the device works on the current one.
+# **Prefetch** prepares batches while the device works. `tf.data.AUTOTUNE` chooses the buffer, or `num_parallel_calls`, for you.
 
 # %%
 if TF:
@@ -394,7 +394,7 @@ if TF:
     measure("+ prefetch", before="+ decode the crop")
 
 # %% [markdown]
-# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. If the ranges of two stages overlap, this measurement cannot tell which is faster.
+# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. If a ratio's range includes 1, this measurement cannot tell which stage is faster.
 
 # %%
 timed = {name: [] for name in stages}
@@ -430,7 +430,7 @@ for name, ratios in steps.items():
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
 # %% [markdown]
-# At each bar, ask: **is the input still the bottleneck?** If its bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
+# At each bar, ask: **is the input still the bottleneck?** If the bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
 #
 # So the gain from the same pipeline depends on the device. A CPU that trains at 20 images/s is compute-bound with any of these loaders; measured there, a Python loop looks good enough.
 #
@@ -455,7 +455,8 @@ if TF:
         for rank in range(ranks):
             seen[rank, list(program(rank).as_numpy_iterator())] = 1
         twice, never = np.sum(seen.sum(axis=0) > 1), np.sum(seen.sum(axis=0) == 0)
-        found.append(f"{name}: {twice} of {total} images more than once, {never} never")
+        mark = "✗" if twice or never else "✓"
+        found.append(f"{mark} {name}: {twice} of {total} images more than once, {never} never")
         ax.imshow(seen, vmin=0, vmax=1, aspect="auto", cmap="Blues", interpolation="nearest")
         ax.set_title(found[-1], fontsize=9)
     fig.supxlabel("image (dark: read in an epoch)")
@@ -466,7 +467,7 @@ if TF:
 # - **No shard** is the talk's recipe 2: every rank reads the whole file.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` followed by `shard` is worse: every rank *decodes* everything.
-# - **Shard, shuffle** is right and cheap. Shard the *file names*, at least one file per rank, before anything is read. Each rank then sees the same eighth in every epoch, unless you reshuffle the list of files with a common seed per epoch.
+# - **Shard, shuffle** is right and cheap. Shard the *file names*, equally many per rank, before anything is read. If shards differ in size, `.take(steps)` gives all ranks equally many batches. Each rank then sees the same eighth in every epoch, unless you reshuffle the list of files with a common seed per epoch.
 #
 # The order to remember: **files → shard → interleave → shuffle → map → batch → prefetch.**
 #
@@ -511,11 +512,11 @@ if TF:
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to predict it, and batch normalisation takes its statistics from it alone. A larger buffer costs more memory on every rank. It is better to shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
+# A network that sees one class for many steps learns to predict it, and batch normalisation takes its statistics from it alone. A larger buffer costs more memory on every rank. So shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
 #
 # ## Train from your shards in TensorFlow
 #
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once, and runs it as a graph. Here it takes a few steps with your shards, on a GPU if TensorFlow sees one. (That is untested; if it fails, add a line `export CUDA_VISIBLE_DEVICES=`.)
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once, and runs it as a graph. Here it takes a few steps with your shards, on a GPU if TensorFlow sees one. (Untested on GPUs; if it fails, add a line `export CUDA_VISIBLE_DEVICES=`.)
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -527,7 +528,7 @@ if TF:
 #
 # ## Where is the time going now?
 #
-# On one H100, how much does the input matter? These are recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading and no decoding, so their speed is the ceiling. DALI read JPEG files, then TFRecord shards.
+# On one H100, how much does the input matter? These are recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding: their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
 
 # %% tags=["results"]
 share = speed[names[-1]] / device
@@ -557,7 +558,7 @@ if TF:
         angles = [float(angle) for angle in drawn]
         distinct[name] = len(set(angles))
         for ax, angle, path in zip(line, angles, paths[:: len(paths) // 6], strict=False):
-            ax.imshow(Image.open(path).resize((200, 150)).rotate(angle))
+            ax.imshow(Image.open(path).rotate(angle))
             ax.set(xticks=[], yticks=[], title=f"{angle:+.1f}°")
         line[0].set_ylabel(name)
     workshop.figure(fig, alt=f"Rotated images; distinct angles for six images: {distinct}")

@@ -40,6 +40,7 @@ try:
     import simplejpeg
 except ImportError:
     simplejpeg = None  # it has no wheel for some machines
+    print("simplejpeg is not installed here: its loader is left out.")
 
 session = workshop.start("05", profile)
 rounds, root, cores = rounds or session.rounds, session.data_root / "train", session.machine.cores
@@ -156,7 +157,7 @@ print(f"The device trains on {target:,.0f} images/s with a cached batch ({step._
 # %% [markdown]
 # - `num_workers`: processes that decode *while* the device computes. 0 means none.
 # - `persistent_workers=True`: keep the processes at the end of an epoch, instead of starting new ones.
-# - `prefetch_factor`: batches that each worker prepares ahead. More of them bridge slow images, but do not raise throughput.
+# - `prefetch_factor`: batches that each worker prepares ahead. More of them bridge slow images, but cannot speed workers up.
 # - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which is faster and does not block the CPU.
 #
 # **Predict:** which one helps most here?
@@ -192,13 +193,13 @@ print(f"Headroom of the best: {headroom:.2f} times")
 session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
 
 # %% [markdown]
-# What remains is work. A JPEG has to be *decoded*: variable-length codes become coefficients, coefficients become blocks of 8 × 8 pixels, and the colour channels are upsampled to full resolution. That is computation, so a faster disk would not help.
+# Settings do not reduce the work. *Decoding* a JPEG turns variable-length codes into coefficients, and these into blocks of 8 × 8 pixels, and upsamples the colour channels to full resolution. That is computation, so a faster disk would not help.
 #
 # ## A pipeline in pieces
 #
 # **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (On a CPU, this project uses version 1.34, the last wheel of [`nvidia-dali-cuda110`](https://pypi.org/project/nvidia-dali-cuda110/) on PyPI; on a GPU 2.4.)
 #
-# Build the pipeline in four stages. The first stage only reads your shards, with their index. Calling the function describes the graph, `build` creates its operators, and `run` returns the next batch.
+# Build the pipeline in four stages. The first stage only reads your shards, with their index. Calling the function defines the graph, `build` creates its operators, and `run` returns the next batch.
 
 # %%
 if DALI:
@@ -333,11 +334,11 @@ if DALI:
     session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
 
 # %% [markdown]
-# The average crop has about half the pixels, but decoding only the crop saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
+# The average crop has under half the pixels, but decoding only the crop saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
 # ### Where to decode
 #
-# A GPU can decode too. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a share of the images ([DALI's documentation](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)).
+# With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest, which takes time from training; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a share of the images ([DALI's documentation](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)).
 
 # %%
 if DALI:
@@ -371,7 +372,7 @@ if DALI:
 # %% [markdown]
 # ## A fair comparison
 #
-# Compare DALI with the `DataLoader` above, and with a faster one: simplejpeg decodes, PyTorch resizes. All take the usual crops of ImageNet, 8 to 100% of the area and 3:4 to 4:3, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files, DALI reads your shards; both are cached by now. Notebook 04 has the numbers for tf.data.
+# Compare DALI with the `DataLoader` above, and with a faster one: simplejpeg decodes, PyTorch resizes. All take the usual crops of ImageNet, 8 to 100% of the area and 3:4 to 4:3, resize with antialiasing, and use one thread or process per core (with a GPU, DALI decodes there). The `DataLoader`s open files, DALI reads your shards; both are cached by now. Notebook 04 has the numbers for tf.data.
 #
 # Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Loaders also prefetch, so each turn drains the queue before the clock starts.
 #
@@ -446,7 +447,7 @@ if DALI:
     )
 
 # %% [markdown]
-# On a CPU, all unpack the same bits on the same cores with similar JPEG libraries, so expect no large factor. If the faster `DataLoader` has most of DALI's gain, you don't need DALI for it. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. (Without DALI, [SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
+# On a CPU, all loaders decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the faster `DataLoader` has most of DALI's gain, you don't need DALI for it. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. (Without DALI, [SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
 #
 # ## The same image?
 #
@@ -561,7 +562,7 @@ if DALI:
 #
 # - DALI's imports, from the first cell, and `features` belong in the script, too.
 # - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
-# - The call of `photos` also takes `batch_size`, `num_threads`, `seed` and `device_id`, as in the cell above. `device_id` is `None` on a CPU; on a GPU, it is the local rank.
+# - The call of `photos` also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 # - Without a size, the iterator never ends: one epoch follows another, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
 #
 # Try it before you open the solution:
@@ -605,7 +606,7 @@ if after.any():
 workshop.ladder.figure()
 
 # %% [markdown]
-# The figure splits each step into input, computation and communication (which DDP counts as computation). On a CPU, expect a headroom near 1, so DALI can gain almost nothing. If it is slower, look at *compute*: both loaders' decoding competes for the cores.
+# The figure splits each step into input, computation and communication (which DDP counts as computation). On a CPU, expect a headroom near 1, so DALI can gain almost nothing. If DALI is slower, look at *compute*, which competes with decoding for the cores.
 #
 # ## Key takeaways
 #
