@@ -432,11 +432,11 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** If the bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
 #
-# So the gain from the same pipeline depends on the device. A CPU that trains at 20 images/s is compute-bound with any of these loaders; measured there, a Python loop looks good enough.
+# So the gain depends on the device. A CPU that trains at 20 images/s is compute-bound with any of these loaders; measured there, a Python loop looks good enough.
 #
 # ## Shard, then shuffle
 #
-# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. All four attempts below run without an error. **Predict** which are right.
+# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. All four run without an error. **Predict** which are right.
 
 # %%
 if TF:
@@ -467,7 +467,7 @@ if TF:
 # - **No shard** is the talk's recipe 2: every rank reads the whole file.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` followed by `shard` is worse: every rank *decodes* everything.
-# - **Shard, shuffle** is right and cheap. Shard the *file names*, equally many per rank, before anything is read. If shards differ in size, `.take(steps)` gives all ranks equally many batches. Each rank then sees the same eighth in every epoch, unless you reshuffle the list of files with a common seed per epoch.
+# - **Shard, shuffle** is right and cheap. Shard the *file names*, equally many per rank, before anything is read. If shards differ in size, `.take(steps)` gives all ranks equally many batches. Each rank then sees the same eighth in every epoch, unless you reshuffle the files with a common seed per epoch.
 #
 # The order to remember: **files → shard → interleave → shuffle → map → batch → prefetch.**
 #
