@@ -90,7 +90,7 @@ def test_engines_score_and_measure_but_do_not_train(
     assert load(tmp_path / "s.json")["metrics"]["val.top1"] == [before]
     sweep = ("benchmark", "-n", "1", "-b", "2", "-i", "2", "--network", "tiny", *root,
              "--dtype", "bfloat16", "--engine", "onnxruntime", "-o", "b.json")  # fmt: skip
-    assert "pass --only-inference too" in rn50(*sweep).error
+    assert "needs --only-inference" in rn50(*sweep).error
     refused = rn50(*sweep, "--only-inference")
     assert refused.status == 1
     assert "computes in float32, not bfloat16: use --engine torch" in refused.err
