@@ -28,7 +28,7 @@ from rn50lib.torch.model import ResNet
 
 session = workshop.start("06", profile)
 turns = turns or session.turns
-ranks = min(8, len(session.machine.gpus)) or session.ranks  # of the ladder's runs
+ranks = min(8, len(session.machine.gpus)) or 1  # of the ladder's runs
 workers = max(1, session.machine.cores // ranks)  # of each
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 reduced = torch.float16 if device.type == "cuda" else torch.bfloat16  # compared with float32
