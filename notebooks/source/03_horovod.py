@@ -453,7 +453,7 @@ print(f"exposed exchange: {kinds['exchange']:.0f} of {sum(kinds.values()):.0f} m
 #
 # ### Predict the exposed time
 #
-# Assume that a bucket leaves when it is full and the one before has arrived (Gloo can send two at once), and takes `α + bytes / β`. The script also timed these messages alone: if they match the line but the exposed time does not, the line is not to blame.
+# Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`. The script also timed these messages alone: if they match the line but the exposed time does not, the line is not to blame.
 
 # %%
 overlapped = json.loads(Path("overlap.json").read_text())
@@ -463,11 +463,12 @@ latency, bandwidth = fits[way]
 print(f"On the {where}, with {way}:")
 for run in runs:
     full, size, layers = zip(*run["buckets"], strict=True)
-    takes, arrived = latency + np.array(size) / bandwidth, 0.0
+    takes, free = latency + np.array(size) / bandwidth, [0.0] * (1 if way == "NCCL" else 2)
     for at, sending in zip(full, takes, strict=True):
-        arrived = max(arrived, at) + sending
+        sender = free.index(min(free))
+        free[sender] = max(free[sender], at) + sending
     alone, together = np.array(run["alone"]), np.array(run["together"])
-    predicted, exposed = max(0, arrived - np.median(alone)), together - alone  # in each turn
+    predicted, exposed = max(0, max(free) - np.median(alone)), together - alone  # in each turn
     for number, layer in enumerate(layers if run is runs[0] else ()):
         print(f"bucket {number + 1}, {size[number] / 1e6:4.1f} MB, from {layer}: full", end=" ")
         print(f"after {1e3 * full[number]:.0f} ms; sent in {1e3 * takes[number]:.1f} ms", end=" ")

@@ -338,7 +338,11 @@ capture = nb07_checks.check_capture(capture, device.type)
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
 session.expect(dict.fromkeys(recorded))
 started = 100 * np.median(operators * starts / alone)
-print(f"Here, starting takes {started:.0f}% of a prediction: a graph could save about that")
+if kernels:
+    idle = max(0, 1 - busy / np.median(alone))
+    print(f"Here, no kernel runs for {idle:.0%} of a prediction: a graph can save at most that")
+else:
+    print(f"Here, starting takes {started:.0f}% of a prediction: a graph could save about that")
 for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
     print(f"H100, batch {batch}, copies from and to the host included:", end=" ")
@@ -702,7 +706,8 @@ for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
         ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
     ax.set(title=title, xlabel="batch", ylabel="images/s", xscale="log")
     ax.set_ylim(0, 1.1 * max(max(values.values()) for values in rates.values()))
-    ax.set_xticks((1, 4, 16, 64, 208), (1, 4, 16, 64, 208))
+    ticks = sorted(set().union(*rates.values()))
+    ax.set_xticks(ticks, ticks)
     ax.minorticks_off()
     ax.legend()
 rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
@@ -743,6 +748,12 @@ session.note("real_ips", ips[min(ips)], "img/s", f"Total IPS, real images, batch
 fastest = {n: np.median(results[n][best[n]]) for n in (small, large)}
 print(f"One image, eager: {np.median(results[small]['eager']):.2f} ms; starting", end=" ")
 print(f"{operators} operators takes {operators * start:.2f} ms, reading weights {reading:.2f} ms")
+rest = np.median(results[small]["eager"]) - operators * start - reading
+if kernels:  # launches overlap with them
+    print(f"Its {kernels} kernels run for {busy:.2f} ms")
+elif rest > 0:
+    print(f"The rest, {rest:.2f} ms, if it is all arithmetic, runs at", end=" ")
+    print(f"{small * flops / rest / peak:.0%} of the matrix product's rate")
 print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
 print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
 print(f"One request: {p50:.2f} ms, of which preparing the image {np.median(decoding):.2f} ms")
