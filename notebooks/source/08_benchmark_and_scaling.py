@@ -119,7 +119,7 @@ effects = {}
 
 
 def digits(number):
-    return f"{number:,.0f}" if number > 99 else f"{number:.3g}"
+    return f"{number:,.0f}" if number > 99 else f"{number:#.3g}"
 
 
 def show(mistake, wrong, right, unit="img/s"):
