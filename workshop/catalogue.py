@@ -46,11 +46,11 @@ COURSE = (
            "input", "Can the input keep up?"),
     Lesson("05", "05_dali", "DALI", 60, 90,
            "input", "Who decodes the images?"),
-    Lesson("06", "06_mixed_precision", "Mixed precision", 50, 90,
+    Lesson("06", "06_mixed_precision", "Mixed precision", 60, 90,
            "compute", "How few bits are enough?"),
-    Lesson("07", "07_inference", "Inference", 50, 90,
+    Lesson("07", "07_inference", "Inference", 60, 90,
            "latency", "How fast is one answer?"),
-    Lesson("08", "08_benchmark_and_scaling", "Scaling", 60, 90,
+    Lesson("08", "08_benchmark_and_scaling", "Scaling", 75, 90,
            "everything", "How much faster are more GPUs?"),
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 #
 # After this notebook you can score a checkpoint, find where the time of a prediction goes, cut kernel launches by folding batch norms and capturing a CUDA graph, compare versions without naming a false winner, and measure latency under load.
 #
-# **Time:** 50 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
