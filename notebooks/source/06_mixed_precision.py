@@ -457,8 +457,8 @@ def judged(name, mine, right):
         if ours[1] == true[1] and (name == "batch norm" or ours[0] == true[0]):
             print(f"✓ {name}: {np.divide(*mine(96, 2)):.1f} operations per byte in 16 bits.")
             return mine
-        print(f"✗ {name}: right for one image in 16 bits only. Use `images` and `size`;", end=" ")
-        print("the weights are read once per batch.")
+        print(f"✗ {name}: right for one image in 16 bits only: use `images` and `size`.", end=" ")
+        print("The weights are read once per batch." if name == "convolution" else "")
     return right
 
 

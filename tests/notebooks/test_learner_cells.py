@@ -138,10 +138,11 @@ NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
 @pytest.mark.parametrize(
     ("convolution", "norm", "said"),
     [
-        ("", "", "finished versions are used"),
-        (CONVOLUTION, "", "finished versions are used"),
-        (CONVOLUTION, NORM, "✓ Right"),
-        (CONVOLUTION, NORM.replace("5 * n,", "8 * n,"), "✓ Right"),
+        ("", "", "○ convolution: not written yet"),
+        (CONVOLUTION, "", "✓ convolution"),
+        ("", NORM, "✓ batch norm"),
+        (CONVOLUTION, NORM, "✓ batch norm"),
+        (CONVOLUTION, NORM.replace("5 * n,", "8 * n,"), "✓ batch norm"),
         (CONVOLUTION.replace("return 2 *", "return"), NORM, "an addition are 2 operations"),
         (CONVOLUTION.replace("* 64 * 9", "* 64"), NORM, "3 × 3 pixels"),
         (CONVOLUTION.replace(" + 36864", ""), NORM, "the weights are read, too"),
@@ -153,8 +154,11 @@ NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
     ],
 )
 def test_count_in_06(convolution: str, norm: str, said: str, tmp_path: Path, capsys) -> None:
-    execute("06", "def convolution", [convolution, norm], {"np": np}, tmp_path)
+    names = {"np": np}
+    execute("06", "def convolution", [convolution, norm], names, tmp_path)
     assert said in capsys.readouterr().out
+    # a wrong answer is not used further
+    assert names["convolution"](96, 2) == (2 * 96 * 200704 * 576, 2 * (2 * 96 * 200704 + 36864))
 
 
 @pytest.mark.parametrize(
