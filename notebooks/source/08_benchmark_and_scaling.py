@@ -3,7 +3,7 @@
 #
 # After this notebook, you can write a clock for training steps, spot seven benchmarking mistakes, predict the effect of more GPUs, and say how much to trust the prediction. At the end, you run the whole ladder.
 #
-# **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 6 minutes to run
+# **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 5 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
