@@ -197,7 +197,7 @@ session.note("headroom", headroom, "times", "the device's speed over that of the
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (On a CPU, this project uses version 1.34, the last wheel of [`nvidia-dali-cuda110`](https://pypi.org/project/nvidia-dali-cuda110/) on PyPI; on a GPU 2.4.)
+# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (On a CPU, this project uses version 1.34, the last wheel of `nvidia-dali-cuda110`; on a GPU 2.4.)
 #
 # Build the pipeline in four stages. The first stage only reads your shards, with their index. Calling the function defines the graph, `build` creates its operators, and `run` returns the next batch.
 
