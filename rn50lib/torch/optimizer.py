@@ -23,7 +23,10 @@ AUTOCAST = {
 
 
 def set_precision(device: str, dtype: str) -> torch.dtype:
-    """Return autocast's type, and allow TF32, PyTorch's default, for --dtype tf32 only."""
+    """Return autocast's type, and allow TF32 for --dtype tf32 only.
+
+    PyTorch's default is TF32 convolutions.
+    """
     if device != "cuda":
         return AUTOCAST[dtype]
     torch.backends.cudnn.benchmark = True
