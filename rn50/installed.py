@@ -1,4 +1,4 @@
-"""Which software is installed, and what it was built for. Imports no framework."""
+"""The installed software and the hardware that it was built for. Imports no framework."""
 
 from __future__ import annotations
 

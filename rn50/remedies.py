@@ -1,4 +1,4 @@
-"""What to run against an error of rn50lib, by its key (`UserError.remedy`)."""
+"""The command to run against an error of rn50lib, by its key (`UserError.remedy`)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ for word in "$@"; do
   case $word in
   [0-9]*) numbers="$numbers $word" ;;
   speed | compile | kernels | ladder | traces | notebooks | input | recipe) parts="$parts $word" ;;
-  *) echo "gpu_day.sh: $word is no part: see the head of the script" >&2; exit 2 ;;
+  *) echo "gpu_day.sh: $word is not a part: see the head of the script" >&2; exit 2 ;;
   esac
 done
 [ -z "$numbers" ] || case $parts in *notebooks*) ;; *) parts="$parts notebooks" ;; esac

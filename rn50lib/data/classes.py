@@ -199,7 +199,7 @@ def _count_list(path: Path) -> Arrays:
     labels, folders = zip(*(text.split(b"\t") for text in found), strict=True)
     numbers = np.array(labels).astype(float)
     if not ((numbers == np.floor(numbers)) & (0 <= numbers) & (numbers < MAX_CLASSES)).all():
-        raise ValueError("a label is no class")
+        raise ValueError("a label is not a class")
     images = np.array([*found.values()])
     return {"labels": numbers.astype(np.int64), "folders": np.array(folders), "images": images}
 

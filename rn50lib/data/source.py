@@ -200,7 +200,7 @@ def _check_labels(root: Path, form: str, path: Path, labels: np.ndarray) -> Clas
     count = int(labels.max()) + 1
     if count > MAX_CLASSES:
         raise UserError(
-            f"{path}: an image has the label {count - 1}, which is no class; pack again"
+            f"{path}: an image has the label {count - 1}, which is not a class; pack again"
         )
     return _agreed(root, [*_stated_classes(root, form), unnamed(count, path, seen=True)])
 

@@ -58,7 +58,7 @@ class LaunchEnv:
                 on_host = whole(env, local_size, me.size)
                 me = cls(launcher, me.rank, me.size, whole(env, local_rank, me.rank), on_host)
             if me.rank >= me.size:
-                raise refusal(f"{rank}={me.rank} with {size}={me.size} is no place among workers")
+                raise refusal(f"{rank}={me.rank} with {size}={me.size} is not a valid place")
             return me
         seen = [name for name in RANKS if name in env and (name != "SLURM_PROCID" or is_task(env))]
         if env.get("PMIX_RANK") == "0":  # a single process that calls MPI sets it, for its children

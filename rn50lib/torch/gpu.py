@@ -1,4 +1,4 @@
-"""What surrounds a step: copies to a GPU, the pace of the loop, a trace, a full memory."""
+"""The surroundings of a step: copies to a GPU, the pace of the loop, a trace, a full memory."""
 
 from __future__ import annotations
 
