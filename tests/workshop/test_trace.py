@@ -172,13 +172,20 @@ def test_kinds_agree_with_the_profiler_s_own_sums(tmp_path: Path) -> None:
     from rn50lib.resnet import tiny
     from rn50lib.torch.model import ResNet
 
-    model, images = ResNet(tiny(6)), torch.randn(8, 3, 96, 96)
+    model, images = ResNet(tiny(6)), torch.randn(4, 3, 64, 64)
     with profile(schedule=lambda step: ProfilerAction.RECORD) as profiler:
         for _ in range(3):
             model(images).sum().backward()
     profiler.export_chrome_trace(str(tmp_path / "t.json"))
     found = trace(tmp_path / "t.json")
     for kind, word in (("convolution", "conv"), ("normalisation", "norm")):
-        # without what operators allocate: aten::empty belongs to the one that calls it
-        own = sum(e.self_cpu_time_total for e in profiler.key_averages() if word in e.key.lower())
-        assert found[kind] == pytest.approx(own / 1000, rel=0.2)
+        own = [e for e in profiler.events() if belongs(e, word)]
+        ms = sum(e.self_cpu_time_total for e in own) / 1000
+        assert found[kind] == pytest.approx(ms, rel=0.05)
+
+
+def belongs(event: Any, word: str) -> bool:
+    """Return True for an operator, and for what it allocates, which is slow on a busy machine."""
+    while event.name.startswith("aten::empty") and event.cpu_parent is not None:
+        event = event.cpu_parent
+    return word in event.name.lower()
