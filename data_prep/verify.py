@@ -18,6 +18,7 @@ import argparse
 import fnmatch
 import json
 import os
+import re
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,10 +32,12 @@ from data_prep.verifying.folders import Part, read_split
 from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.verifying.recordfiles import read_record_file
 from rn50lib.data.classes import Classes
-from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents, describe_similar, has_split
+from rn50lib.data.scan import SPLITS, describe_contents, describe_missing, has_split
 from rn50lib.data.tfrecord import SHARDS, shard_name
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
+
+SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
 
 
 @dataclass
@@ -157,11 +160,9 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
         for name in SPLITS:
             if has_split(folder, "tfrecord", name):
                 parts.append(shards.read_shards(folder, name, problems))
-    for form in FORMS:
-        there = {part.split for part in parts if part.form == form}
-        for missing in set(SPLITS) - there if there else ():
-            if text := describe_similar(path, missing, form):
-                problems.add("names", path, text)
+    for missing in {*SPLITS} - {part.split for part in parts} if parts else ():
+        kind = "dangling" if (path / missing).is_symlink() else "one-split"
+        problems.add(kind, path, describe_missing(path, missing, parts[0].form))
     forms = [part.form for part in parts]
     taken = next((form for form in ("recordio", "files", "tfrecord") if form in forms), "")
     there = {part.split for part in parts if part.form == taken}

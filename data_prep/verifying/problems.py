@@ -56,6 +56,9 @@ KINDS = {
     "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out", CONVERT),
     "names": Kind(ERROR, "names that a data root cannot have", "rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
+    "one-split": Kind(
+        WARNING, "data without one of train and val", "a run without val needs --no-val"
+    ),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
     "nested": Kind(ERROR, "folders inside class folders", "move them up, or away"),
     "class-maps": Kind(

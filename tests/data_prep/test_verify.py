@@ -157,7 +157,7 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
             "mv train/pear/* train; rm -r train/*/; mv val/pear/* val; rm -r val/*/",
             {(kind, split) for kind in ("flat", "no-images") for split in ("train", "val")},
         ),
-        ("mv val valid", {("names", ".")}),
+        ("mv val valid", {("one-split", ".")}),
         ("mkdir train/.ipynb_checkpoints; touch train/notes.txt val/pear/._x.jpg", set()),
     ],
 )  # fmt: skip
