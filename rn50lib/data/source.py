@@ -393,7 +393,9 @@ def _open_shards(root: Path, split: str) -> ShardSource:
     place = folder if folder.is_dir() else root
     if not has_split(place, "tfrecord", split):
         missing = describe_missing(place, split, "tfrecord")
-        raise UserError(f"{place}: it holds no shards of {split}; {missing}", ("write_shards", root))
+        raise UserError(
+            f"{place}: it holds no shards of {split}; {missing}", ("write_shards", root)
+        )
     shards = find_shards(folder, split)
     # of new shards, the file is written with them
     found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))
