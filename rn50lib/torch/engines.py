@@ -127,15 +127,16 @@ def fastest(model: ResNet, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
     builders = {"torch": Predictor, "onnxruntime": onnxruntime, "openvino": openvino}
     if images_NCHW.is_cuda:
         builders = {"torch": Predictor, "compile": compiled}
-    ms, threads = {}, torch.get_num_threads()
+    built, ms, threads = {}, {}, torch.get_num_threads()
     for name, build in builders.items():
         with contextlib.suppress(UserError):  # not installed, or not for this precision
-            ms[name] = best_ms(build(model, dtype), images_NCHW)
+            built[name] = build(model, dtype)
+            ms[name] = best_ms(built[name], images_NCHW)
             torch.set_num_threads(threads)
     best = min(ms, key=ms.__getitem__)
     times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
     print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}", file=sys.stderr)
-    return builders[best](model, dtype)
+    return alone(built[best]) if best in ("onnxruntime", "openvino") else built[best]
 
 
 BUILDERS = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
