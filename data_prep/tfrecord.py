@@ -170,7 +170,6 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
 
 
 def image_bytes(source: Source) -> list[int]:
-    """Return the size of each encoded image."""
     if source.format == "files":
         return [os.stat(source.name(i)).st_size for i in range(len(source))]
     reader = Reader(source.path)

@@ -54,7 +54,6 @@ class Report:
         return not any(problem.level == ERROR for problem in self.problems)
 
     def coverage(self) -> tuple[list[str], list[str]]:
-        """Return what was checked, and what was not."""
         forms = dict.fromkeys(part.form for part in self.parts)
         splits = {part.split for part in self.parts if len(part)}
         images = sum(map(len, self.parts))
@@ -76,7 +75,6 @@ class Report:
         return checked, unchecked
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report for programs."""
         checked, unchecked = self.coverage()
         return {
             "good": self.good,
@@ -202,7 +200,6 @@ def _read_images(
 
 
 def print_report(report: Report, every: bool = False) -> None:
-    """Print the report for people."""
     for part in report.parts:
         counts = [count for count in counts_per_class(part).values() if count]
         each = ""
@@ -252,7 +249,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; return the exit status."""
     flags = parse(argv)
     report = verify(flags.paths, flags.jobs, flags.quiet)
     if flags.json:

@@ -123,8 +123,6 @@ class Problem:
 
 
 class Problems(list[Problem]):
-    """The problems found so far."""
-
     def add(self, kind: str, where: str | Path, text: str = "", offset: int | None = None) -> None:
         """Add a problem. A text that repeats the file's name, as an error's does, loses it."""
         self.append(Problem(kind, str(where), text.removeprefix(f"{where}: "), offset))

@@ -91,7 +91,6 @@ class LeftOut(dict[str, int]):
         kept += names[: SHOWN - len(kept)]
 
     def merge(self, other: LeftOut) -> None:
-        """Add the entries of a different scan."""
         for reason, count in other.items():
             self.add(reason, *other.names[reason], count=count)
 
@@ -205,7 +204,6 @@ def breaks_lines(name: str) -> bool:
 
 
 def describe_broken_name(name: str) -> str:
-    """Return what is wrong with the name of a class folder, and the remedy."""
     return f"the class {name!r} has a tab or a line break in its name; rename the folder"
 
 
