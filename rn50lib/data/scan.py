@@ -226,12 +226,12 @@ def describe_missing(folder: Path, split: str, form: str) -> str:
     """Return "expected train/CLASS/*.jpg and val/CLASS/*.jpg, found train/, valid/"."""
     if (folder / split).is_symlink() and not (folder / split).exists():
         return f"{folder / split} is a link that points to nothing; {FETCH}, or remove it"
-    return f"expected {EXPECTED[form]}, found {describe_contents(folder)}"
+    return f"expected {EXPECTED[form]}, found {describe_contents(folder, 10)}"
 
 
-def describe_contents(root: Path) -> str:
+def describe_contents(root: Path, most: int = 3) -> str:
     """Return the first names in a folder, such as "cat/, dog/, notes.txt and 2 more"."""
     listing = list_folder(root)
     files = [name for name, reason in listing.left_out if reason != HIDDEN]
     names = [*(f"{name}/" for name in listing.folders), *sorted([*listing.images, *files])]
-    return first_names(names) if names else "nothing"
+    return first_names(names, most) if names else "nothing"

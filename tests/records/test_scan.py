@@ -286,4 +286,4 @@ def test_compressed_shards_and_too_many(root: Path) -> None:
     (folder / "train-00003-of-00001").unlink()
     subprocess.run(["gzip", shard], check=True)
     error = refused(folder, "train")
-    assert "found train-00000-of-00001.gz" in error
+    assert "train-00000-of-00001.gz" in error
