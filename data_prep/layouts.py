@@ -10,7 +10,7 @@ from pathlib import Path
 
 from data_prep.devkit import DEVKIT, Devkit, read_devkit
 from data_prep.unpacking import Item, safe_members
-from rn50lib.data.scan import LeftOut, describe_contents, describe_similar, list_folder, list_split
+from rn50lib.data.scan import LeftOut, describe_contents, list_folder, list_split
 from rn50lib.errors import UserError
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -57,10 +57,6 @@ def make_plan(source: Path, devkit: Path | None = None) -> Plan:
     root = kaggle or source
     train = _first_folder(root / "train-jpeg", root / "train")
     val = _first_folder(root / "val-jpeg", root / "val")
-    if train and not val:
-        found = describe_similar(root, "val", "files")
-        if found and "test" not in found:
-            raise UserError(f"{root}: {found}")
     if train or val:
         return _plan_folders(source, root, train, val, read_devkit(source, devkit))
     raise UserError(

@@ -93,7 +93,6 @@ _prepared: Callable[[], Work]
 
 
 def _start(prepare: Callable[[Any], Work], settings: Any) -> None:
-    """Begin a worker."""
     global _prepared
     os.dup2(2, 1)  # what a library prints must not mix with the program's output
     end_with_creator()

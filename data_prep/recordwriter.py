@@ -64,7 +64,6 @@ class Writer:
         return self.framing(payload), crc32c(payload) if self.checked else 0
 
     def append(self, key: int, record: bytes, checksum: int) -> None:
-        """Append what ``frame`` returned."""
         self._files[0].write(record)
         self._files[1].write(b"%d\t%d\n" % (key, self.size))
         if self.checked:

@@ -26,7 +26,7 @@ from data_prep.tfrecordwriter import describe_images, format_index, prepare
 from rn50lib.data.classes import check_agreement
 from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
-from rn50lib.data.scan import describe_similar
+from rn50lib.data.scan import describe_contents
 from rn50lib.data.source import Source, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import Parser, UserError, whole
@@ -161,18 +161,15 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
         )
     if (root / "val").is_dir() or sources["train"].path.with_name("val.rec").exists():
         sources["val"] = open_source(root, "val", data_format)
-    elif found := describe_similar(root, "val", sources["train"].format):
-        raise UserError(f"{root}: there is no val; {found}")
     elif not quiet:
         print(
-            f"note: {root} has no val, so only training shards are written; `rn50 run` on them"
-            " needs --no-val"
+            f"note: {root} has no val, only {describe_contents(root)}: training shards are written,"
+            " and `rn50 run` on them needs --no-val"
         )
     return sources
 
 
 def image_bytes(source: Source) -> list[int]:
-    """Return the size of each encoded image."""
     if source.format == "files":
         return [os.stat(source.name(i)).st_size for i in range(len(source))]
     reader = Reader(source.path)

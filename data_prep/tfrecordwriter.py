@@ -40,7 +40,6 @@ def _field(tag: int, pieces: Sequence[bytes]) -> list[bytes]:
 
 
 def _feature(value: Value) -> list[bytes]:
-    """Return the pieces of one Feature."""
     values = [value] if isinstance(value, (bytes, str, int, float)) else list(value)
     if all(isinstance(v, (bytes, str)) for v in values):
         parts = [v.encode(errors=NAMES) if isinstance(v, str) else v for v in values]

@@ -18,6 +18,7 @@ import argparse
 import fnmatch
 import json
 import os
+import re
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,10 +32,12 @@ from data_prep.verifying.folders import Part, read_split
 from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.verifying.recordfiles import read_record_file
 from rn50lib.data.classes import Classes
-from rn50lib.data.scan import SHARD_NAME, SPLITS, describe_contents, describe_similar, has_split
+from rn50lib.data.scan import SPLITS, describe_contents, describe_missing, has_split
 from rn50lib.data.tfrecord import SHARDS, shard_name
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
+
+SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
 
 
 @dataclass
@@ -51,7 +54,6 @@ class Report:
         return not any(problem.level == ERROR for problem in self.problems)
 
     def coverage(self) -> tuple[list[str], list[str]]:
-        """Return what was checked, and what was not."""
         forms = dict.fromkeys(part.form for part in self.parts)
         splits = {part.split for part in self.parts if len(part)}
         images = sum(map(len, self.parts))
@@ -73,7 +75,6 @@ class Report:
         return checked, unchecked
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report for programs."""
         checked, unchecked = self.coverage()
         return {
             "good": self.good,
@@ -157,11 +158,9 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
         for name in SPLITS:
             if has_split(folder, "tfrecord", name):
                 parts.append(shards.read_shards(folder, name, problems))
-    for form in FORMS:
-        there = {part.split for part in parts if part.form == form}
-        for missing in set(SPLITS) - there if there else ():
-            if text := describe_similar(path, missing, form):
-                problems.add("names", path, text)
+    for missing in {*SPLITS} - {part.split for part in parts} if parts else ():
+        kind = "dangling" if (path / missing).is_symlink() else "one-split"
+        problems.add(kind, path, describe_missing(path, missing, parts[0].form))
     forms = [part.form for part in parts]
     taken = next((form for form in ("recordio", "files", "tfrecord") if form in forms), "")
     there = {part.split for part in parts if part.form == taken}
@@ -201,7 +200,6 @@ def _read_images(
 
 
 def print_report(report: Report, every: bool = False) -> None:
-    """Print the report for people."""
     for part in report.parts:
         counts = [count for count in counts_per_class(part).values() if count]
         each = ""
@@ -251,7 +249,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; return the exit status."""
     flags = parse(argv)
     report = verify(flags.paths, flags.jobs, flags.quiet)
     if flags.json:

@@ -50,7 +50,6 @@ def function_of(verb: str) -> Callable[[list[str]], int]:
 
 
 def program() -> NoReturn:
-    """Run `main` as a program, and exit."""
     if sys.argv[1:2] == ["train"]:  # a worker: threads of its group may outlive its work
         from rn50lib.lifetime import end_with
 

@@ -178,7 +178,6 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run `rn50 compare A.json B.json`; return the exit status."""
     known = named_series()
     parser = Parser(
         prog="rn50 compare", description="Compare reports and benchmarks.", allow_abbrev=False

@@ -75,10 +75,8 @@ RULES = (
          "there are too few slots: use a smaller -n or name more slots"),
     Rule("backend comm", lambda c: c.comm == "ddp" and c.backend != "torch",
          "DDP is PyTorch's: use --comm horovod"),
-    Rule("comm launcher", lambda c: c.comm == "ddp" and c.launcher not in (None, "torchrun"),
-         "this launcher starts Horovod's workers: use --comm horovod with it"),
-    Rule("comm launcher", lambda c: c.comm == "horovod" and c.launcher == "torchrun",
-         "torchrun starts DDP's workers: use --comm ddp with it"),
+    Rule("comm launcher", lambda c: c.launcher and (c.comm == "ddp") != (c.launcher == "torchrun"),
+         "use --comm ddp with torchrun, and --comm horovod with the other launchers"),
     Rule("launcher hosts", lambda c: c.launcher == "torchrun" and not is_local(c.hosts),
          "torchrun starts workers on one host only: start `rn50 train` with torchrun on each host"
          " (docs/commands.md), or use --comm horovod"),

@@ -310,7 +310,6 @@ def check_communication(found: dict[str, dict[str, Any]], gpus: tuple[Gpu, ...])
 
 
 def main(argv: list[str]) -> int:
-    """Run `rn50 doctor`; return the exit status."""
     parser = Parser(
         prog="rn50 doctor",
         description="What this machine has, what is missing, and what to do about it.",

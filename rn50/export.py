@@ -144,7 +144,6 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
 
 
 def main(argv: list[str]) -> int:
-    """Run `rn50 export`; return the exit status."""
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
     parser.add_argument("prefix", help="the --model-prefix of the training run")
     parser.add_argument("epoch", type=int, nargs="?", help="the epoch (default: the last)")

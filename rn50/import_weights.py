@@ -121,7 +121,6 @@ def import_weights(
 
 
 def main(argv: list[str]) -> int:
-    """Run `rn50 import`; return the exit status."""
     from rn50lib.config import image_shape
 
     parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")

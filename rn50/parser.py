@@ -69,7 +69,6 @@ def answer_to(name: str) -> str | None:
 
 
 def first_page() -> str:
-    """Return the short help of `rn50 run`."""
     rows = []
     for flag in (FLAGS[name] for name in scoped("first")):
         words = f"{', '.join(flag.names.split())} {'' if flag.kind is bool else flag.metavar}"
@@ -88,7 +87,6 @@ class Help(argparse.Action):
 
 
 def config_parser(verb: str) -> Parser:
-    """Return a parser of every field of TrainConfig."""
     rows = [f"  {name:21} {FLAGS[name].explanation}" for name in RARE]
     filled = [textwrap.fill(row, 96, subsequent_indent=" " * 24) for row in rows]
     parser = Parser(

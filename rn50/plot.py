@@ -99,7 +99,6 @@ def save(figure: Figure, to: Output) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run `rn50 plot R1.json R2.json -o curves.png`; return the exit status."""
     parser = Parser(prog="rn50 plot", description="Draw curves over epochs from report files.")
     add = parser.add_argument
     add("reports", nargs="+", help="files that --report wrote")

@@ -59,7 +59,6 @@ class TrainProgress:
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
 
     def begin_epoch(self) -> None:
-        """Set the position to the beginning of an epoch."""
         self.images, self.sums = 0, list(NO_SUMS)
 
 

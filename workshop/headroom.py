@@ -171,7 +171,6 @@ class Clock:
                 self.end()
 
     def end_mode(self) -> None:
-        """Keep the images per second of a mode."""
         self.rates[self.modes.pop(0)] = self.images / self.time
         self.images, self.time = 0, 0.0
 
@@ -197,7 +196,6 @@ def size(batch: Any) -> int:
 
 
 def main() -> None:
-    """Run the script named on the command line, timed."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -84,7 +84,6 @@ class Slot:
         self.shown = False
 
     def update(self, data: Mapping[str, Any]) -> None:
-        """Show a display bundle here."""
         from IPython.display import display, update_display
 
         again = update_display if self.shown else display
@@ -95,7 +94,6 @@ class Slot:
         self.update(bundle(html, text))
 
     def line(self, text: str) -> None:
-        """Show a line in small print."""
         self.html(f'<div class="dim">{escape(text)}</div>', text)
 
     def figure(self, fig: Any, alt: str) -> None:

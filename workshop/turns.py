@@ -86,7 +86,6 @@ def write(file: Path, text: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run the script named on the command line, with its steps in turns."""
     folder, name, *numbers, script = argv[:7]
     sys.path[0] = str(Path(script).parent)  # before any import: this folder has a trace.py
     from torch.profiler import profile

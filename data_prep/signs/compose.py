@@ -231,7 +231,6 @@ def _streak(image: Image.Image, dx: float, dy: float) -> Image.Image:
 
 
 def picture_size(rng: np.random.Generator, index: int) -> tuple[int, int]:
-    """Return width and height of an image."""
     weights = np.array([w for *_, w in knobs.SIZES])
     width, height, _ = knobs.SIZES[rng.choice(len(weights), p=weights / weights.sum())]
     return (height, width) if index % knobs.PORTRAIT_EVERY == 3 else (width, height)
@@ -263,7 +262,6 @@ def draw_picture(
 
 
 def draw_jpeg(assets: Assets, seed: int, split: str, index: int) -> bytes:
-    """Return the same image as the bytes of a JPEG file."""
     image, options = draw_picture(assets, seed, split, index)
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", **options)

@@ -73,7 +73,6 @@ class Road(NamedTuple):
 
 
 def faded(mask: Image.Image, strength: float) -> Image.Image:
-    """Return a mask times `strength`."""
     return mask.point([int(v * strength) for v in range(256)])
 
 
@@ -157,7 +156,6 @@ def _ground(shot: Shot, place: Place, road: Road) -> None:
 
 
 def _line(x: np.ndarray, d: np.ndarray, slope: float) -> np.ndarray:
-    """Return the coverage of a painted line at x = slope * d."""
     reach = np.maximum(0.022 * d, 0.35)
     return np.clip(reach - np.abs(x - slope * d) + 0.5, 0, 1)
 

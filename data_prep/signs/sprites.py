@@ -153,7 +153,6 @@ def building(rng: np.random.Generator, floors: int, wall: Colour) -> Sprite:
 
 
 def car(rng: np.random.Generator, paint: Colour) -> Sprite:
-    """Draw a car seen from behind."""
     canvas, lit = Canvas(150), Canvas(150)
     dark = (24, 26, 30)
     canvas.fill(line((-0.85, 0.74), (-0.55, 0.74), (-0.55, 1.0), (-0.85, 1.0)), dark)

@@ -56,6 +56,9 @@ KINDS = {
     "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out", CONVERT),
     "names": Kind(ERROR, "names that a data root cannot have", "rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
+    "one-split": Kind(
+        WARNING, "data without one of train and val", "a run without val needs --no-val"
+    ),
     "flat": Kind(ERROR, "flat folders", "sort the images into one folder for each class"),
     "nested": Kind(ERROR, "folders inside class folders", "move them up, or away"),
     "class-maps": Kind(
@@ -120,8 +123,6 @@ class Problem:
 
 
 class Problems(list[Problem]):
-    """The problems found so far."""
-
     def add(self, kind: str, where: str | Path, text: str = "", offset: int | None = None) -> None:
         """Add a problem. A text that repeats the file's name, as an error's does, loses it."""
         self.append(Problem(kind, str(where), text.removeprefix(f"{where}: "), offset))

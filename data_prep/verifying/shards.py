@@ -53,7 +53,6 @@ def add_answer(part: Part, path: str, answer: dict[str, Any], problems: Problems
 
 
 def check_shard(path: str, path_index: str | None) -> dict[str, Any]:
-    """Check one shard and its index."""
     keys = ("offsets", "labels", "digests", "found", "problems")
     answer: dict[str, Any] = {key: [] for key in keys}
     walked = []

@@ -98,7 +98,6 @@ def formula(config: TrainConfig) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run `rn50 diagnose`; return the exit status."""
     parser = config_parser("diagnose")
     parser.add_argument(
         "--change", action="append", default=[], metavar="FLAGS",

@@ -94,7 +94,6 @@ class Bench:
         return max(compute, rate * config.n / copies)
 
     def both(self, config: TrainConfig) -> float:
-        """Return the rate of the whole experiment."""
         if config.loader == "synthetic":
             return self.step(config)
         return self.rate(f"both together ({config.loader}, {config.dtype})", config)

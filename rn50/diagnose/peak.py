@@ -57,7 +57,6 @@ def wait(device: torch.device) -> None:
 
 
 def main() -> int:
-    """Print the measurement as JSON."""
     config = from_dict(json.loads(sys.argv[2]), "the experiment")
     print(json.dumps(peak(config, float(sys.argv[1]))))
     return 0

@@ -87,7 +87,6 @@ def speed(found: Diagnosis) -> dict[str, Any] | None:
 
 
 def text(found: Diagnosis) -> str:
-    """Return the findings as lines, the verdict first."""
     rates = found.rates
     lines = [found.verdict, "", f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
     rows = [

@@ -27,7 +27,6 @@ def above_zero(text: str) -> float:
 
 
 def main(argv: list[str]) -> int:
-    """Run `rn50 scale`; return the exit status."""
     parser = Parser(
         prog="rn50 scale",
         description="Predict a training on n GPUs: a step's time as the sum of compute, stragglers,"

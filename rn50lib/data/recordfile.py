@@ -162,7 +162,6 @@ def _sizes(files: Sequence[Path]) -> str:
 
 
 def _places(path: Path) -> list[Path]:
-    """Return where the arrays may be: at `path`, or in the user's cache."""
     with contextlib.suppress(RuntimeError):  # no home
         name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
         return [path, cache_folder() / "kept" / name]

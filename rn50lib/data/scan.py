@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rn50lib.data.tfrecord import SHARDS, SPLIT_PREFIX
+from rn50lib.data.tfrecord import SHARDS
 from rn50lib.errors import UserError, first_names
 
 SPLITS = ("train", "val")
@@ -91,7 +91,6 @@ class LeftOut(dict[str, int]):
         kept += names[: SHOWN - len(kept)]
 
     def merge(self, other: LeftOut) -> None:
-        """Add the entries of a different scan."""
         for reason, count in other.items():
             self.add(reason, *other.names[reason], count=count)
 
@@ -205,7 +204,6 @@ def breaks_lines(name: str) -> bool:
 
 
 def describe_broken_name(name: str) -> str:
-    """Return what is wrong with the name of a class folder, and the remedy."""
     return f"the class {name!r} has a tab or a line break in its name; rename the folder"
 
 
@@ -215,31 +213,25 @@ def describe_lost_class(lost: LeftOut) -> str:
     return f"this class has no image that can be read, only {lost}; {remedy}, or remove the folder"
 
 
-# -- names that are not those of a data root ------------------------------------------------------
+# -- a split that is missing ----------------------------------------------------------------------
 
-SIMILAR = {"train": ("train", "trn"), "val": ("val", "dev", "test")}  # in the names of splits
-EXPECTED = {"files": "{0}/", "recordio": "{0}.rec and {0}.idx", "tfrecord": "{1}-00000-of-NNNNN"}
-SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
+EXPECTED = {
+    "files": "train/CLASS/*.jpg and val/CLASS/*.jpg",
+    "recordio": "train.rec, train.idx, val.rec and val.idx",
+    "tfrecord": "train-00000-of-NNNNN and validation-00000-of-NNNNN",
+}
 
 
-def describe_similar(folder: Path, split: str, form: str) -> str:
-    """Return "found Valid/, expected val/: rename it" if a folder has such names, else ""."""
+def describe_missing(folder: Path, split: str, form: str) -> str:
+    """Return "expected train/CLASS/*.jpg and val/CLASS/*.jpg, found train/, valid/"."""
     if (folder / split).is_symlink() and not (folder / split).exists():
         return f"{folder / split} is a link that points to nothing; {FETCH}, or remove it"
-    listing = list_folder(folder)
-    names = [f"{name}/" for name in listing.folders if name not in SPLITS]
-    if form == "recordio":
-        names = [name for name, _ in listing.left_out if name.endswith(".rec")]
-    elif form == "tfrecord":
-        names = [name for name, _ in listing.left_out if SHARD_NAME.search(name)]
-    names = [name for name in names if any(word in name.lower() for word in SIMILAR[split])]
-    expected = EXPECTED[form].format(split, SPLIT_PREFIX[split])
-    return f"found {first_names(names)}, expected {expected}: rename it" if names else ""
+    return f"expected {EXPECTED[form]}, found {describe_contents(folder, 10)}"
 
 
-def describe_contents(root: Path) -> str:
+def describe_contents(root: Path, most: int = 3) -> str:
     """Return the first names in a folder, such as "cat/, dog/, notes.txt and 2 more"."""
     listing = list_folder(root)
     files = [name for name, reason in listing.left_out if reason != HIDDEN]
     names = [*(f"{name}/" for name in listing.folders), *sorted([*listing.images, *files])]
-    return first_names(names) if names else "nothing"
+    return first_names(names, most) if names else "nothing"

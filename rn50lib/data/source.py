@@ -32,7 +32,7 @@ from rn50lib.data.scan import (
     SPLITS,
     LeftOut,
     describe_contents,
-    describe_similar,
+    describe_missing,
     find_form,
     has_split,
     list_folder,
@@ -288,11 +288,8 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
     """Return the class folders of a split, and what is next to them. Raise UserError if none."""
     folder = root / split
     if not folder.is_dir():
-        found = describe_similar(root, split, "files")
-        raise UserError(
-            f"{folder}: this folder does not exist; "
-            + (found or "a data root holds train/CLASS/*.jpg and val/CLASS/*.jpg")
-        )
+        missing = describe_missing(root, split, "files")
+        raise UserError(f"{folder}: this folder does not exist; {missing}")
     names, left_out = list_split(folder)
     if names:
         return Classes(tuple(names), str(folder)), left_out
@@ -346,8 +343,8 @@ def _open_records(root: Path, split: str) -> RecordSource:
     path = folder / f"{split}.rec"
     if not os.path.lexists(path):
         problem = f"{path}: this record file does not exist"
-        if folder.is_dir() and (found := describe_similar(folder, split, "recordio")):
-            raise RecordError(f"{problem}; {found}")
+        if folder.is_dir():
+            problem += f"; {describe_missing(folder, split, 'recordio')}"
         raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
     reader = Reader(path)
     labels = reader.labels()
@@ -395,8 +392,10 @@ def _open_shards(root: Path, split: str) -> ShardSource:
     folder = find_form(root, "tfrecord") or root / "tfrecord"
     place = folder if folder.is_dir() else root
     if not has_split(place, "tfrecord", split):
-        if similar := describe_similar(place, split, "tfrecord"):
-            raise UserError(f"{place}: it holds no shards of {split}; {similar}", ("write_shards",))
+        missing = describe_missing(place, split, "tfrecord")
+        raise UserError(
+            f"{place}: it holds no shards of {split}; {missing}", ("write_shards", root)
+        )
     shards = find_shards(folder, split)
     # of new shards, the file is written with them
     found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))

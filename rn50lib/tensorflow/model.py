@@ -149,7 +149,6 @@ def to_canonical(array: np.ndarray) -> np.ndarray:
 
 
 def from_canonical(array: np.ndarray) -> np.ndarray:
-    """Return the inverse of `to_canonical`."""
     order = {4: (2, 3, 1, 0), 2: (1, 0)}.get(array.ndim)
     return np.ascontiguousarray(array.transpose(order) if order else array, np.float32)
 

@@ -60,7 +60,6 @@ class LossScaler:
         self.good_steps.assign(tf.where(grown, 0, good_steps))
 
     def state(self) -> dict[str, float]:
-        """Return the state that a checkpoint holds."""
         return {
             "scale": float(self.scale.numpy()),
             "good_steps": int(self.good_steps.numpy()),
@@ -164,7 +163,6 @@ class TensorflowStep:
         return tape.gradient(loss, weights), logits, losses
 
     def compute(self, images_NHWC: Any, labels: Any) -> None:
-        """Run a batch and the update."""
         gradients, logits, losses = self.backward(images_NHWC, labels)
         gradients = self.sync(gradients)  # now the average of all workers' gradients
         if self.scaler is None:

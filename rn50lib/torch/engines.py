@@ -9,15 +9,12 @@ any other, such as TensorRT.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,8 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from rn50lib.errors import UserError
-from rn50lib.files import cache_folder, read_json, write_file
-from rn50lib.hardware import machine
 from rn50lib.recipe import MEAN, STD
 from rn50lib.resnet import Network
 from rn50lib.torch.inference import Predictor, fold_batch_norms
@@ -115,10 +110,7 @@ def alone(compute: Compute) -> Compute:
 
 
 def auto(model: ResNet, dtype: torch.dtype) -> Compute:
-    """Return the fastest installed engine, as timed on the first batch, here or in an earlier run.
-
-    The times are kept in the user's cache, one file for each machine, network, precision and batch.
-    """
+    """Return the fastest installed engine, as timed on the first batch."""
     chosen: list[Compute] = []
 
     def compute(images_NCHW: Tensor) -> Tensor:
@@ -135,30 +127,16 @@ def fastest(model: ResNet, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
     builders = {"torch": Predictor, "onnxruntime": onnxruntime, "openvino": openvino}
     if images_NCHW.is_cuda:
         builders = {"torch": Predictor, "compile": compiled}
-    case = {
-        "processor": machine().processor,
-        "threads": torch.get_num_threads(),
-        "versions": {name: version(name) for name in builders if find_spec(name)},
-        "weights": sum(weight.numel() for weight in model.parameters()),
-        "dtype": str(dtype),
-        "shape": list(images_NCHW.shape),
-    }
-    name = hashlib.sha256(json.dumps(case).encode()).hexdigest()[:16]
-    file = cache_folder() / "engines" / f"{name}.json"
-    try:
-        ms, origin = read_json(file)["ms"], f" (timed before: {file})"
-    except (OSError, ValueError):
-        ms, origin, threads = {}, "", torch.get_num_threads()
-        for name, build in builders.items():
-            with contextlib.suppress(UserError):  # not installed, or not for this precision
-                ms[name] = best_ms(build(model, dtype), images_NCHW)
-                torch.set_num_threads(threads)
-        with contextlib.suppress(UserError):  # a home that cannot be written: timed again next time
-            write_file(file, json.dumps({**case, "ms": ms}, indent=1))
+    built, ms, threads = {}, {}, torch.get_num_threads()
+    for name, build in builders.items():
+        with contextlib.suppress(UserError):  # not installed, or not for this precision
+            built[name] = build(model, dtype)
+            ms[name] = best_ms(built[name], images_NCHW)
+            torch.set_num_threads(threads)
     best = min(ms, key=ms.__getitem__)
     times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
-    print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}{origin}", file=sys.stderr)
-    return builders[best](model, dtype)
+    print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}", file=sys.stderr)
+    return alone(built[best]) if best in ("onnxruntime", "openvino") else built[best]
 
 
 BUILDERS = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}

@@ -76,7 +76,6 @@ class LossScaler:
         self.good_steps.masked_fill_(grown, 0)
 
     def state(self) -> dict[str, float]:
-        """Return the state that a checkpoint holds."""
         names = ("scale", "good_steps", "skipped")
         return {name: getattr(self, name).item() for name in names}
 

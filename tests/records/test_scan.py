@@ -1,4 +1,4 @@
-"""What a scan of images takes and leaves out, and names that are almost those of a data root."""
+"""What a scan of images takes and leaves out, and names that are not those of a data root."""
 
 from __future__ import annotations
 
@@ -184,12 +184,12 @@ print(len(source), len(opened))
 
 
 def told_by_verify(root: Path) -> str:
-    """Return the errors of verify in one text."""
+    """Return the errors and warnings of verify in one text."""
     try:
         report = verify.verify([root], jobs=0, quiet=True)
     except UserError as error:
         return str(error)
-    return "\n".join(problem.line() for problem in report.problems if problem.level == "error")
+    return "\n".join(problem.line() for problem in report.problems if problem.level != "note")
 
 
 def refused(root: Path, split: str, data_format: str = "auto") -> str:
@@ -200,12 +200,14 @@ def refused(root: Path, split: str, data_format: str = "auto") -> str:
 
 
 @pytest.mark.parametrize(
-    ("split", "name"),
-    [("val", "valid"), ("val", "test"), ("train", "Train"), ("val", "my-valid_2")],
+    ("split", "name", "names"),
+    [("val", "valid", "train/, valid/"), ("train", "Train", "Train/, val/")],
 )
-def test_a_folder_with_a_similar_name_is_named(root: Path, split: str, name: str) -> None:
+def test_a_folder_with_a_different_name_is_named(
+    root: Path, split: str, name: str, names: str
+) -> None:
     (root / split).rename(root / name)
-    found = f"found {name}/, expected {split}/: rename it"
+    found = f"expected train/CLASS/*.jpg and val/CLASS/*.jpg, found {names}"
     assert found in refused(root, split) and found in told_by_verify(root)
 
 
@@ -224,15 +226,16 @@ def test_a_root_without_data_names_what_it_holds(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("val.*", "valid"), ("train.*", "training")])
-def test_record_files_with_similar_names(root: Path, before: str, after: str) -> None:
+def test_record_files_with_different_names(root: Path, before: str, after: str) -> None:
     records = im2rec.ensure_records(root)
     for split in ("train", "val"):
         shutil.rmtree(root / split)
     split = before.partition(".")[0]
     for file in list(records.glob(before)):
         file.rename(records / f"{after}{file.suffix}")
-    found = f"found {after}.rec, expected {split}.rec and {split}.idx: rename it"
-    assert found in refused(root, split, "recordio") and found in told_by_verify(records)
+    expected = "expected train.rec, train.idx, val.rec and val.idx, found "
+    for text in (refused(root, split, "recordio"), told_by_verify(records)):
+        assert expected in text and f"{after}.idx" in text.partition(expected)[2]
 
 
 def test_links_of_splits_and_record_files_that_point_to_nothing(root: Path) -> None:
@@ -263,21 +266,16 @@ def test_shards_with_other_keys(tmp_path: Path, keys: dict) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ("train", "train-{:05}-of-00002.tfrecord"),
-        ("train", "train.tfrecord.{}"),
-        ("validation", "val-{:05}-of-00002"),
-    ],
+    [("train", "train-{:05}-of-00002.tfrecord"), ("validation", "val-{:05}-of-00002")],
 )
-def test_shards_with_similar_names(root: Path, old: str, new: str) -> None:
+def test_shards_with_different_names(root: Path, old: str, new: str) -> None:
     shards = {"train": 2, "val": 2}
     folder = tfrecord.convert(root, root / "shards", shards=shards, jobs=0, quiet=True)
-    names = [new.format(i) for i in range(2)]
-    for i, name in enumerate(names):
-        (folder / f"{old}-{i:05}-of-00002").rename(folder / name)
-    found = f"found {names[0]}, {names[1]}, expected {old}-00000-of-NNNNN: rename it"
-    error = refused(folder, "train" if old == "train" else "val")
-    assert found in error and found in told_by_verify(folder)
+    for i in range(2):
+        (folder / f"{old}-{i:05}-of-00002").rename(folder / new.format(i))
+    expected = "expected train-00000-of-NNNNN and validation-00000-of-NNNNN, found "
+    assert expected in refused(folder, "train" if old == "train" else "val")
+    assert expected in told_by_verify(folder)
 
 
 def test_compressed_shards_and_too_many(root: Path) -> None:
@@ -288,4 +286,4 @@ def test_compressed_shards_and_too_many(root: Path) -> None:
     (folder / "train-00003-of-00001").unlink()
     subprocess.run(["gzip", shard], check=True)
     error = refused(folder, "train")
-    assert "found train-00000-of-00001.gz" in error
+    assert "train-00000-of-00001.gz" in error

@@ -64,19 +64,16 @@ def test_engines_give_the_same_probabilities(
     trained: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = {}
-    for name in ("torch", engine, engine):
+    for name in ("torch", engine):
         file = tmp_path / f"{name}.npz"
         argv = [str(trained / "m"), "2", "--split", "val", "-o", str(file), "--engine", name]
         assert predict.main(argv) == 0
         found[name] = np.load(file)["probabilities"]
     assert np.abs(found["torch"] - found[engine]).max() < 1e-4
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("engine ")]
-    assert ["timed before" in line for line in told] == [False, True] * (engine == "auto")
-    assert len({line.split(" (")[0] for line in told}) <= 1  # the choice is kept
+    assert len(told) == (engine == "auto")  # timed once in a run
 
 
 @pytest.mark.needs("engines")

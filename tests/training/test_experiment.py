@@ -360,6 +360,7 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
             "--set bn_decay=false",
             "leave one of them out",
         ),
+        ("-n 2 --comm ddp --launcher mpirun", "--comm ddp --launcher mpirun", "--comm horovod"),
         ("--logger nowhere", "--logger nowhere", "use tensorboard or your own"),
     ],
 )

@@ -77,7 +77,6 @@ def _training(seen: Seen, case: Case) -> Iterator[Row]:
 
 
 def _validating(seen: Seen, case: Case) -> np.ndarray:
-    """Return for every row whether it is of a validation."""
     found: np.ndarray = ~seen.trained & (seen.number >= case.train)
     return found
 

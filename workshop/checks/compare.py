@@ -134,7 +134,6 @@ def examine(
 
 
 def as_called(answer: Callable[..., Any], case: tuple[Any, ...]) -> str:
-    """Return the call of a case as text."""
     return f"{getattr(answer, '__name__', 'your function')}{shown(case)}"
 
 

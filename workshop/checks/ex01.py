@@ -286,7 +286,6 @@ def by_object(names: list[str], share: float = 0.25, order: int = 1) -> Halves:
 
 
 def by_image(names: list[str]) -> Halves:
-    """Return the images split at random."""
     mixed = random.Random(3).sample(names, len(names))
     cut = len(mixed) * 3 // 4
     return mixed[:cut], mixed[cut:]

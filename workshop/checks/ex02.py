@@ -208,7 +208,6 @@ class Photos:
 
 
 def photos() -> tuple[Photos, ...]:
-    """Return new data sets."""
     return (
         Photos([1.0] * 8, {"decode": 0.001, "huffman": 0.004, "crop": 0.002, "normalise": 0.0005}),
         Photos([1.0, 2, 3, 6], {"decode": 0.0, "huffman": 0.003, "crop": 0.1, "normalise": 0.002}),
@@ -217,7 +216,6 @@ def photos() -> tuple[Photos, ...]:
 
 
 def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -> str:
-    """Check the milliseconds of each part of three data sets."""
     for dataset in photos():
         got = compare.call(answer, dataset, dataset.clock)
         remedy = "Divide the total seconds of each name by the number of images, in milliseconds."

@@ -77,7 +77,6 @@ SHARD_MISTAKES: tuple[compare.Mistake, ...] = (
 
 
 def start(answer: Callable[[Any], Any]) -> str:
-    """Check the models of groups of 2 and 3 ranks."""
     sizes = (2, 3)
     cases = process_ranks.together(answer, "alike", [{"size": size} for size in sizes])
     for size, found in zip(sizes, cases, strict=True):
@@ -195,7 +194,6 @@ TRACES = (
 
 
 def exposed(answer: Callable[[Events], Sequence[float]]) -> str:
-    """Check both numbers for each of TRACES."""
     cases = [(events,) for events in TRACES]
     compare.examine(answer, cases, exposed_ms, EXPOSED_MISTAKES, one_case=True)
     return f"{len(TRACES)} traces: hidden, exposed, with gaps, and messages that overlap."

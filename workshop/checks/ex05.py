@@ -19,7 +19,6 @@ SIDE = ex05_graph.SIDE
 
 
 def graph(answer: ex05_graph.Graph) -> str:
-    """Check what comes out of a graph, on two ranks and on one."""
     with ex05_graph.files_of_images() as files:
         labels = [7 * number % 11 for number in range(len(files))]
         steps = len(files) // (RANKS * BATCH)
@@ -149,7 +148,6 @@ def arguments(load_s: float, train_s: float) -> tuple[Any, ...]:
 
 
 def headroom(answer: Answer) -> str:
-    """Check the rates of MACHINES."""
     for seconds in MACHINES:
         got = compare.call(answer, *arguments(*seconds))
         rows = [(m(*arguments(*seconds)), *text) for m, *text in HEADROOM_MISTAKES]

@@ -75,7 +75,6 @@ def works() -> dict[str, tuple[Callable[[], Any], int]]:
 
 
 def casts(answer: Casts) -> str:
-    """Check the numbers of conversions of works()."""
     cases = works()
     for name, (work, right) in cases.items():
         calls: list[int] = []
@@ -150,7 +149,6 @@ CASES = {
 
 
 def step(answer: Step) -> str:
-    """Check the weights and the scale after each of CASES."""
     for name, case in CASES.items():
         (weights, scale), right = moves(answer, case), expected(case)
         if name == "overflow" and not np.isfinite(weights).all():
@@ -258,7 +256,6 @@ def step_mistakes(case: Case) -> list[compare.Mistake]:
 
 
 def text(weights: Any) -> str:
-    """Return weights with five digits."""
     return ", ".join(f"{value:.5g}" for value in weights)
 
 

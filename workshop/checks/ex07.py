@@ -29,7 +29,6 @@ ASKED = (50, 90, 95, 99, 100, 1, 0, 33)
 
 
 def percentile(answer: Callable[[list[float], float], float]) -> str:
-    """Check every percentile of ASKED for each list."""
     cases = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
     try:
         compare.examine(answer, cases, counted, PERCENTILE_MISTAKES)
@@ -186,7 +185,6 @@ Likeliest = tuple[list[list[int]], list[list[float]]]
 
 
 def likeliest(answer: Callable[[Any, int], Any]) -> str:
-    """Check classes and probabilities of 1 to 5 images."""
     import torch
 
     @functools.wraps(answer)

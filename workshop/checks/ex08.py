@@ -95,7 +95,6 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (
 
 
 def ring(answer: Any) -> str:
-    """Check the milliseconds of an all-reduce, predicted for each of WORKERS."""
     right = in_ms(ring_seconds)
     compare.predicted(answer, right, RING_MISTAKES, "Count the messages, then the time of each.")
     times = ", ".join(f"{n} workers {ms:.2f} ms" for n, ms in right.items())

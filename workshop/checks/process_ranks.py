@@ -162,7 +162,6 @@ def run_rank(
 
 
 def main(work: str, name: str, folder: Path, cases: list[dict[str, Any]]) -> None:
-    """Run all cases, and write found.json."""
     import torch  # noqa: F401 before the ranks are forked, once for all
 
     end_with_parent()

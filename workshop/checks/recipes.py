@@ -81,7 +81,6 @@ def signs(folder: Path | None = None) -> Path:
 
 
 def horovod(answer: Callable[..., Any]) -> str:
-    """Check recipe 1: `answer(data, out)`."""
     seen = run(answer)
     rows, steps = {row.change: (row.status, row.evidence) for row in seen.rows}, seen.steps
     there = sum(rows[change][0] == "seen" for change in MISSING) / len(MISSING)

@@ -130,7 +130,6 @@ def build_notebooks(args: argparse.Namespace) -> int:
 
 
 def lint_masters(args: argparse.Namespace) -> int:
-    """Check the masters, or the cells of any notebooks."""
     from workshop.course import lint
 
     if args.notebooks:
@@ -139,7 +138,6 @@ def lint_masters(args: argparse.Namespace) -> int:
 
 
 def report(errors: list[str]) -> int:
-    """Print the errors and return the exit status."""
     for line in errors:
         print(line, file=sys.stderr)
     print(f"{len(errors)} errors")
@@ -222,7 +220,6 @@ def show_status(args: argparse.Namespace) -> int:
 
 
 def try_script(args: argparse.Namespace) -> int:
-    """Run a script under observation and print the verdict."""
     from workshop import headroom, observe
     from workshop.errors import RunFailed
 
@@ -263,7 +260,6 @@ def submit_work(args: argparse.Namespace) -> int:
 
 
 def grade_class(args: argparse.Namespace) -> int:
-    """Grade the uploads in a folder."""
     from workshop.course import grade
 
     folder, out = args.folder.absolute(), args.out.absolute()

@@ -44,7 +44,6 @@ def link(thread: str) -> str:
 
 
 def page(root: Path) -> str:
-    """Return the text of the page."""
     recorded = json.loads((root / FOLDER / "recorded.json").read_text(encoding="utf-8"))
     index, body = "", ""
     for name, entry in load(root).items():

@@ -72,7 +72,6 @@ def check_tags(cells: list[build.Cell], master: Path) -> list[str]:
 
 
 def check_cell(cell: build.Cell) -> list[str]:
-    """Return what is wrong with one cell."""
     source = cell["source"]
     text = CODE.sub("", source) if cell["cell_type"] == "markdown" else source
     found = [what for kind, pattern, what in RULES

@@ -45,7 +45,6 @@ def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
 
 
 def check_photo(photos: Any) -> Callable[..., Any]:
-    """Check `__getitem__` of a data set on known images."""
     own = photos.__getitem__
     with tempfile.TemporaryDirectory() as folder:
         for name in ("left", "right", "stop"):
@@ -68,7 +67,6 @@ def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def judge_photo(made: Any) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     items = [crop_of(made, i) for i in [1, 2, *[0] * CROPS]]
     if items[0] is None:
         raise NotImplementedError
@@ -173,7 +171,6 @@ def check_boxes(boxes: np.ndarray) -> None:
 def variant(
     zero: bool = True, reduction: str = "mean", softmax: bool = False
 ) -> Callable[..., torch.Tensor]:
-    """Return a training step that differs from the finished one."""
 
     def changed(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
         outputs = model(images).softmax(1) if softmax else model(images)
@@ -235,7 +232,6 @@ def as_tensor(losses: list[Any]) -> torch.Tensor:
 
 
 def judge_step(own: Callable[..., Any]) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is done."""
     returned, weights, moved = three_steps(own)
     if returned[0] is None and not moved:
         raise NotImplementedError

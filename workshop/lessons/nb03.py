@@ -140,7 +140,6 @@ def check_ring(answer: Callable[[Any], Any], file: str) -> None:
 
 
 def judge_ring(answer: Callable[[Any], Any]) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is sent."""
     cases = process_ranks.together(answer, "all_reduced", RINGS)
     for case, ranks in zip(RINGS, cases, strict=True):
         if process_ranks.STUCK in ranks:

@@ -65,7 +65,6 @@ def pipeline(
 
 
 def check_read(yours: Read) -> Read:
-    """Return a learner's `read` if it is right, else the finished one; print what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         return choose("read", yours, read, lambda: judge_read(yours, Path(folder)))
 
@@ -84,7 +83,6 @@ def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
 
 
 def judge_read(yours: Read, folder: Path) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     contents = [b"first", b"", b"the third record " * 3]
     records = [frame_record(data) for data in contents]
     good = folder / "shard"
@@ -178,7 +176,6 @@ OPENS = ("A rank opens files of other ranks.",
 
 
 def judge_pipeline(yours: Pipeline, folder: Path) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     shards = write_numbered_shards(folder)
     passes: list[list[list[int]]] = []
     own: list[set[int]] = []  # the shards of each rank's images

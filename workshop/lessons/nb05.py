@@ -54,13 +54,11 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
 
 
 def check_photos(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's `photos` if it is right, else the finished one; print what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         return choose("photos", yours, photos, lambda: judge_photos(yours, Path(folder)))
 
 
 def check_endless(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's `endless` if it is right, else the finished one; print what is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         return choose("endless", yours, endless, lambda: judge_endless(yours, Path(folder)))
 
@@ -100,7 +98,6 @@ def run(yours: Callable[..., Any], folder: Path) -> list[list[np.ndarray]]:
 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     write_numbered_shards(folder)
     read: list[list[int]] = []
     for outputs in run(yours, folder):
@@ -153,7 +150,6 @@ def judge_images(images: np.ndarray) -> None:
 
 
 def judge_endless(yours: Callable[..., Any], folder: Path) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     write_numbered_shards(folder)
     epochs, steps = 3, SHARDS * EACH // RANKS // BATCH
     labels: list[list[int]] = []

@@ -125,7 +125,6 @@ BIAS_MISTAKES: Mistakes = (
 
 
 def judge_fold(own: Callable[..., Any]) -> str:
-    """Return a success message. Raises Wrong, or NotImplementedError for a stub."""
     largest = 0.0
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
@@ -182,7 +181,6 @@ def compare_to(
 
 
 def judge_capture(own: Callable[..., Any], device: str) -> str:
-    """Return a success message. Raises Wrong, or NotImplementedError for a stub."""
     calls: list[int] = []
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval()
     net.register_forward_hook(lambda *_: calls.append(1))

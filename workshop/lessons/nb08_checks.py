@@ -59,7 +59,6 @@ def check_clock(yours: Clock, file: str) -> Clock:
 
 
 def check_fit(yours: Fit) -> Fit:
-    """Return a learner's `fit` if it is right, else the finished one; print what is wrong."""
     return choose("fit", yours, fit, lambda: judge_fit(yours))
 
 
@@ -92,7 +91,6 @@ class Device:
 
 
 def judge_clock(yours: Clock) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is done."""
     for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
         got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
@@ -180,7 +178,6 @@ def name_of(value: float, right: np.ndarray) -> str:
 
 
 def judge_fit(yours: Fit) -> str:
-    """Return what is right, or raise Wrong; NotImplementedError if nothing is returned."""
     got = yours(SIZES.copy(), SECONDS.copy())
     if got is None:
         raise NotImplementedError

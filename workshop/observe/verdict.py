@@ -63,8 +63,6 @@ class Result:
 
 
 class Rank:
-    """The events of one rank."""
-
     def __init__(self, events: Events) -> None:
         self.updates = [event for event in events if event["kind"] == "update"]
         self.files = {event["path"] for event in events if event["kind"] == "file"}

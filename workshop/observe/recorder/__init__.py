@@ -70,7 +70,6 @@ class Recorder:
                 self.write("file", path=whole)
 
     def audit(self, event: str, details: tuple) -> None:
-        """Receive an audit event from Python."""
         with suppress(Exception):
             if event == "os.rename":
                 self.wrote(details[1])
