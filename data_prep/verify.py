@@ -66,7 +66,7 @@ class Report:
             checked.append("classes and repeated images of train and val")
         else:
             missing = " and ".join(split for split in SPLITS if split not in splits)
-            unchecked.append(f"{missing} (not here)")
+            unchecked.append(f"{missing} (missing or not readable)")
         if names:
             unchecked.append(
                 "bytes that changed and still decode, for lack of checksums, in " + ", ".join(names)

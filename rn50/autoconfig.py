@@ -95,12 +95,14 @@ def fitting_batch(config: TrainConfig, given: Given) -> int:
 
     Raises UserError if they do not fill one that was.
     """
-    from rn50lib.data.source import count_images
+    from rn50lib.data.source import count_images, open_source
 
     if config.only_inference:
         return config.batch_size
     needed, n, least = config.effective_batch_size, config.n, smallest_batch(config)
     there = count_images(config.data_root, "train", config.data_format, needed)
+    if not there:
+        open_source(config.data_root, "train", config.data_format)  # its error says why
     images = min(there, config.num_examples or there)
     if images >= needed:
         return config.batch_size

@@ -50,7 +50,7 @@ class Parser(errors.Parser):
             return answer
         if not unknown.startswith("-"):
             return f"values follow their flags, a data set --data-root; see {self.help_command}"
-        return f"{super().suggest(unknown)}; docs/reference.md has the reference's flags"
+        return f"{super().suggest(unknown)} (docs/reference.md has the reference's flags)"
 
     @property
     def help_command(self) -> str:
@@ -140,7 +140,7 @@ def parse_given(
     flags = {name: value for name, value in vars(args).items() if name in FLAGS}
     for text in args.set:
         name, _, value = text.partition("=")
-        if name not in RARE:
+        if name not in RARE or "=" not in text:
             names = ", ".join(RARE)
             raise UserError(f"--set {text}: must be NAME=VALUE with one of the names {names}")
         flags[name] = value
@@ -172,6 +172,14 @@ def read_values(values: Mapping[str, Any], source: str, without: Container[str] 
     return validated(passed, source, texts=True)
 
 
+def repeated_names(node: Any) -> list[str]:
+    """Return the names that a YAML mapping has more than once, of which YAML takes the last."""
+    pairs = node.value if getattr(node, "id", "") == "mapping" else []
+    names = [key.value for key, _ in pairs if isinstance(key.value, str)]
+    inner = [name for _, value in pairs for name in repeated_names(value)]
+    return [name for name in names if names.count(name) > 1] + inner
+
+
 def read_file(file: Path) -> dict[str, Any]:
     """Return the names and values in a YAML or JSON file. Raises UserError."""
     if file.suffix not in (".yaml", ".yml"):
@@ -180,7 +188,10 @@ def read_file(file: Path) -> dict[str, Any]:
         import yaml
 
         try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            text = file.read_text(encoding="utf-8")
+            if repeated := repeated_names(yaml.compose(text, yaml.SafeLoader)):
+                raise UserError(f"{file} has {repeated[0]!r} twice: remove one of them")
+            content = yaml.safe_load(text)
         except OSError as error:
             raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
         except (ValueError, yaml.YAMLError) as error:

@@ -6,6 +6,7 @@ rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 
 from __future__ import annotations
 
+import shlex
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ class Files:
         try:
             return path.read_bytes()
         except OSError as error:
-            hint = f"; give {path}/*.jpg" if path.is_dir() else ""
+            inner = "*/*.jpg" if any(path.glob("*/")) else "*.jpg"
+            hint = f"; give {shlex.quote(str(path))}/{inner}" if path.is_dir() else ""
             raise UserError(f"{path} cannot be read: {error.strerror}{hint}") from error
 
     def name(self, i: int) -> str:
@@ -98,7 +100,8 @@ def predict(
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 bad.append(start + row)
         probabilities[start : start + rows] = step.predict(batch)[:rows]
-        print(f"{start + rows} of {len(images)} images", file=sys.stderr, flush=True)
+        failed = f", {len(bad)} not read" if bad else ""
+        print(f"{start + rows} of {len(images)} images{failed}", file=sys.stderr, flush=True)
     probabilities[bad] = np.nan
     return probabilities, bad
 

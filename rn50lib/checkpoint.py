@@ -518,7 +518,9 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         with contextlib.suppress(ValueError):  # of a run that was killed here
             if parts(draft.name[1:].rsplit(".", 3)[0] + ".safetensors")[0] == name:
                 draft.unlink(missing_ok=True)
-    remedy = "earlier checkpoints are untouched: free some space and continue with --resume"
+    remedy = "free some space and continue with --resume"
+    if positions(prefix):
+        remedy = f"earlier checkpoints are untouched: {remedy}"
     write_file(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
 

@@ -171,7 +171,9 @@ class Parser(argparse.ArgumentParser):
         """Return what to pass instead of an unknown flag."""
         known = [name for action in self._actions for name in action.option_strings]
         bare = {name.lstrip("-"): name for name in known}
-        close = difflib.get_close_matches(unknown.lstrip("-"), bare, n=1, cutoff=0.8)
+        word = unknown.lstrip("-")
+        close = difflib.get_close_matches(word, bare, n=1, cutoff=0.8)
+        close = close or [name for name in bare if len(word) > 3 and name.startswith(word)]
         return f"did you mean {bare[close[0]]}?" if close else f"see {self.help_command}"
 
     @property

@@ -287,14 +287,15 @@ def test_undetectable_damage_is_reported_as_such(root, alone, capsys):
         return capsys.readouterr().out.strip().splitlines()[-1]
 
     checked, unchecked = last_line(alone).split("; not checked: ")
-    assert "15 images decoded, checksums" in checked and "val (not here)" in unchecked
+    assert "15 images decoded, checksums" in checked
+    assert "val (missing or not readable)" in unchecked
     assert str(alone) not in unchecked
     alone.with_suffix(".crc").unlink()
     checked, unchecked = last_line(alone).split("; not checked: ")
     assert "checksums" not in checked and f"checksums, in {alone} (recordio)" in unchecked
     checked, unchecked = last_line(root).split("; not checked: ")
     assert f"{root / 'train'} (files), {root / 'val'} (files)" in unchecked
-    assert "train and val" in checked and "not here" not in unchecked
+    assert "train and val" in checked and "missing" not in unchecked
 
 
 def test_checksums_of_another_record_file(root, alone):
