@@ -319,10 +319,8 @@ per_image = kept_bytes(2) - kept_bytes(1)  # the weights, kept as well, cancel o
 fixed = 3 * 4 * 25_557_032  # weights, gradients, momentum
 print(f"per image {per_image / 1e6:.0f} MB, plus a fixed {fixed / 1e6:.0f} MB")
 for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 208)):
-    print(f"{name}: 16 GB hold this for {(16e9 - fixed) / size:.0f} images.", end=" ")
-    print(
-        f"The published batch, {published}, needs {(fixed + published * size) / 1e9:.1f} GB of it"
-    )
+    print(f"{name}, 16 GB as on a V100: room for {(16e9 - fixed) / size:.0f} images;", end=" ")
+    print(f"the published batch of {published} needs {(fixed + published * size) / 1e9:.1f} GB")
 if device.type == "cuda":
     network = ResNet(resnet.resnet(50)).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)

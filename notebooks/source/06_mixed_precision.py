@@ -537,7 +537,7 @@ half = str(reduced)[6:]
 h100 = {key[5:]: item.value for key, item in session.results.items() if key.startswith("h100.")}
 devices = {
     "this device": (peaks["float32"], half, peaks[half], bandwidth),
-    "H100": (1e12 * h100["fp32"], "float16", 1e12 * h100["fp16"], 1e9 * h100["bandwidth"]),
+    "an H100": (1e12 * h100["fp32"], "float16", 1e12 * h100["fp16"], 1e9 * h100["bandwidth"]),
 }
 
 
@@ -561,12 +561,11 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
             ax.plot(per_byte, min(rate, per_byte * traffic) / 1e12, mark, color=colour)
             took.append(1e6 * least_seconds)
         ax.plot([], [], mark, color="black", label=kind)
-        gains.append(f"{kind} {took[0] / took[1]:.1f}×")
-        print(f"{name}, {batch} images: at least {took[0]:,.1f} µs in float32,", end=" ")
-        print(f"{took[1]:,.1f} in {low}: {gains[-1]}")
+        gains.append(f"{kind} {took[0] / took[1]:.1f}× on {name}")
+        print(f"{gains[-1]}: {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}, at least")
     ax.set(title=name, xlabel="FLOP per byte", ylabel="TFLOP/s at most")
     ax.legend(loc="lower right", fontsize="small")
-print("H100: float32 from NVIDIA's data sheet, float16 and bandwidth recorded on one")
+print(f"({batch} images. H100: float32 from the data sheet, float16 and bandwidth recorded.)")
 workshop.figure(fig, alt=f"Rooflines of this device and an H100. Gains: {', '.join(gains)}")
 
 
@@ -685,7 +684,7 @@ for name, found in measured.items():
     print(f"{name}: normalisation and pointwise operations take {share:.0%} of the step")
 
 # %%
-slow, low, fast, traffic = devices["H100"]
+slow, low, fast, traffic = devices["an H100"]
 least32 = least(resnet.resnet(50), 224, 256, "float32", slow, traffic)
 least16 = least(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
