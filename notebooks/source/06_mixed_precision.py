@@ -328,7 +328,7 @@ for rate in (1e-2, 1e-3, 1e-4):
 #
 # PyTorch has two tools for this. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 #
-# The last run, in `float16` on any device, trains a dense network (convolutions would take a CPU too long). It starts too high, at 2^24; `growth_interval=5` is your `wait`. **Predict** the scale of each step.
+# The next cell's last run, in `float16` on any device, trains a dense network (convolutions would take a CPU too long). It starts too high, at 2^24; `growth_interval=5` is your `wait`. **Predict** the scale of each step.
 
 
 # %%
