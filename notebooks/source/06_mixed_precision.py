@@ -562,7 +562,7 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
             took.append(1e6 * least_seconds)
         ax.plot([], [], mark, color="black", label=kind)
         gains.append(f"{kind} {took[0] / took[1]:.1f}× on {name}")
-        print(f"{gains[-1]}: {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}, at least")
+        print(f"{gains[-1]}: at least {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}")
     ax.set(title=name, xlabel="FLOP per byte", ylabel="TFLOP/s at most")
     ax.legend(loc="lower right", fontsize="small")
 print(f"({batch} images. H100: float32 from the data sheet, float16 and bandwidth recorded.)")
