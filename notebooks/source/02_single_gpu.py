@@ -337,7 +337,7 @@ if device.type == "cuda":
 #
 # Does a larger batch pay off? The next cell doubles it, up to a limit, until two doublings gain under 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
 #
-# One explanation: each step has a fixed cost: it starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
+# One explanation: each step has a fixed cost. It starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
 
 # %%
@@ -559,7 +559,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
     print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
-# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM, and `rn50 run --resume` continues: on a CPU, with the *same bits* as an uninterrupted run, as the project's tests check.
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check.
 #
 # On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs diverge. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, but make training slower. Every random crop must also depend only on seed, epoch and image; your script's do not.
 #
