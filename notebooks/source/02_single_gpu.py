@@ -541,14 +541,13 @@ fixed_batches = [b for _, b in zip(range(4), loader, strict=False)]
 
 
 def train_on(batches, weights, momentum=None):
-    network = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
-    network.load_state_dict(weights)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    small.train().load_state_dict(weights)
+    optimizer = torch.optim.SGD(small.parameters(), lr=0.01, momentum=0.9)
     if momentum:
         optimizer.load_state_dict(copy.deepcopy(momentum))  # it is updated in place
     for images, labels in batches:
-        training_step(network, optimizer, images.to(device), labels.to(device))
-    return copy.deepcopy(network.state_dict()), optimizer.state_dict()
+        training_step(small, optimizer, images.to(device), labels.to(device))
+    return copy.deepcopy(small.state_dict()), optimizer.state_dict()
 
 
 undisturbed, _ = train_on(fixed_batches, start)
