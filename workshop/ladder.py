@@ -51,6 +51,7 @@ PUBLISHED = {
     "FP16, 8 GPUs": "published.v100.8gpu.fp16.ips",
 }
 RECORDED = ("1_single", "3_dali", "4_amp", "5_tuned")  # on one GPU, where rung 2 changes nothing
+TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
 PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device
 RECORD = "ladder.json"  # in the folder of runs; one for each machine
 
@@ -161,7 +162,8 @@ def race(
 
     Each script starts once. Then one at a time trains for `steps` steps while the others wait. A
     report is that of `climb`, with the images/s of each turn in `turns`; images_per_s is their
-    median. `warm_up` is at least 1. Your train.py runs for the rung `own`; rung 1 has one rank.
+    median. `warm_up` is at least 1. With `trace`, a file, steps of the first turn that do not count
+    are traced. Your train.py runs for the rung `own`; rung 1 has one rank.
     Rungs that need DALI are left out if it is missing here. If memory does not suffice for all at
     once, each rung has its turns alone, and `paired` is False: ratios turn by turn mean nothing.
 
@@ -212,6 +214,8 @@ def _prepare(
     report.unlink(missing_ok=True)  # never take an earlier one for this run's
     # the batches that a loader has ready when a turn begins, by default
     lead = 2 if "DALI" in uses else 2 * flags.get("workers", 2)
+    if "trace" in flags:
+        lead = max(lead, TRACED_STEPS)
     if turns:
         flags = {**flags, "steps": turns * (lead + flags["steps"])}
     words: list[object] = []
@@ -315,6 +319,7 @@ def picture(file: Path) -> dict[str, Any]:
         there.bar_label(there.containers[-1], fmt="{:,.0f}", padding=3)
     there.set(title="V100: published. H100: recorded, batch 128", xlabel="images/s")
     there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
+    there.locator_params(axis="x", nbins=6)
     there.invert_yaxis()
     steps = ", ".join(
         f"{_label(name)} {rate:.3g}" for name, rate in zip(climbed, rates, strict=True)

@@ -27,7 +27,7 @@ print(f"epochs: {epochs}")
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network to tell twelve kinds of road sign apart. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training uses random crops of at least half of each image, scaled to 64 × 64 pixels.
+# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training uses random crops of at least half of each image, scaled to 64 × 64 pixels.
 #
 # **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach? (The built-in data has 2,400 training images, 200 per class, so an epoch is 75 steps.)
 
@@ -142,27 +142,28 @@ workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 #
 # How long does one training run take? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains on 400.2 images per second in 32-bit precision (FP32) and on 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many megabytes per second does it read, at 115 KB per image?
 #
-# The next cell computes both, compares them with the published hours, and counts the arithmetic. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
+# The next cell computes both, compares them with the published hours, adds an H100, and counts the arithmetic. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
 
 # %%
 from rn50lib import resnet
 
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
-for precision in ("fp32", "fp16"):
-    rate = session.results[f"published.v100.1gpu.{precision}.ips"].value
-    took = session.results[f"published.v100.1gpu.{precision}.hours"].value
+for gpu, key in {"V100, FP32": "published.v100.1gpu.fp32", "V100, FP16": "published.v100.1gpu.fp16",
+                 "H100, FP16": "h100.float16"}.items():  # fmt: skip
+    rate, took = session.results[f"{key}.ips"].value, session.results.get(f"{key}.hours")
     hours = images * passes / rate / 3600
-    print(f"{precision.upper()}: {images:,} images x {passes} epochs / {rate:,} images/s", end=" ")
     print(
-        f"= {hours:.1f} h at {rate * megabytes / images:.0f} MB/s from storage; published: {took} h"
+        f"{gpu}: {images:,} images x {passes} epochs / {rate:,} images/s = {hours:.1f} h", end=" "
     )
+    print(f"at {rate * megabytes / images:.0f} MB/s from storage;", end=" ")
+    print(f"published: {took.value} h" if took else "the rate is recorded, on synthetic images")
 print(f"size: {megabytes / 1000:.0f} GB on disk, {megabytes * passes / 1e6:.1f} TB read in all")
 work = resnet.resnet(50, 1000).train_flops(224)  # of an image: forward, and twice that backward
 print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# So the answer is days: more than three in FP32, about one in FP16. The cause is the arithmetic: some 24 billion operations for each image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So the answer is days: more than three in FP32, about one in FP16, and still hours on one H100. The cause is the arithmetic: some 24 billion operations for each image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #
@@ -206,7 +207,10 @@ elif abs(factor - 1) < 0.01 and abs(training_days(730, 721.3) / yours - 4) > 0.0
 elif abs(factor - 1) < 0.01:
     print(f"Right: a year of data is {365 * kept / 1_281_167:.0f} times ImageNet.", end=" ")
     print(f"90 epochs take {yours:.1f} days on one V100 in FP16 and", end=" ")
-    print(f"{training_days(365, 10263.2):.1f} days on eight (10,263.2 images/s, published).")
+    print(
+        f"{training_days(365, 10263.2):.1f} days on eight (10,263.2 images/s, published).", end=" "
+    )
+    print(f"One H100 (4,833 images/s, recorded) takes {training_days(365, 4833):.1f} days.")
 else:
     close = [text for size, text in hints.items() if abs(factor / size - 1) < 0.01]
     print(f"{yours:.4g} is {factor:.4g} times the right answer", *close, sep=": ")

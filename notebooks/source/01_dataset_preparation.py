@@ -270,7 +270,7 @@ wrong = "" if own == packed else f": byte {same:,} is wrong, {part} of a record"
 print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}{wrong}")
 words = np.frombuffer(packed, dtype="<u4")
 print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numbers")
-print(f"In random bytes of ImageNet's size, {ARCHIVE / 4 / 2**32:.1f} would occur by chance")
+print(f"In random bytes of ImageNet's size, one expects {ARCHIVE / 4 / 2**32:.1f} of them")
 
 # %% [markdown]
 # One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
@@ -493,12 +493,19 @@ finding = (
     f" files, {tar['warm']:.1f} and {tar['cold']:.1f} times as fast as tar"
 )
 workshop.figure(fig, alt=f"Reading speed in four ways, warm and cold: {finding}.")
-print(f"{finding}; 8 V100s train {needed:,.0f} images/s (published)")
+print(finding)
 share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
-print(f"\n8 V100s train an epoch of ImageNet in {IMAGENET / needed / 60:.1f} minutes.", end=" ")
+print()
+fast = session.results["published.h100.8gpu.ips"].value
+for gpus, speed in {"8 V100s": needed, "8 H100s": fast}.items():
+    print(
+        f"{gpus} train {speed:,.0f} images/s (published), or {speed * ARCHIVE / IMAGENET / 1e9:.1f}",
+        end=" ",
+    )
+    print(f"GB/s of JPEGs: an epoch of ImageNet in {IMAGENET / speed / 60:.1f} minutes.")
 one, eight = (IMAGENET * 0.001 / 60 / readers for readers in (1, 8))
 print(f"At 1 ms each, one reader opens all files in {one:.1f} minutes, eight in {eight:.1f}.")
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")

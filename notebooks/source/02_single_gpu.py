@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · One GPU
 #
-# After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line. You also know where its time goes.
+# After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line, and you know where its time goes.
 #
 # **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 5 minutes to run
 
@@ -22,10 +22,8 @@ session = workshop.start("02", profile)
 epochs, batch, pairs = epochs or session.epochs, batch or session.batch, pairs or session.pairs
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
-    "DATA": str(session.data_root), "TRAIN": str(session.runs / "train.py"), "SEED": str(seed),
-    "SIZE": str(session.image_size), "BATCH": str(batch), "EPOCHS": str(epochs),
-    "IMAGES": str(session.images),
-    "FLAGS": f"--image-size {session.image_size} --batch-size {session.rung_batch}",
+    "DATA": str(session.data_root), "SEED": str(seed), "SIZE": str(session.image_size),
+    "BATCH": str(batch), "EPOCHS": str(epochs), "IMAGES": str(session.images),
 }  # fmt: skip
 
 # %% [markdown]
@@ -49,7 +47,7 @@ import random
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
@@ -116,7 +114,7 @@ def training_step(model, optimizer, images, labels):
 
 
 # %% [markdown]
-# The next cell compares three of your steps with a reference. Then it trains the 18-layer version for a short time.
+# The next cell compares three of your steps with a reference. Then it briefly trains the 18-layer version.
 
 # %%
 training_step = nb02_checks.check_step(training_step)
@@ -140,11 +138,20 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 # %% [markdown]
 # Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48. How well does the network do on new images?
 #
-# The next cell measures that with `model.eval()`, and twice without: sorted by class, as the files are, and shuffled. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+# The next cell measures that on centre crops: with `model.eval()`, and twice without, sorted by class, as the files are, and shuffled. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+
 
 # %%
-validation = Photos(session.data_root / "val", session.loop_size)
-validation.files = validation.files[::2]  # half are enough here; the crops are random, too
+class Centred(Photos):
+    def __getitem__(self, i):
+        image, size = Image.open(self.files[i]).convert("RGB"), (self.size, self.size)
+        image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)  # the largest centred square
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        return pixels / 127.5 - 1, self.classes.index(self.files[i].parent.name)
+
+
+validation = Centred(session.data_root / "val", session.loop_size)
+validation.files = validation.files[::2]  # half are enough here
 
 
 @torch.no_grad()
@@ -160,7 +167,7 @@ print(f"without model.eval(), sorted:   {top1(small.train()):.1f}% correct")
 print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds a single class, so normalisation removes much of what distinguishes it from the others. If that is the cause, shuffling helps: compare the last two lines. The next cell trains again from the same initial weights, but omits `shuffle=True`, so that most batches hold a single class. (On a CPU, the run stops before the last classes.) **Predict** what the loss curve will look like.
+# A sorted batch holds a single class, so normalisation removes much of what distinguishes it from the others. If that is the cause, shuffling helps: compare the last two lines. The next cell trains again from the same weights without `shuffle=True`, so that most batches hold a single class. (On a CPU, the run stops before the last classes.) **Predict** the loss curve.
 
 # %%
 small.load_state_dict(start)
@@ -178,7 +185,7 @@ fig.legend(loc="outside right upper")
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
 # %% [markdown]
-# The network learns to answer with the current class, so at first the loss jumps at class boundaries (grey lines). A network that always gives the same answer is correct 1 time in 12, or 8.3%: compare the top-1 above.
+# The network learns to answer with the current class, so at first the loss jumps at class boundaries (grey lines). A network with only one answer is correct 1 time in 12, or 8.3%: compare the top-1 above.
 #
 # ## The whole script
 #
@@ -186,23 +193,23 @@ workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorte
 
 # %%
 script = workshop.ladder.script("1_single")
-os.environ["TRAIN"] = str(script)  # yours; the finished one if yours is at a later rung
 text = script.read_text()
 print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endless") :], sep="")
 
 # %% [markdown]
 # `main` builds all the parts, runs your step in ranges that the profiler shows, and times input and computation.
 #
-# A GPU works through a queue: Python adds work to it and moves on. A clock that does not wait for the queue measures only how fast Python fills it. That is why `now()` calls `synchronize()`.
+# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`.
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The script is timed several times, because a machine's speed varies. Meanwhile, watch the utilisation in a terminal: `nvidia-smi dmon -s um` or `htop`.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The script is timed several times, because a machine's speed varies. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
 
 # %%
 (rung,) = workshop.ladder.race(
-    ["1_single"], turns=session.turns, ranks=1, own="1_single", workers=2, warm_up=1,
-    image_size=session.image_size, batch_size=session.rung_batch, steps=session.steps,
+    ["1_single"], turns=session.turns, ranks=1, own="1_single", workers=2, steps=session.steps,
+    image_size=session.image_size, batch_size=session.rung_batch,
+    warm_up=5, trace=session.folder / "trace.json.gz",  # 5: until the batches of the start are used
 ).values()  # fmt: skip
 speeds = rung["turns"]
 print(f"{np.median(speeds):.1f} images/s, from {min(speeds):.1f} to {max(speeds):.1f}", end="; ")
@@ -215,16 +222,13 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
 # %% [markdown]
 # On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. Notebook 06 measures both.
 #
-# Two worker processes decode images *while* the model computes, so `input_ms` is only the part that this overlap does not hide, plus the copy to the GPU. With overlap, the slower of the two sets the pace, and making the other one faster gains nothing, unless both share the cores of a CPU. Without it, the times add up. You test that below.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU. With overlap, the slower of the two sets the pace, and speeding up the other gains nothing, unless both share the cores of a CPU. Without it, the times add up. You test that below.
 #
 # ### What the profiler says
 #
-# A **profiler** records every operation. With `--trace`, the script runs `torch.profiler` for three steps and writes a file, which [ui.perfetto.dev](https://ui.perfetto.dev) opens too.
+# A **profiler** records every operation. With `--trace FILE`, as above, the script runs `torch.profiler` for three steps that are not timed. [ui.perfetto.dev](https://ui.perfetto.dev) opens the file, too.
 #
 # **Predict:** what share of a step is convolution, and what takes most of the rest?
-
-# %% language="bash" magic_args="-e"
-# python "$TRAIN" --data "$DATA" $FLAGS --warm-up 1 --steps 4 --trace trace.json.gz
 
 # %%
 parts = workshop.trace("trace.json.gz")
@@ -232,7 +236,7 @@ moving = parts["normalisation"] + parts["pointwise"] + parts["copy"]
 print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(parts.values()):.0f}%")
 
 # %% [markdown]
-# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Colours mean kinds of operation here, so they differ from the ladder's: amber is normalisation, not input.)
+# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Colours mean kinds of operation here: amber is normalisation, not input.)
 #
 # ### Your turn: feed the device
 #
@@ -242,7 +246,7 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 # - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `channels_last`: each pixel's channels next to each other in memory.
 #
-# **Predict** which one helps most on your device, then add combinations to `tries`.
+# **Predict** which one helps most, then add combinations to `tries`.
 
 # %%
 tries = {"as in train.py": {}, "no workers": {"workers": 0}}
@@ -315,8 +319,8 @@ per_image = kept_bytes(2) - kept_bytes(1)  # the weights, kept as well, cancel o
 fixed = 3 * 4 * 25_557_032  # weights, gradients, momentum
 print(f"per image {per_image / 1e6:.0f} MB, plus a fixed {fixed / 1e6:.0f} MB")
 for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 208)):
-    limit = (16e9 - fixed) / size
-    print(f"{name}: at most {limit:.0f} images in the 16 GB of a V100; published batch {published}")
+    print(f"{name}, 16 GB as on a V100: room for {(16e9 - fixed) / size:.0f} images;", end=" ")
+    print(f"the published batch of {published} needs {(fixed + published * size) / 1e9:.1f} GB")
 if device.type == "cuda":
     network = ResNet(resnet.resnet(50)).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
@@ -329,11 +333,11 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# The published batches are well below these limits, which leave out workspace and temporary copies.
+# By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. What filled the rest is not published; on your GPU, *peak* shows what the count misses.
 #
 # Does a larger batch pay off? The next cell doubles it, up to a limit, until two doublings gain under 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
 #
-# One explanation: each step has a fixed cost, because it starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
+# One explanation: each step has a fixed cost. It starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
 
 # %%
@@ -376,17 +380,17 @@ print(f"The times differ from it by up to {off:.0%}.")
 #
 # ## The recipe
 #
-# The accuracy of "ResNet-50" depends on the recipe. Here is the whole published one, each value with its flag and meaning.
+# The accuracy of "ResNet-50" depends on the recipe. Here is the whole published one, with flags and meanings.
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: a rate of 0.1 for a global batch of 256, scaled in proportion for other batches.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
 #
 # At the start gradients change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
 #
-# The next cell has this as a function, and as a chain of two PyTorch schedulers: first correct, then with a mistake.
+# The next cell has this as a function, and as two PyTorch schedulers in sequence: first correct, then with a mistake.
 
 # %%
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -430,11 +434,11 @@ axes.legend()
 workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the schedulers agree.")
 
 # %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. The function has no state: it returns the same rate on any worker and after any crash. PyTorch's schedulers have state to save and restore.
+# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. PyTorch's schedulers have state to save and restore; the function returns the same rate on any worker and after any crash.
 #
 # ## v1 and v1.5
 #
-# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, now called v1, this is the block's first 1×1 convolution. Version 1.5 moves the stride to the 3×3. The next cell prints the strides and shows the difference by gradients: a pixel whose gradient is zero is never used.
+# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, v1, this is the block's first 1×1 convolution; version 1.5 moves the stride to the 3×3. The next cell prints the strides, and shows the difference by gradients: a pixel whose gradient is zero is never used.
 
 # %%
 from torch import nn
@@ -455,7 +459,7 @@ for name, conv in {
     print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
 
 # %% [markdown]
-# Moving the stride adds work: the first 1×1 convolution now computes four times as many pixels. NVIDIA's [*ResNet-50 v1.5 for MXNet*](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) says that v1.5 is about 0.5 percentage points better in top-1 and about 5% slower. Check the time here; the networks take turns, too.
+# Moving the stride adds work: the first 1×1 convolution now computes four times as many pixels. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports that v1.5 is about 0.5 percentage points better in top-1 and about 5% slower. Check the time here, in turns.
 
 # %%
 versions = ("v1", "v1.5")
@@ -485,11 +489,11 @@ if low < 1:
 # | your script | the library | because |
 # |---|---|---|
 # | one learning rate | warm-up and decay, a function of progress | large batches need warm-up; decay improves accuracy |
-# | the loss of the last step only | sums that stay on the device, read every 20 steps by default | each read makes Python wait for the GPU |
+# | the loss of the last step only | sums that stay on the device, read every 20 steps | each read makes Python wait for the GPU |
 # | a printed line | a report with every setting and its reason | you need to compare and repeat runs |
 # | weights at the end, with `--save` | a checkpoint per epoch, and `--resume` | machines fail |
 #
-# The library's command is `rn50 run`. Any training setting you omit comes from the recipe `roadsigns`. Do not compare the library's speed with your script's: its `dtype` (notebook 06) and batch may differ, and it reads record files.
+# The library's command is `rn50 run`; settings you omit come from the recipe `roadsigns`. Do not compare its speed with your script's: `dtype` (notebook 06) and batch may differ, and it reads record files.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -497,7 +501,7 @@ if low < 1:
 #   --recipe roadsigns --seed $SEED --disp-batches 10 --model-prefix whole --report report.json 2>&1
 
 # %% [markdown]
-# The run's report uses the keys of NVIDIA's program, with one value per epoch: accuracies in percent, losses in nats, times in s/step. Unmeasured values are `null`, never 0. `total_ips` is images/s, input and computation together. `env` records every setting and its reason; there, `lr` is the rate for a batch of 256.
+# The report uses NVIDIA's keys, with one value per epoch: accuracies in percent, losses in nats, times in s/step; unmeasured values are `null`. `total_ips` is images/s, input and computation together. `env` records every setting and its reason; there, `lr` is the rate for a batch of 256.
 
 # %%
 import json
@@ -524,7 +528,7 @@ accuracy = metrics["val.top1"][-1]
 workshop.figure(fig, alt=f"Loss and accuracy by epoch. Validation ends at {accuracy:.1f}%.")
 
 # %% [markdown]
-# **Predict** from `train.total_ips`: how many minutes do 9 epochs of 2,400 images take here? The end of this notebook has times recorded on two cores (64 pixels, batch 32).
+# **Predict** from `train.total_ips`: how many minutes do 9 epochs of 2,400 images take here? The last table has times recorded on two cores (64 pixels, batch 32).
 #
 # ## Stop and resume
 #
@@ -537,14 +541,13 @@ fixed_batches = [b for _, b in zip(range(4), loader, strict=False)]
 
 
 def train_on(batches, weights, momentum=None):
-    network = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
-    network.load_state_dict(weights)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    small.train().load_state_dict(weights)
+    optimizer = torch.optim.SGD(small.parameters(), lr=0.01, momentum=0.9)
     if momentum:
         optimizer.load_state_dict(copy.deepcopy(momentum))  # it is updated in place
     for images, labels in batches:
-        training_step(network, optimizer, images.to(device), labels.to(device))
-    return copy.deepcopy(network.state_dict()), optimizer.state_dict()
+        training_step(small, optimizer, images.to(device), labels.to(device))
+    return copy.deepcopy(small.state_dict()), optimizer.state_dict()
 
 
 undisturbed, _ = train_on(fixed_batches, start)
@@ -555,9 +558,9 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
     print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
-# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM; `rn50 run --resume` continues. On a CPU it ends with the *same bits* as an uninterrupted run, which the project's tests check by killing runs.
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check.
 #
-# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs drift apart. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, but make training slower. Every random crop must also depend only on seed, epoch and image; your script's do not.
+# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs diverge. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, but make training slower. Every random crop must also depend only on seed, epoch and image; your script's do not.
 #
 # ## The ladder
 #
@@ -581,9 +584,9 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 #
 # - A training script takes about a hundred lines. Most of a library makes long runs reliable.
 # - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
-# - If input and computation overlap, only the slower one counts. A clock finds the slow part; a trace finds the operation.
-# - Activations fill the memory, and they grow with the batch and the image area.
+# - If input and computation overlap, only the slower one counts. A clock finds the slow part, a trace the operation.
+# - Activations fill the memory; they grow with the batch and the image area.
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If computation is the bottleneck, notebook 03 helps; for input, 04 and 05.
+# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, more devices wait together, and 04 and 05 help; 03 comes first because all later scripts run on several devices.

@@ -175,6 +175,25 @@ def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> Non
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "○ `script_gain` is not written yet"),
+        ("return 1 / (1 - share + share / faster)", "✓ This is Amdahl's law"),
+        ("return 1 - share + share / faster", "the speed is 1 / time"),
+        ("return 1 / (share / faster)", "The rest takes time"),
+        ("return 1 - share + share * faster", "Add up times"),
+        ("return share * faster", "The rest does not become faster"),
+        ("return 2.5", "script_gain(0.5, 0.5) 2.5"),
+    ],
+)
+def test_gain_of_a_script_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    names: dict[str, Any] = {"np": np}
+    execute("06", "def script_gain", answer, names, tmp_path)
+    assert said in capsys.readouterr().out
+    assert names["script_gain"](0.5, 2) == pytest.approx(4 / 3)  # a wrong one is not used further
+
+
 FACTOR = "s = norm.weight / (norm.running_var + norm.eps).sqrt()"
 FOLDED = "s.view(-1, 1, 1, 1) * conv.weight, norm.bias - s * norm.running_mean"
 

@@ -142,6 +142,20 @@ def test_ladder_records_the_turns(
     assert "do not fit" in capsys.readouterr().out  # so they were not there at the same time
 
 
+def test_traced_steps_of_a_race_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "1_single.py"
+    slow = "time.sleep(0.3 if args.trace and 2 <= step < 2 + 4 else 0.02)"  # the profiler's steps
+    script.write_text(SCRIPT.replace("time.sleep(0.02)", slow))
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    monkeypatch.setattr(ladder, "finished", lambda rung: script)
+    flags = {"batch_size": 4, "steps": 3, "warm_up": 2, "workers": 1, "trace": tmp_path / "t.json"}
+    (report,) = ladder.race(["1_single"], turns=1, ranks=1, **flags).values()
+    assert 3 * 4 / (3 * 0.3) < report["images_per_s"] < 4 / 0.019
+
+
 def test_traced_run_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "1_single.py"
     script.write_text(SCRIPT)
