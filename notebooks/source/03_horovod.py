@@ -448,7 +448,7 @@ session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's a
 # %% [markdown]
 # ### Predict the exposed time
 #
-# Only the part of the exchange that overlaps no computation is **exposed**: it costs time. (Horovod's is `communication` in the report, including any wait for slower workers; DDP's is inside `backward()`.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with two measurements: the trace, and the difference of the backward passes with and without the exchange.
+# The part of the exchange that overlaps no computation is **exposed**: the step waits for it. (Horovod's is `communication` in the report, including any wait for slower workers; DDP's is inside `backward()`.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with two measurements: the trace, and the difference of the backward passes with and without the exchange.
 
 # %%
 where, messages, cores = (measured[key] for key in ("where", "messages", "cores"))
@@ -466,34 +466,33 @@ def after_the_pass(ready, takes, alone):
 
 
 kinds = workshop.trace("ddp.json")  # of the larger batch
+table = []
 for run in measured["runs"]:
     ready, size, layers = zip(*run["buckets"], strict=True)
-    alone, together = np.array(run["alone"]), np.array(run["together"])
+    alone, together = np.median(run["alone"]), np.array(run["together"])
     line = latency + np.array(size) / bandwidth
-    if run is measured["runs"][0]:
-        for number, layer in enumerate(layers):
-            print(f"bucket {number + 1}, {size[number] / 1e6:4.1f} MB, from {layer}: full", end=" ")
-            print(
-                f"after {1e3 * ready[number]:.0f} ms; sent in {1e3 * line[number]:.1f} ms", end=" "
-            )
-            print(f"(line), {1e3 * messages[number]:.1f} ms (measured)")
-    by_line, by_messages = (
-        1e3 * after_the_pass(ready, takes, np.median(alone)) for takes in (line, messages)
-    )
-    low, timed, high = np.quantile(1e3 * (together - alone), [0, 0.5, 1])
-    print(f"batch {run['batch']}: backward pass alone {1e3 * np.median(alone):.0f} ms; exposed:")
-    print(f"  predicted from the line {by_line:6.0f} ms, from the measured messages", end=" ")
-    print(f"{by_messages:.0f} ms")
-    print(f"  with minus without      {timed:6.0f} ms ({low:.0f} to {high:.0f}, n = {len(alone)})")
-print(f"  in the trace            {kinds['exchange']:6.0f} ms")
-if where == "CPU":
-    share = session.machine.cores / workers
+    low, timed, high = 1e3 * np.quantile(together - run["alone"], [0, 0.5, 1])
+    table.append({
+        "": f"batch {run['batch']}",
+        "backward pass alone, ms": f"{1e3 * alone:.0f}",
+        "exposed, from the line": f"{1e3 * after_the_pass(ready, line, alone):.0f}",
+        "exposed, from the messages alone": f"{1e3 * after_the_pass(ready, messages, alone):.0f}",
+        "exposed, timed (range)": f"{timed:.0f} ({low:.0f} to {high:.0f})",
+        "exposed, in the trace": "–",
+    })  # fmt: skip
+table[-1]["exposed, in the trace"] = f"{kinds['exchange']:.0f}"
+for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=True):
+    full, sent, found = (f"{1e3 * s:.0f} ms" for s in seconds)
     print(
-        f"Cores per worker: {share:g}. Used by the pass alone: {cores['alone']:.2f}; by a", end=" "
+        f"{nbytes / 1e6:4.1f} MB from {layer}: full after {full}; takes {sent} (line), {found} alone"
     )
-    print(f"message alone: {cores['message']:.2f}.")
-    if len(alone) >= 5 and low > kinds["exchange"] and cores["alone"] + cores["message"] > share:
-        print("Together, that is more than it has: the exchange slows the pass that hides it.")
+for name in table[0]:
+    print(f"{name:34}", *(f"{column[name]:>18}" for column in table))
+if where == "CPU":
+    share, work, message = session.machine.cores / workers, cores["alone"], cores["message"]
+    print(f"Cores per worker: {share:g}; used by the pass: {work:.2f}, by a message: {message:.2f}")
+    if len(together) >= 5 and low > kinds["exchange"] and work + message > share:
+        print("Together, that is more than there are: the exchange slows the pass that hides it.")
 session.note("exposed_ms", timed, "ms", f"exposed exchange per step, on the {where}")
 
 # %% [markdown]
