@@ -16,11 +16,13 @@ import json
 import os
 from pathlib import Path
 
+import torch
+
 import rn50lib
 import workshop
 
 session = workshop.start("03", profile)
-gpus = len(session.machine.gpus)
+gpus = torch.cuda.device_count()
 workers = min(workers or 8, gpus) if gpus > 1 else workers or 2
 ranks = min(workers, gpus or workers)  # of the ladder's rung: each needs its own GPU
 batch = batch or session.batch
@@ -55,7 +57,6 @@ os.environ |= {
 # Give each worker the whole model and a share of the *images*. Two workers have half a batch each. **Predict:** is the mean of their gradients the gradient of the whole batch?
 
 # %%
-import torch
 from torch import nn
 
 
@@ -125,16 +126,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in about 3 minutes. NCCL and data loaders need more shared memory than Docker's default, hence `--ipc=host`.
 #
-# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. **Predict:** what happens with the *unchanged* script, which reads none of them?
-
-# %% language="bash" magic_args="-e"
-# for ((worker = 0; worker < WORKERS; worker++)); do
-#   python "$LADDER/1_single.py" --data "$DATA" $SMALL --warm-up 0 --steps 1 &
-# done
-# for job in $(jobs -p); do wait $job; done
-
-# %% [markdown]
-# All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU, if any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
+# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none of them: every process would run the whole training alone, on the first GPU, if any, without an error and without a gain. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank (`hvd.local_rank()`) counts within one machine; pass it to `torch.cuda.set_device`. Without that, NCCL reports "Duplicate GPU detected".
 # 2. **Share the images.** With `DistributedSampler(photos, size, rank)`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
@@ -179,7 +171,7 @@ workshop.try_script(
 #
 # ### Leave out each change
 #
-# The next script leaves out one change at a time: the share, the scaled rate, the broadcast, the average. **Predict** which omissions you would notice from the loss. It measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# The next script leaves out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile without.py
@@ -200,13 +192,15 @@ def flat(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-for without in ("nothing", "share", "rate", "broadcast", "average"):
-    torch.manual_seed(rank)  # each rank starts with different weights
+for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
+    missing = {"share", "rate", "broadcast", "average"} if without == "all four" else {without}
+    # each rank starts with different weights, but the unchanged script seeds all ranks alike
+    torch.manual_seed(0 if without == "all four" else rank)
     model = ResNet(resnet.tiny(num_classes=12))
     order = torch.randperm(240, generator=torch.Generator().manual_seed(0)).tolist()
-    mine = order if without == "share" else order[rank::size]
-    lr = 0.005 * (1 if without == "rate" else size)
-    if without != "broadcast":
+    mine = order if "share" in missing else order[rank::size]
+    lr = 0.005 * (1 if "rate" in missing else size)
+    if "broadcast" not in missing:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
     start, losses = flat(model), []
@@ -216,7 +210,7 @@ for without in ("nothing", "share", "rate", "broadcast", "average"):
         losses[-1].backward()
         with torch.no_grad():
             for weight in model.parameters():
-                if without != "average":
+                if "average" not in missing:
                     dist.all_reduce(weight.grad)  # the sum over all ranks
                     weight.grad /= size
                 weight -= lr * weight.grad
@@ -239,10 +233,11 @@ dist.destroy_process_group()
 # torchrun --standalone --nproc-per-node $WORKERS without.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them, and here there is nothing to cancel.
+# - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them.
 # - Without the **scaled rate**, the weights move only about 1/n as far on n workers.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
+# - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
 #
 # No run reported an error, and the loss of four steps on random images reveals nothing.
 #
@@ -289,7 +284,7 @@ def sweep(largest):
 #
 # DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. **Predict:** which layers' gradients leave first?
 #
-# The next script calls `sweep`. Then it records when each bucket is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU; otherwise, it runs on the CPU.
+# The next script calls `sweep`, records when each bucket is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU; otherwise, it runs on the CPU.
 
 # %%
 # %%writefile overlap.py
