@@ -98,14 +98,21 @@ session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
-times = [time.perf_counter()]
-contents = [path.read_bytes() for path in some]
-times.append(time.perf_counter())
-photos = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in contents]
-times.append(time.perf_counter())
-pixels = np.stack([crop(photo) for photo in photos])
-times.append(time.perf_counter())
-parts = np.diff(times) / len(some)  # seconds per image
+
+
+def python_parts():
+    """Return the seconds per image of reading, of decoding, and of cropping with resizing."""
+    times = [time.perf_counter()]
+    contents = [path.read_bytes() for path in some]
+    times.append(time.perf_counter())
+    photos = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in contents]
+    times.append(time.perf_counter())
+    np.stack([crop(photo) for photo in photos])
+    times.append(time.perf_counter())
+    return np.diff(times) / len(some)
+
+
+parts = python_parts()
 for part, seconds in zip(("open, read, close", "decode", "crop, resize"), parts, strict=True):
     print(f"{part:17} {1e6 * seconds:6,.0f} µs per image, {seconds / parts.sum():.1%}")
 read_s = parts[0]
@@ -339,20 +346,21 @@ if TF:
     records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand)
     stages["tf.data"] = records.map(decode).batch(32)
     measure("tf.data")
-    took = []  # seconds per image of reading; with decoding; with cropping and resizing
+    python, ends = [], []
     for _ in range(rounds):
+        python.append(python_parts())
         for stage in (records, records.map(decode_all), records.map(decode)):
             stream = iter(stage)
             next(stream)  # warm up
             begin = time.perf_counter()
             for _ in some:
                 next(stream)
-            took.append((time.perf_counter() - begin) / len(some))
-    ends = np.median(np.reshape(took, (rounds, 3)), axis=0)
-    for part, old, new in zip(
-        ("read", "decode", "crop, resize"), parts, np.diff(ends, prepend=0), strict=True
-    ):
-        print(f"{part:12} {1e6 * old:6,.0f} µs per image in Python, {1e6 * new:6,.0f} in tf.data")
+            ends.append((time.perf_counter() - begin) / len(some))
+    old = np.median(python, axis=0)
+    new = np.diff(np.median(np.reshape(ends, (rounds, 3)), axis=0), prepend=0)
+    for number, part in enumerate(("read", "decode", "crop, resize")):
+        print(f"{part:12} {1e6 * old[number]:6,.0f} µs per image in Python,", end=" ")
+        print(f"{1e6 * new[number]:6,.0f} in tf.data")
 
 # %% [markdown]
 # **Interleave** reads several shards at the same time; on a network file system, this hides latency. **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than decoded 150 KB images. What do the two gain or cost?
@@ -387,7 +395,7 @@ if TF:
         box = random_box(tf.io.extract_jpeg_shape(jpeg))
         return resize(tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)), label
 
-    ms = {}
+    ms, contents = {}, [path.read_bytes() for path in some]
     for name in 2 * ("image", "top quarter", "bottom quarter"):  # the first time warms up
         begin = time.perf_counter()
         for jpeg in contents:
