@@ -121,7 +121,7 @@ def launcher_command(
 
 def horovodrun(config: TrainConfig, worker: list[str]) -> list[str]:
     """Return the command line of horovodrun, with Gloo."""
-    argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(config.n)]
+    argv = [sys.executable, "-m", "rn50.horovodrun", "--gloo", "-np", str(config.n)]
     argv += ["--disable-cache"]  # it would be in HOME, which may not exist
     argv += ["-H", config.hosts or f"localhost:{config.n}"]
     if is_local(config.hosts):

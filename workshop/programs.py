@@ -90,7 +90,7 @@ def check_ranks(ranks: int, given: str, least: int = 1) -> None:
 
 def horovodrun(np: int) -> tuple[list[str], str]:
     """Return Python's arguments that start Horovod's launcher, and the command to show."""
-    words = ["-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(np)]
+    words = ["-m", "rn50.horovodrun", "--gloo", "--disable-cache", "-np", str(np)]
     shown = f"horovodrun -np {np} python "
     return [*words, "-H", f"localhost:{np}", "--network-interface", "lo"], shown
 

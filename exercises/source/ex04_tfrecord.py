@@ -149,10 +149,11 @@ if workshop.has("tensorflow"):
     print(tf.train.Example.FromString(record(np.zeros((1, 2, 3), np.uint8), 1.0)))
 
 # %% [markdown]
-# Write `read(shards, rank, size, batch, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.
+# Write `read(shards, rank, size, batch, steps, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
-# - Each rank reads every `size`-th file to the end. An incomplete last batch is dropped (`drop_remainder=True`).
+# - Each rank reads every `size`-th file.
+# - An epoch has exactly `steps` full batches on every rank; the rest is dropped. The files differ in length, so some ranks have more, and a rank that takes an extra step waits for the others' gradients forever.
 # - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
 # - The next batch is prepared while a step computes.
 #
@@ -160,7 +161,7 @@ if workshop.has("tensorflow"):
 
 
 # %% tags=["answer", "ex04.recipe"]
-def read(shards, rank: int, size: int, batch: int, seed: int):
+def read(shards, rank: int, size: int, batch: int, steps: int, seed: int):
     """Return a tf.data.Dataset of one rank's batches: (images float32 0..1, labels)."""
     import tensorflow as tf
 
@@ -181,7 +182,7 @@ def read(shards, rank: int, size: int, batch: int, seed: int):
     files = tf.data.Dataset.from_tensor_slices(shards).shard(size, rank)
     records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
     images = records.shuffle(1000, seed=seed).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-    return images.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    return images.batch(batch, drop_remainder=True).take(steps).prefetch(tf.data.AUTOTUNE)
     ### END SOLUTION
 
 

@@ -16,15 +16,18 @@ import json
 import os
 from pathlib import Path
 
+import torch
+
 import rn50lib
 import workshop
 
 session = workshop.start("03", profile)
-gpus = len(session.machine.gpus)
+gpus = torch.cuda.device_count()
 workers = min(workers or 8, gpus) if gpus > 1 else workers or 2
 ranks = min(workers, gpus or workers)  # of the ladder's rung: each needs its own GPU
 batch = batch or session.batch
-sizes = {"image_size": session.image_size, "batch_size": batch, "steps": session.steps}
+sizes = {"image_size": session.image_size, "batch_size": batch}
+sizes |= {"warm_up": session.warm_up, "steps": session.steps}
 small = {"image_size": session.small_size, "batch_size": session.small_batch}
 small |= {"warm_up": 1, "steps": 4}
 side, most = (session.image_size, batch) if gpus > 1 else (session.small_size, session.small_batch)
@@ -39,8 +42,7 @@ os.environ |= {
     "GPUS": str(gpus),
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
     "SMALL": " ".join(f"--{name.replace('_', '-')} {size}" for name, size in small.items()),
-    "LARGEST": str(session.largest),
-    "OVERLAP": f"{session.layers} {side} {max(2, most // 2)} {session.turns}",
+    "OVERLAP": f"{session.largest} {session.layers} {side} {max(2, most // 2)} {session.turns}",
     "LARGE": session.large,
     "TINY": f"--seed {seed} --recipe roadsigns --profile cpu --network tiny --image-shape 32"
     f" --dtype float32 --threads 1 -n 1 --num-examples {session.large_images} --no-val"
@@ -55,7 +57,6 @@ os.environ |= {
 # Give each worker the whole model and a share of the *images*. Two workers have half a batch each. **Predict:** is the mean of their gradients the gradient of the whole batch?
 
 # %%
-import torch
 from torch import nn
 
 
@@ -125,14 +126,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in about 3 minutes. NCCL and data loaders need more shared memory than Docker's default, hence `--ipc=host`.
 #
-# **Step two: five changes.** **Predict:** what happens if a launcher starts the *unchanged* script several times?
-
-# %% language="bash" magic_args="-e"
-# torchrun --standalone --nproc-per-node $WORKERS "$LADDER/1_single.py" --data "$DATA" $SMALL \
-#   --warm-up 0 --steps 1 2> errors.txt || (cat errors.txt; exit 1)
-
-# %% [markdown]
-# All processes report (nearly) the same loss: each runs the whole training alone, on the first GPU, if any. There was no error, and nothing got faster. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
+# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none of them: every process would run the whole training alone, on the first GPU, if any, without an error and without a gain. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
 #
 # 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank (`hvd.local_rank()`) counts within one machine; pass it to `torch.cuda.set_device`. Without that, NCCL reports "Duplicate GPU detected".
 # 2. **Share the images.** With `DistributedSampler(photos, size, rank)`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
@@ -177,7 +171,7 @@ workshop.try_script(
 #
 # ### Leave out each change
 #
-# The next script leaves out one change at a time: the share, the scaled rate, the broadcast, the average. **Predict** which omissions you would notice from the loss. It measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# The next script leaves out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile without.py
@@ -198,27 +192,29 @@ def flat(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-for without in ("nothing", "share", "rate", "broadcast", "average"):
-    torch.manual_seed(rank)  # each rank starts with different weights
+for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
+    missing = {"share", "rate", "broadcast", "average"} if without == "all four" else {without}
+    # each rank starts with different weights, but the unchanged script seeds all ranks alike
+    torch.manual_seed(0 if without == "all four" else rank)
     model = ResNet(resnet.tiny(num_classes=12))
     order = torch.randperm(240, generator=torch.Generator().manual_seed(0)).tolist()
-    mine = order if without == "share" else order[rank::size]
-    lr = 0.002 * (1 if without == "rate" else size)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    if without != "broadcast":
+    mine = order if "share" in missing else order[rank::size]
+    lr = 0.005 * (1 if "rate" in missing else size)
+    if "broadcast" not in missing:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
     start, losses = flat(model), []
     for step in range(4):
         batch = mine[8 * step : 8 * step + 8]
         losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
-        optimizer.zero_grad()
         losses[-1].backward()
-        if without != "average":
+        with torch.no_grad():
             for weight in model.parameters():
-                dist.all_reduce(weight.grad)  # the sum over all ranks
-                weight.grad /= size
-        optimizer.step()
+                if "average" not in missing:
+                    dist.all_reduce(weight.grad)  # the sum over all ranks
+                    weight.grad /= size
+                weight -= lr * weight.grad
+                weight.grad = None
     everyone = [None] * size
     dist.all_gather_object(everyone, mine[:32])
     seen = len(set().union(*everyone))
@@ -237,94 +233,58 @@ dist.destroy_process_group()
 # torchrun --standalone --nproc-per-node $WORKERS without.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
-# - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them, and here there is nothing to cancel.
+# - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them.
 # - Without the **scaled rate**, the weights move only about 1/n as far on n workers.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
+# - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
 #
 # No run reported an error, and the loss of four steps on random images reveals nothing.
 #
 # ## What a message costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. The next script times, in turns, the all-reduce of 4 KB to 64 MB, PyTorch's and yours (on several GPUs, NCCL, too). β counts gradient bytes; links carry 2(n − 1)/n times that. **Predict:** how much longer do 64 MB take than 4 KB?
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. The next function times, in turns, the all-reduce of 4 KB to 64 MB, PyTorch's and yours (on several GPUs, NCCL, too). β counts gradient bytes; links carry 2(n − 1)/n times that. **Predict:** how much longer do 64 MB take than 4 KB?
 
 # %%
 # %%writefile sweep.py
-import json
 import statistics
-import sys
 import time
 
 import torch
 from ring import all_reduce
 from torch import distributed as dist
 
-largest = int(sys.argv[1])
-dist.init_process_group()  # Gloo for what is in main memory, NCCL for what is on GPUs
-cpu = torch.device("cpu")
-wait = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
-ways = {"Gloo": (dist.all_reduce, cpu), "your ring": (all_reduce, cpu)}
-if torch.cuda.device_count() >= dist.get_world_size():
-    torch.cuda.set_device(dist.get_node_local_rank())
-    # not your ring: NCCL's isend and irecv can deadlock outside batch_isend_irecv
-    ways["NCCL"] = dist.all_reduce, torch.device("cuda", torch.cuda.current_device())
-sizes = [2**k for k in range(12, largest.bit_length())]
-found = {way: {size: [] for size in sizes} for way in ways}
-for turn in range(10):
-    for way, (reduce, device) in ways.items():
-        for size, seconds in found[way].items():
-            gradients = torch.zeros(size // 4, device=device)
-            wait()
-            dist.barrier()
-            begin = time.perf_counter()
-            reduce(gradients)
-            wait()
-            if turn > 0:  # the first one connects
-                seconds.append(time.perf_counter() - begin)
-if dist.get_rank() == 0:
-    median = statistics.median
-    print(json.dumps({way: [(n, median(s)) for n, s in of.items()] for way, of in found.items()}))
-dist.destroy_process_group()
 
-# %% language="bash" magic_args="-e"
-# if test $GPUS = 1; then export CUDA_VISIBLE_DEVICES=; fi  # two workers, on the CPU
-# torchrun --standalone --nproc-per-node $WORKERS sweep.py $LARGEST > sweep.json 2> errors.txt ||
-#   (cat errors.txt; exit 1)
+def sweep(largest):
+    """Return the median seconds of all-reduces of 4 KB to `largest` bytes, for each way."""
+    cpu = torch.device("cpu")
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
+    ways = {"Gloo": (dist.all_reduce, cpu), "your ring": (all_reduce, cpu)}
+    if torch.cuda.device_count() >= dist.get_world_size():
+        # not your ring: NCCL's isend and irecv can deadlock outside batch_isend_irecv
+        ways["NCCL"] = dist.all_reduce, torch.device("cuda", torch.cuda.current_device())
+    sizes = [2**k for k in range(12, largest.bit_length())]
+    found = {way: {size: [] for size in sizes} for way in ways}
+    for turn in range(10):
+        for way, (reduce, device) in ways.items():
+            for size, seconds in found[way].items():
+                gradients = torch.zeros(size // 4, device=device)
+                wait()
+                dist.barrier()
+                begin = time.perf_counter()
+                reduce(gradients)
+                wait()
+                if turn > 0:  # the first one connects
+                    seconds.append(time.perf_counter() - begin)
+    return {way: [(n, statistics.median(s)) for n, s in of.items()] for way, of in found.items()}
 
-# %% [markdown]
-# α is the median time of messages up to 64 KB. β is fitted where DDP's messages are, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages dominate.
-
-# %%
-import matplotlib.pyplot as plt
-import numpy as np
-
-plt.style.use("tableau-colorblind10")
-swept = {way: np.array(rows).T for way, rows in json.loads(Path("sweep.json").read_text()).items()}
-fits = {}
-fig, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
-for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), strict=False):
-    latency, large = np.median(seconds[size <= 2**16]), size >= 2**20
-    rows, right = size / seconds, 1 - latency / seconds  # bytes / β / seconds = 1 - α / seconds
-    (per_byte,) = np.linalg.lstsq(rows[large, None], right[large])[0]
-    fits[way] = latency, 1 / per_byte
-    axes.loglog(size, 1e3 * seconds, style, label=way)
-    axes.loglog(size, 1e3 * (latency + per_byte * size), style[:2], lw=1)
-    print(f"{way:10} {1e6 * latency:6.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
-    off = 100 * np.abs(per_byte * rows - right)[large]
-    print(f"error of the line from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
-axes.set(title=f"All-reduce on {workers} workers, and the fitted lines")
-axes.set(xlabel="bytes", ylabel="milliseconds")
-axes.legend()
-said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
-workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {said}.")
-session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's all-reduce")
 
 # %% [markdown]
 # ## When does the exchange happen?
 #
 # DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. **Predict:** which layers' gradients leave first?
 #
-# The next script records when each bucket is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU; otherwise, it runs on the CPU.
+# The next script calls `sweep`, records when each bucket is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU; otherwise, it runs on the CPU.
 
 # %%
 # %%writefile overlap.py
@@ -335,6 +295,7 @@ import time
 
 import torch
 import torch.distributed.nn.functional  # if imported later, the process group does not end
+from sweep import sweep
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile, record_function, schedule
@@ -342,18 +303,21 @@ from torch.profiler import profile, record_function, schedule
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
-layers, side, batch, turns = map(int, sys.argv[1:])
-dist.init_process_group()
+largest, layers, side, batch, turns = map(int, sys.argv[1:])
+dist.init_process_group()  # Gloo for what is in main memory, NCCL for what is on GPUs
 rank, world = dist.get_rank(), dist.get_world_size()
 on_gpus = torch.cuda.device_count() >= world
 device = torch.device("cuda", dist.get_node_local_rank()) if on_gpus else torch.device("cpu")
 wait = torch.cuda.synchronize if on_gpus else (lambda: None)
 if on_gpus:
     torch.cuda.set_device(device)
+swept = sweep(largest)
 model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)
 names = {weight: name for name, weight in model.named_parameters()}
-model = DistributedDataParallel(model)
+# nothing but gradients: DDP would also broadcast batch norm's statistics before each forward pass
+model = DistributedDataParallel(model, broadcast_buffers=False)
 exchanging, full = True, []
+cores = {"alone": [], "together": [], "message": []}  # that each piece of work keeps busy
 
 
 def now():
@@ -383,16 +347,17 @@ def exchange(group, bucket):
     return future.then(lambda done: done.value()[0] / world)
 
 
-def timed(work):
-    """Start work on all ranks together; return its seconds."""
+def timed(kind, work):
+    """Start work on all ranks together; return its seconds, and note the cores that it used."""
     wait()
     dist.barrier()
     full.clear()
-    begin = now()
+    begin, cpu = now(), time.process_time()
     work()
-    end = now()
+    end, cpu = now(), time.process_time() - cpu
     wait()
     full[:] = [(between(begin, at), *rest) for at, *rest in full]
+    cores[kind].append(cpu / between(begin, end))
     return between(begin, end)
 
 
@@ -405,19 +370,20 @@ model.register_comm_hook(None, exchange)
 found = []
 for count in (batch, 2 * batch):
     images = torch.randn(count, 3, side, side, device=device)
-    passes = {False: [], True: []}  # without and with the exchange
+    passes = {"alone": [], "together": []}  # without and with the exchange
     for turn in range(1 + turns):  # DDP forms its buckets after the first step
-        for exchanging in passes:
-            seconds = timed(loss_of(model, images).backward)
+        for kind in passes:
+            exchanging = kind == "together"
+            seconds = timed(kind, loss_of(model, images).backward)
             if turn > 0:
-                passes[exchanging].append((seconds, list(full)))
+                passes[kind].append((seconds, list(full)))
     alone, together = ([seconds for seconds, _ in kind] for kind in passes.values())
-    buckets = sorted(passes[False])[turns // 2][1]  # of the pass with the median time
+    buckets = sorted(passes["alone"])[turns // 2][1]  # of the pass with the median time
     found.append({"batch": count, "alone": alone, "together": together, "buckets": buckets})
 messages = []  # the seconds of each bucket's message while nothing computes
 for _, size, _ in buckets:
     message = torch.zeros(size // 4, device=device)
-    took = [timed(lambda message=message: dist.all_reduce(message)) for _ in range(5)]
+    took = [timed("message", lambda message=message: dist.all_reduce(message)) for _ in range(5)]
     messages.append(statistics.median(took))
 
 
@@ -434,57 +400,98 @@ with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write
         wait()
         trace.step()
 if rank == 0:
-    where = "GPUs" if on_gpus else "CPU"
-    print(json.dumps({"where": where, "messages": messages, "runs": found}))
+    found = {"where": "GPUs" if on_gpus else "CPU", "messages": messages, "runs": found}
+    used = {kind: statistics.median(cores[kind]) for kind in cores}
+    print(json.dumps(found | {"cores": used, "sweep": swept}))
 del model
 dist.destroy_process_group()
 
 # %% language="bash" magic_args="-e"
-# if test $GPUS = 1; then export CUDA_VISIBLE_DEVICES=; fi
+# if test $GPUS = 1; then export CUDA_VISIBLE_DEVICES=; fi  # two workers, on the CPU
 # torchrun --standalone --nproc-per-node $WORKERS overlap.py $OVERLAP > overlap.json 2> errors.txt ||
 #   (cat errors.txt; exit 1)
 
+# %% [markdown]
+# α is the median time of messages up to 64 KB. β is fitted where DDP's messages are, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages dominate.
+
 # %%
-kinds = workshop.trace("ddp.json")
-print(f"exposed exchange: {kinds['exchange']:.0f} of {sum(kinds.values()):.0f} ms per step")
+import matplotlib.pyplot as plt
+import numpy as np
+
+plt.style.use("tableau-colorblind10")
+measured = json.loads(Path("overlap.json").read_text())
+swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
+fits = {}
+fig, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
+for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), strict=False):
+    latency, large = np.median(seconds[size <= 2**16]), size >= 2**20
+    rows, right = size / seconds, 1 - latency / seconds  # bytes / β / seconds = 1 - α / seconds
+    (per_byte,) = np.linalg.lstsq(rows[large, None], right[large])[0]
+    fits[way] = latency, 1 / per_byte
+    axes.loglog(size, 1e3 * seconds, style, label=way)
+    axes.loglog(size, 1e3 * (latency + per_byte * size), style[:2], lw=1)
+    print(f"{way:10} {1e6 * latency:6.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
+    off = 100 * np.abs(per_byte * rows - right)[large]
+    print(f"error of the line from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
+axes.set(title=f"All-reduce on {workers} workers, and the fitted lines")
+axes.set(xlabel="bytes", ylabel="milliseconds")
+axes.legend()
+said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
+workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {said}.")
+session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's all-reduce")
 
 # %% [markdown]
-# Any bars at the start are broadcasts of batch norm's statistics. The exchange begins while the backward pass runs. Only what overlaps no computation is **exposed**: it costs time. (Horovod's is `communication` in the report, including any wait for slower workers; DDP's is inside `backward()`.)
-#
 # ### Predict the exposed time
 #
-# Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`. The script also timed these messages alone: if they match the line but the exposed time does not, the line is not to blame.
+# The part of the exchange that overlaps no computation is **exposed**: the step waits for it. (Horovod's is `communication` in the report, including any wait for slower workers; DDP's is inside `backward()`.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with two measurements: the trace, and the difference of the backward passes with and without the exchange.
 
 # %%
-overlapped = json.loads(Path("overlap.json").read_text())
-where, runs, messages = (overlapped[key] for key in ("where", "runs", "messages"))
+where, messages, cores = (measured[key] for key in ("where", "messages", "cores"))
 way = "NCCL" if where == "GPUs" else "Gloo"
 latency, bandwidth = fits[way]
-print(f"On the {where}, with {way}:")
-for run in runs:
-    full, size, layers = zip(*run["buckets"], strict=True)
-    takes, free = latency + np.array(size) / bandwidth, [0.0] * (1 if way == "NCCL" else 2)
-    for at, sending in zip(full, takes, strict=True):
+
+
+def after_the_pass(ready, takes, alone):
+    """Return how many seconds after the backward pass the last bucket has arrived."""
+    free = [0.0] * (1 if way == "NCCL" else 2)
+    for at, sending in zip(ready, takes, strict=True):
         sender = free.index(min(free))
         free[sender] = max(free[sender], at) + sending
-    alone, together = np.array(run["alone"]), np.array(run["together"])
-    predicted, exposed = max(0, max(free) - np.median(alone)), together - alone  # in each turn
-    for number, layer in enumerate(layers if run is runs[0] else ()):
-        print(f"bucket {number + 1}, {size[number] / 1e6:4.1f} MB, from {layer}: full", end=" ")
-        print(f"after {1e3 * full[number]:.0f} ms; sent in {1e3 * takes[number]:.1f} ms", end=" ")
-        print(f"(line), {1e3 * messages[number]:.1f} ms (measured)")
-    low, middle, high = np.quantile(exposed, [0, 0.5, 1])
-    print(f"batch {run['batch']}: backward alone {1e3 * np.median(alone):.0f} ms, all", end=" ")
-    print(f"buckets {1e3 * takes.sum():.0f} ms; exposed: {1e3 * predicted:.0f} ms", end=" ")
+    return max(0, max(free) - alone)
+
+
+kinds = workshop.trace("ddp.json")  # of the larger batch
+table = []
+for run in measured["runs"]:
+    ready, size, layers = zip(*run["buckets"], strict=True)
+    alone, together = np.median(run["alone"]), np.array(run["together"])
+    line = latency + np.array(size) / bandwidth
+    low, timed, high = 1e3 * np.quantile(together - run["alone"], [0, 0.5, 1])
+    table.append({
+        "": f"batch {run['batch']}",
+        "backward pass alone, ms": f"{1e3 * alone:.0f}",
+        "exposed, from the line": f"{1e3 * after_the_pass(ready, line, alone):.0f}",
+        "exposed, from the messages alone": f"{1e3 * after_the_pass(ready, messages, alone):.0f}",
+        "exposed, timed (range)": f"{timed:.0f} ({low:.0f} to {high:.0f})",
+        "exposed, in the trace": "–",
+    })  # fmt: skip
+table[-1]["exposed, in the trace"] = f"{kinds['exchange']:.0f}"
+for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=True):
+    full, sent, found = (f"{1e3 * s:.0f} ms" for s in seconds)
     print(
-        f"predicted, {1e3 * middle:.0f} ms measured ({1e3 * low:.0f} to {1e3 * high:.0f},", end=" "
+        f"{nbytes / 1e6:4.1f} MB from {layer}: full after {full}; takes {sent} (line), {found} alone"
     )
-    differs = "more" if low > predicted else "less" if high < predicted else "no clear difference"
-    print(f"n = {len(exposed)}):", differs if len(exposed) >= 5 else "too few to compare")
-session.note("exposed_ms", 1e3 * middle, "ms", f"exposed exchange per step, on the {where}")
+for name in table[0]:
+    print(f"{name:34}", *(f"{column[name]:>18}" for column in table))
+if where == "CPU":
+    share, work, message = session.machine.cores / workers, cores["alone"], cores["message"]
+    print(f"Cores per worker: {share:g}; used by the pass: {work:.2f}, by a message: {message:.2f}")
+    if len(together) >= 5 and low > kinds["exchange"] and work + message > share:
+        print("Together, that is more than there are: the exchange slows the pass that hides it.")
+session.note("exposed_ms", timed, "ms", f"exposed exchange per step, on the {where}")
 
 # %% [markdown]
-# The prediction assumes that the exchange needs nothing that computation uses. On a CPU, both need the cores. On GPUs, NCCL uses only a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
+# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
 #
 # ### Links
 #
@@ -497,15 +504,17 @@ session.note("exposed_ms", 1e3 * middle, "ms", f"exposed exchange per step, on t
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
 #   case " $LARGE " in *" $1 "*) ;; *) return 0 ;; esac
-#   echo "$1: ${*:2}"
-#   rn50 run --data-root "$DATA" $TINY --report "$1.json" "${@:2}" 2>&1 | tail -n 2
+#   rn50 run --data-root "$DATA" $TINY --report "$1.json" "${@:2}" > "$1.txt" 2>&1 ||
+#     (cat "$1.txt"; exit 1)
+#   echo "$1: ${*:2}"; tail -n 2 "$1.txt"
 # }
-# set -o pipefail
 # rm -f {small,unscaled,no_warmup,warmup}.json
-# run small     -b 16  --lr 1.6 --warmup-epochs 0
-# run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
-# run no_warmup -b 128 --lr 1.6 --warmup-epochs 0   # eight times the rate, from the first step
-# run warmup    -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
+# # two at a time, each with one thread: only their losses matter
+# (run small     -b 16  --lr 1.6 --warmup-epochs 0) &
+# (run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
+#  run no_warmup -b 128 --lr 1.6 --warmup-epochs 0)  # eight times the rate, from the first step
+# wait $!
+# run warmup     -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
 
 # %%
 fig, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
@@ -542,9 +551,9 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #
 # The last is the talk's. `-bind-to none` binds no process to a core, since each needs several to load data; `-map-by slot` fills one host after the other; `-x` exports a variable. The `-mca` flags keep MPI's own messages off InfiniBand, which NCCL uses itself (Open MPI 5 has no `openib`). As root, add `--allow-run-as-root`. `rn50 run --hosts HOST1:8,HOST2:8 --dry-run` prints such a line.
 #
-# ## Are two workers as accurate?
+# ## Accuracy: recorded runs
 #
-# The table shows recorded full runs of notebook 02's recipe: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
+# Full runs of notebook 02's recipe: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]

@@ -54,7 +54,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume seven times as many images per second as one, from the same CPU and the same disk.
 #
-# Recipe 1 of the talk feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. (The talk's script loads its two small classes once; a data set larger than memory must be loaded during training.) The next cell times such a loop on one core.
+# Recipe 1 of the talk feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. The next cell times such a loop on one core.
 #
 # **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? And eight (10,263)? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
 
@@ -98,14 +98,21 @@ session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
-times = [time.perf_counter()]
-contents = [path.read_bytes() for path in some]
-times.append(time.perf_counter())
-photos = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in contents]
-times.append(time.perf_counter())
-pixels = np.stack([crop(photo) for photo in photos])
-times.append(time.perf_counter())
-parts = np.diff(times) / len(some)  # seconds per image
+
+
+def python_parts():
+    """Return the seconds per image of reading, of decoding, and of cropping with resizing."""
+    times = [time.perf_counter()]
+    contents = [path.read_bytes() for path in some]
+    times.append(time.perf_counter())
+    photos = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in contents]
+    times.append(time.perf_counter())
+    np.stack([crop(photo) for photo in photos])
+    times.append(time.perf_counter())
+    return np.diff(times) / len(some)
+
+
+parts = python_parts()
 for part, seconds in zip(("open, read, close", "decode", "crop, resize"), parts, strict=True):
     print(f"{part:17} {1e6 * seconds:6,.0f} µs per image, {seconds / parts.sum():.1%}")
 read_s = parts[0]
@@ -117,7 +124,7 @@ for storage, delay in {
     print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s, one at a time")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On a hard disk, reading takes most of it. (The listed delays are typical values, not measurements.) Eight V100s need 10,263 images/s; a hard disk that seeks for each file delivers about a hundred.
+# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On a hard disk, reading takes most of it. (The listed delays are typical values, not measurements.)
 #
 # There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (tf.data, or worker processes in PyTorch).
 #
@@ -305,7 +312,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing, and the PyTorch workers above are your pipeline.)
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python?
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python? Its storage, its call of the decoder and its resizing differ from the loop's; the cell also times each of them.
 
 # %%
 if TF:
@@ -315,18 +322,23 @@ if TF:
     }
 
     def random_box(shape):
-        begin, size, _ = tf.image.sample_distorted_bounding_box(
-            shape, tf.zeros([1, 0, 4]), area_range=(0.05, 1.0),
-            min_object_covered=0.0, use_image_if_no_bounding_boxes=True,
-        )  # fmt: skip
-        return begin, size
+        """Return a random box as `crop` draws it: top, left, height, width."""
+        whole = tf.cast(shape[:2], tf.float32)
+        size = tf.random.uniform([], 0.2, 0.9) * whole
+        corner = tf.random.uniform([2]) * (whole - size)
+        return tf.cast(tf.concat([corner, size], 0), tf.int32)
+
+    def resize(image):
+        return tf.cast(tf.image.resize(image, (224, 224), antialias=True), tf.uint8)
+
+    def decode_all(record):
+        jpeg = tf.io.parse_single_example(record, DESCRIPTION)[IMAGE]
+        return tf.io.decode_jpeg(jpeg, channels=3)
 
     def decode(record):
-        jpeg = tf.io.parse_single_example(record, DESCRIPTION)[IMAGE]
-        image = tf.io.decode_jpeg(jpeg, channels=3)
-        begin, size = random_box(tf.shape(image))
-        image = tf.image.resize(tf.slice(image, begin, size), (224, 224), antialias=True)
-        return tf.cast(image, tf.uint8)
+        image = decode_all(record)
+        top, left, height, width = tf.unstack(random_box(tf.shape(image)))
+        return resize(image[top : top + height, left : left + width])
 
     by_hand = tf.data.Options()
     by_hand.experimental_optimization.map_and_batch_fusion = False
@@ -334,6 +346,21 @@ if TF:
     records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand)
     stages["tf.data"] = records.map(decode).batch(32)
     measure("tf.data")
+    python, ends = [], []
+    for _ in range(rounds):
+        python.append(python_parts())
+        for stage in (records, records.map(decode_all), records.map(decode)):
+            stream = iter(stage)
+            next(stream)  # warm up
+            begin = time.perf_counter()
+            for _ in some:
+                next(stream)
+            ends.append((time.perf_counter() - begin) / len(some))
+    old = np.median(python, axis=0)
+    new = np.diff(np.median(np.reshape(ends, (rounds, 3)), axis=0), prepend=0)
+    for number, part in enumerate(("read", "decode", "crop, resize")):
+        print(f"{part:12} {1e6 * old[number]:6,.0f} µs per image in Python,", end=" ")
+        print(f"{1e6 * new[number]:6,.0f} in tf.data")
 
 # %% [markdown]
 # **Interleave** reads several shards at the same time; on a network file system, this hides latency. **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than decoded 150 KB images. What do the two gain or cost?
@@ -357,7 +384,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. Pixels outside are skipped, but the compressed data above and next to the crop must still be decoded. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, only the second step is skipped; below it, both are. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
@@ -365,12 +392,10 @@ if TF:
     def decode_crop(record):
         example = tf.io.parse_single_example(record, DESCRIPTION)
         jpeg, label = example[IMAGE], example[LABEL] - 1
-        begin, size = random_box(tf.io.extract_jpeg_shape(jpeg))
-        box = tf.stack([begin[0], begin[1], size[0], size[1]])
-        image = tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)
-        return tf.cast(tf.image.resize(image, (224, 224), antialias=True), tf.uint8), label
+        box = random_box(tf.io.extract_jpeg_shape(jpeg))
+        return resize(tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)), label
 
-    ms = {}
+    ms, contents = {}, [path.read_bytes() for path in some]
     for name in 2 * ("image", "top quarter", "bottom quarter"):  # the first time warms up
         begin = time.perf_counter()
         for jpeg in contents:
@@ -380,6 +405,8 @@ if TF:
             tf.io.decode_and_crop_jpeg(jpeg, [top, 0, rows, width], channels=3)
         ms[name] = 1000 * (time.perf_counter() - begin) / len(contents)
     print("ms to decode:", ", ".join(f"{name} {value:.1f}" for name, value in ms.items()))
+    huffman = (ms["bottom quarter"] - ms["top quarter"]) / 0.75  # the rest of both is the same
+    print(f"so Huffman decoding of the image takes about {huffman:.1f} ms")
     crops = records.map(decode_crop, num_parallel_calls=cores)
     stages["+ decode the crop"] = crops.batch(32)
     measure("+ decode the crop", before="+ parallel map")
@@ -524,11 +551,11 @@ if TF:
 # rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1
 
 # %% [markdown]
-# The run found your classes in `classes.txt`, counted the images and read the shards with tf.data. Its loss after so few steps means little.
+# The run took your classes from `classes.txt`. Its loss after so few steps means little.
 #
 # ## Where is the time going now?
 #
-# On one H100, how much does the input matter? These are recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding: their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
+# How much does the input matter on one H100? Recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding: their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
 
 # %% tags=["results"]
 share = speed[names[-1]] / device

@@ -231,24 +231,27 @@ SHARD_FILES = (
     "Use shard(size, rank) before you shuffle, on files in the same order on all ranks:"
     " list_files shuffles them unless you pass shuffle=False."
 )
-CASES = ((240, 6, 2, 4), (22, 3, 1, 4), (96, 5, 2, 3))  # images, shards, ranks, batch
+EQUAL_STEPS = "End each rank's epoch after `steps` batches: take(steps), after batch."
+CASES = (  # images, shards, ranks, batch, steps: in the second, rank 0 has 19 full batches
+    (240, 6, 2, 4, 30), (96, 5, 2, 3, 12), (22, 3, 1, 4, 4),
+)  # fmt: skip
 
 
 def recipe(answer: Callable[..., Any]) -> str:
     """Check two epochs of the records first, and then a script on two ranks."""
-    for count, shards, size, batch in CASES:
+    for count, shards, size, batch, steps in CASES:
         images, labels = images_of(count)
         planes = images.transpose(0, 3, 1, 2)
         with tempfile.TemporaryDirectory(prefix="records-") as folder, compare.time_limit():
             files = recipes.write(Path(folder) / "records", planes, labels, shards)
-            made = [compare.call(answer, list(files), r, size, batch, 5) for r in range(size)]
+            made = [
+                compare.call(answer, list(files), rank, size, batch, steps, 5)
+                for rank in range(size)
+            ]
             epochs = [[_read(dataset, labels, batch) for dataset in made] for _ in range(2)]
         split = [len(part) for part in np.array_split(np.arange(count), shards)]
-        # the steps follow from the smallest share, of whole shards
-        share = min(sum(split[rank::size]) for rank in range(size)) // batch
         for epoch in epochs:
-            steps = min(len(part) for part in epoch)
-            epoch = [part[:steps] for part in epoch]  # as the script takes them
+            taken = [len(part) for part in epoch]
             case = f"{count} images, {size} ranks, batch {batch}"
             _none_twice(epoch, case, SHARD_FILES)
             read = [{*np.searchsorted(np.cumsum(split), part.ravel(), "right")} for part in epoch]
@@ -256,10 +259,16 @@ def recipe(answer: Callable[..., Any]) -> str:
                 (any(a & b for a, b in itertools.combinations(read, 2)),
                  "every rank opens every file and throws away the records of the others.",
                  "Shard the file names before any file is opened: shard(size, rank)."),
-                (steps < share, f"a rank returns {steps} batches of {batch}: {count} records on"
-                 f" {size} ranks make {share} (from {shards} shards).",
+                (len({*taken}) > 1, f"the ranks return {', '.join(map(str, taken))} batches: the"
+                 " rank with more waits for the others' gradients forever.", EQUAL_STEPS),
+                (taken[0] == steps // batch, f"a rank returns {taken[0]} batches of {batch} instead"
+                 f" of {steps}.", "take counts elements, so take(steps) belongs after batch."),
+                (taken[0] < steps, f"a rank returns {taken[0]} batches of {batch}: {count} records"
+                 f" on {size} ranks make {steps} (from {shards} shards).",
                  "Read every shard of the rank to its end: interleave opens them all."),
+                (taken[0] > steps, f"a rank returns {taken[0]} batches; `steps` is {steps}.",
+                 EQUAL_STEPS),
             )  # fmt: skip
         if count == CASES[0][0]:
-            _shuffled([[part[:share] for part in epoch] for epoch in epochs])
+            _shuffled(epochs)
     return recipes.tfrecord(answer)

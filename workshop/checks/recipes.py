@@ -39,7 +39,7 @@ for variable in model.variables:
     variable.assign(hvd.broadcast(tf.convert_to_tensor(variable), root_rank=0))
 shards = sorted(map(str, Path("records").iterdir()))
 steps = 96 // (4 * hvd.size())
-for images, labels in read(shards, hvd.rank(), hvd.size(), 4, 0).take(steps):
+for images, labels in read(shards, hvd.rank(), hvd.size(), 4, steps, 0):
     with tf.GradientTape() as tape:
         loss = loss_of(labels, model(images, training=True))
     gradients = tape.gradient(loss, model.trainable_variables)
@@ -146,7 +146,7 @@ def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> 
 
 
 def tfrecord(read: Callable[..., Any]) -> str:
-    """Check recipe 2, once `read(shards, rank, size, batch, seed)` gives the right batches."""
+    """Check recipe 2, once `read` returns the right batches."""
     seen = run(read, READING)
     status, evidence = seen["share"].status, seen["share"].evidence
     right = IMAGES // (RANKS * BATCH)

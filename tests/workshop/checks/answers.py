@@ -218,6 +218,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex04.recipe": [
         (".shard(size, rank)", "", "an image is read twice in an epoch"),
         ("slices(shards)", "slices(shards[:2])", "a rank returns 10 batches"),
+        (".take(steps)", "", "the ranks return 19, 12 batches: the rank with more waits"),
         (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank returns 5"),
         (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
         ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
@@ -228,6 +229,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (".shard(size, rank)", "", "images = records", "images = records.shard(size, rank)",
          "every rank opens every file"),
         ("from_tensor_slices(shards)", "list_files(shards)", "an image is read twice in an epoch"),
+        (".take(steps)", "", "images = records", "images = records.take(steps)",
+         "a rank returns 7 batches of 4 instead of 30"),
+        (".take(steps)", ".take(96 // batch // size)", "a rank returns 12 batches of 4: 240"),
     ],
     "ex05.headroom": [
         ("return rates", "return list(rates.values())", "of type list, not a dictionary"),
