@@ -591,10 +591,15 @@ workshop.ladder.changes("3_dali")
 # Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell: it has no second run to compare with, and saves nothing.
 
 # %%
-if DALI:
+own = session.runs / "train.py"
+if not DALI:
+    print("Without DALI, your script cannot be tried.")
+elif "nvidia.dali" not in own.read_text():
+    print("Your runs/train.py does not use DALI yet. Run this cell again after your edit.")
+else:
     small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
     tried = workshop.try_script(
-        workshop.ladder.script("3_dali"), "--data", folder, *small,
+        own, "--data", folder, *small,
         ranks=2, steps=3, single=False, reseed=False, env={"CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     print(tried)
