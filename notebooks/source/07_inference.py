@@ -592,7 +592,7 @@ workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch:
 print(f"Throughput of the largest batch over that of the smallest: {finding} (V100)")
 for name, ips in (("real images", real), ("network alone", alone_ips)):
     (low, high), count = np.quantile(ips[max(ips)] / ips[min(ips)], [0, 1]), session.turns
-    print(f"Here, {name}: {low:.1f} to {high:.1f} in {count} turns", end="")
+    print(f"Here, {name}: {low:.1f} to {high:.1f} times (n = {count})", end="")
     print(": too few to tell" if count < 5 else ": no clear rise" if low <= 1 <= high else "")
 
 # %% [markdown]
@@ -734,9 +734,11 @@ print(f"{operators} operators takes {operators * start:.2f} ms, reading weights 
 rest = np.median(results[small]["eager"]) - operators * start - reading
 if kernels:  # launches overlap with them
     print(f"Its {kernels} kernels run for {busy:.2f} ms")
-elif rest > 0:
+elif rest > small * flops / peak:
     print(f"The rest, {rest:.2f} ms, if it is all arithmetic, runs at", end=" ")
     print(f"{small * flops / rest / peak:.0%} of the matrix product's rate")
+else:
+    print("These two leave too little time for the arithmetic: measure on a quiet machine")
 print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
 print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
 print(f"One request: {p50:.2f} ms, of which preparing the image {np.median(decoding):.2f} ms")
