@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ex07 · Inference
 #
-# After these exercises, you can compute latency percentiles, make probabilities trustworthy, and detect a server whose answers depend on the other requests in the batch.
+# After these exercises, you can measure latency percentiles, make probabilities trustworthy, and detect a server whose answers depend on the other requests in the batch.
 #
-# **Time:** 32 minutes · **Needs:** notebook 07, and PyTorch for the last two exercises · **On a CPU:** half a minute to run
+# **Time:** 32 minutes · **Needs:** notebook 07, and PyTorch · **On a CPU:** half a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -47,25 +47,45 @@ def percentile(seconds: list[float], per_cent: float) -> float:
 workshop.check("ex07.percentile", percentile)
 
 # %% [markdown]
-# Now use it. A server needs 10 ms per request and handles one at a time. Requests arrive at random; one that arrives while the server is busy waits in a queue. At 50 requests per second, the server is busy half of the time; at 95, nearly all of it. Predict p50 and p99 before you run the cell.
+# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Then requests arrive at random at a server that takes these times and handles one request at a time; one that arrives while it is busy waits in a queue. At 50% load, the server is busy half of the time; at 95%, nearly all of it. Predict p50 and p99 before you run the cell.
 
 # %%
-import numpy as np
+import time
 
+import numpy as np
+import torch
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
 from workshop.checks import engine
 
+device = torch.device("cuda" if session.machine.gpus else "cpu")
+net = ResNet(resnet.resnet(session.layers, num_classes=12)).to(device).eval()
+image = torch.randn(1, 3, session.pixels, session.pixels, device=device)
+takes = []  # seconds of each prediction
+with torch.inference_mode():
+    for _ in range(10 + session.requests):
+        begin = time.perf_counter()
+        net(image).argmax().item()
+        takes.append(time.perf_counter() - begin)
+takes = np.array(takes[10:])  # the first ones warm up
+
 if not engine.unanswered(percentile):
-    for rate in (50, 80, 95):
-        gaps = np.random.default_rng(0).exponential(1 / rate, 10_000)
-        free, latencies = 0.0, []
-        for arrived in np.cumsum(gaps):
-            free = max(free, arrived) + 0.01  # the server starts when it is free
+    where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
+    p50, p99 = (1000 * percentile(takes.tolist(), p) for p in (50, 99))
+    print(f"ResNet-{session.layers}, {session.pixels} px, on {where}, {len(takes)} predictions")
+    print(f"without a queue: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    for load in (0.5, 0.8, 0.95):
+        random, free, latencies = np.random.default_rng(0), 0.0, []
+        arrivals = np.cumsum(random.exponential(takes.mean() / load, 10_000))
+        for arrived, seconds in zip(arrivals, random.choice(takes, 10_000), strict=True):
+            free = max(free, arrived) + seconds  # the server starts when it is free
             latencies.append(free - arrived)
         p50, p99 = (1000 * percentile(latencies, p) for p in (50, 99))
-        print(f"{rate} requests per second: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+        print(f"{load:.0%} load: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
 
 # %% [markdown]
-# The server is equally fast in all three rows; requests wait for one another. A low p99 requires spare capacity.
+# The server is equally fast at every load; requests wait for one another. A low p99 requires spare capacity, or a batch for all that wait (notebook 07).
 #
 # ## ex07.temperature · How sure is sure?
 #
@@ -100,31 +120,31 @@ def temperature(logits, labels) -> float:
 workshop.check("ex07.temperature", temperature)
 
 # %% [markdown]
-# Now find `T` for your checkpoint from notebook 07. (Without one, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit; the other half shows whether it helps.
+# Now find `T` for your checkpoint from notebook 07. (Without one, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit; the other half shows whether it helps. The cell also draws six new images: four signs from a different random seed, a road without a sign, and pure noise.
 
 # %%
 import os
+from pathlib import Path
 
 from workshop.checks import ex07
 
 prefix, epoch = ex07.checkpoint_of_notebook(session)
 os.chdir(session.folder)
 os.environ |= {"PREFIX": str(prefix), "EPOCH": str(epoch), "DATA": str(session.data_root)}
+classes = sorted({file.parent.name for file in session.data_root.glob("val/*/*.jpg")})
+new = ex07.draw_signs(Path("new"), classes)
 print(f"{prefix}, epoch {epoch}")
 
 # %% language="bash" magic_args="-e"
-# rn50 predict "$PREFIX" $EPOCH "$DATA"/val/*/*.jpg -o val.npz > predict.txt 2>&1 || (cat predict.txt; exit 1)
+# rn50 predict "$PREFIX" $EPOCH "$DATA"/val/*/*.jpg new/*.jpg -o val.npz > predict.txt 2>&1 || (cat predict.txt; exit 1)
 
 # %%
-from pathlib import Path
-
-import torch
-
 with np.load("val.npz") as found:
-    folders = [Path(str(name)).parent.name for name in found["names"]]
+    files = [Path(str(name)) for name in found["names"]]
     logits = torch.tensor(found["probabilities"], dtype=torch.float64).clamp(min=1e-30).log()
-classes = sorted(set(folders))
-labels = torch.tensor([classes.index(folder) for folder in folders])
+count = len(new)  # they come last
+of_new = {file.stem: row for file, row in zip(files[-count:], logits[-count:], strict=True)}
+labels = torch.tensor([classes.index(file.parent.name) for file in files[:-count]])
 fit, rest = torch.arange(0, len(labels), 2), torch.arange(1, len(labels), 2)
 
 
@@ -143,16 +163,39 @@ def report(name, scaled):
     return losses
 
 
+best = 1.0
 if not engine.unanswered(temperature):
     best = temperature(logits[fit], labels[fit])
     before = report("as trained", logits[rest])
-    after = report(f"T = {best:.2f}  ", logits[rest] / best)
+    after = report(f"T = {best:<8.3g}", logits[rest] / best)
     saved, error = mean_of(before - after)
     print(f"On {len(rest)} other images, T lowers the loss by {saved:.3f} ± {error:.3f}:", end=" ")
     print("it helps" if saved > error else "too little to say that it helps")
 
 # %% [markdown]
 # A logarithm of probabilities serves as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.
+#
+# **Predict:** which class does the network choose for the road without a sign, and with what probability? Does `T` help?
+
+# %%
+import matplotlib.pyplot as plt
+from PIL import Image
+
+fig, axes = plt.subplots(2, 3, figsize=(10, 6), layout="constrained")
+guesses = []
+for ax, file in zip(axes.flat, new, strict=True):
+    row = of_new[file.stem]
+    chosen = row.argmax()
+    before, after = (100 * torch.softmax(row / t, 0)[chosen] for t in (1.0, best))
+    guesses.append(f"{file.stem}: {classes[chosen]} {before:.0f}%, divided by T {after:.0f}%")
+    ax.imshow(Image.open(file))
+    ax.set_title(guesses[-1], fontsize="medium")
+    ax.axis("off")
+fig.suptitle(f"Six new images, their most likely classes, T = {best:.3g}")
+workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(guesses)}.")
+
+# %% [markdown]
+# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these", and `T` was fitted on signs only. If your camera sees other things, add images of them to the training set, as a separate class.
 
 # %% [markdown]
 # ## ex07.likeliest · It depends on the batch
@@ -163,9 +206,6 @@ if not engine.unanswered(temperature):
 
 
 # %%
-import torch
-
-
 def broken(logits, k):
     """Return the k most likely classes of each image and their probabilities. It has three bugs."""
     power = torch.exp(logits)

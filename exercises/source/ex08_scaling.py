@@ -86,7 +86,7 @@ workshop.check("ex08.ring", milliseconds)
 #
 # - `compute`: seconds of a step without any exchange.
 # - `ready[i]`: when bucket `i` is ready, in seconds after the start of the step, in ascending order.
-# - `takes[i]`: how long its exchange takes, in seconds. Both lists may be empty: then there is no exchange.
+# - `takes[i]`: how long its exchange takes, in seconds. Both lists may be empty: then nothing is exchanged.
 # - There is **one link**. A bucket is sent as soon as it is ready *and* the previous bucket is done.
 # - The step ends when the compute and all buckets are done.
 #
@@ -120,6 +120,7 @@ if not engine.unanswered(efficiency):
     print(f"backward alone {1e3 * timeline.alone:.0f} ms; with the exchange of", end=" ")
     print(f"{len(timeline.ready)} buckets {1e3 * predicted:.0f} ms predicted,", end=" ")
     print(f"{1e3 * timeline.together:.0f} ms measured")
+    ex08.draw_timeline(timeline, predicted)
 
 # %% [markdown]
 # If the measurement is far above the prediction, the exchange probably slows down the computation: your formula assumes that it needs none of the device. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
@@ -246,7 +247,7 @@ def train(data, out):
             optimizer.zero_grad()
             F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
             optimizer.step()
-        for statistics in net.buffers():  # of batch norm; each rank has those of its own images
+        for statistics in net.buffers():  # of batch norm: each rank has seen different images
             dist.broadcast(statistics, 0)
         loss, top1 = validate(net, *validation)
         report["val_loss"].append(loss)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from workshop import session
 from workshop.checks import compare, use
@@ -169,6 +171,38 @@ def checkpoint_of_notebook(here: session.Session) -> tuple[Path, int]:
     session.ensure_data(here.data_root, here.profile)
     use.train("ex07", model_prefix=str(small), num_epochs=4)
     return small, checkpoint.epochs(small)[-1]
+
+
+NEW_SEED, NEW_SIGNS = 4711, 4  # the built-in data set is drawn from seed 0
+
+
+def draw_signs(folder: Path, classes: Sequence[str]) -> list[Path]:
+    """Draw JPEG files that are not in the data set into a new folder, and return their paths.
+
+    These are NEW_SIGNS signs, named after their classes, then road.jpg and noise.jpg without one.
+    """
+    from data_prep.signs.assets import make_assets
+    from data_prep.signs.compose import draw_jpeg
+    from data_prep.signs.light import choose_light
+    from data_prep.signs.scene import draw_scene
+
+    folder.mkdir(parents=True, exist_ok=True)
+    assets = make_assets(NEW_SEED)
+    files = {}
+    for label in range(0, len(classes), len(classes) // NEW_SIGNS):
+        files[classes[label]] = draw_jpeg(assets, NEW_SEED, "val", label)
+    rng = np.random.default_rng(NEW_SEED)
+    without_sign = {
+        "road": draw_scene(rng, assets, choose_light(rng), 500, 375),
+        "noise": Image.fromarray(rng.integers(0, 256, (375, 500, 3), np.uint8)),
+    }
+    for name, image in without_sign.items():
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=90)
+        files[name] = buffer.getvalue()
+    for name, content in files.items():
+        (folder / f"{name}.jpg").write_bytes(content)
+    return [folder / f"{name}.jpg" for name in files]
 
 
 # --- ex07.likeliest -------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workshop import paths, session
+from workshop import output, paths, session
 from workshop.checks import capstone as script
 from workshop.checks import capstone_judge, compare
 from workshop.checks.compare import wrong
+from workshop.trace import KINDS
 from workshop.trace import trace as show_trace
 
 # --- ex08.rate ------------------------------------------------------------------------------------
@@ -169,6 +170,39 @@ def read_timeline(runs: Path) -> Timeline:
     one = found["runs"][0]
     alone, together = statistics.median(one["alone"]), statistics.median(one["together"])
     return Timeline(alone, together, [at for at, *_ in one["buckets"]], found["messages"], source)
+
+
+def draw_timeline(timeline: Timeline, predicted: float) -> None:
+    """Draw what is computed and sent, and where the pass ends: as predicted, and as measured."""
+    import matplotlib.pyplot as plt
+
+    from rn50 import plot
+
+    sent, free = [], 0.0  # ms
+    for at, seconds in zip(timeline.ready, timeline.takes, strict=True):
+        begin = max(free, 1000 * at)
+        sent.append((begin, 1000 * seconds))
+        free = sum(sent[-1])
+    ends = {"predicted": 1000 * predicted, "measured": 1000 * timeline.together}
+    with plot.style():
+        fig, axes = plt.subplots(figsize=(9, 2.2))
+        axes.broken_barh([(0, 1000 * timeline.alone)], (-0.3, 0.6), fc=KINDS["convolution"])
+        axes.broken_barh(sent, (0.7, 0.6), fc=KINDS["exchange"], ec="white")
+        axes.plot(
+            [1000 * at for at in timeline.ready], [0.5] * len(sent), "kv", label="bucket full"
+        )
+        for (name, ms), line in zip(ends.items(), ("--", "-"), strict=True):
+            axes.axvline(ms, color="black", ls=line, marker="", label=f"end, {name}")
+        axes.set_yticks([0, 1], ["backward pass", "exchange"])
+        axes.set(ylim=(1.5, -0.5), xlim=(0, None), xlabel="time (ms)")
+        axes.set(title="The backward pass alone, and the buckets on one link")
+        fig.legend(loc="outside lower center", ncols=3, fontsize="small")
+    said = ", ".join(f"{begin:.0f} to {begin + ms:.0f}" for begin, ms in sent)
+    output.figure(
+        fig,
+        f"The backward pass takes {1000 * timeline.alone:.0f} ms; buckets are sent from {said} ms."
+        + "".join(f" End, {name}: {ms:.0f} ms." for name, ms in ends.items()),
+    )
 
 
 # --- ex08.capstone --------------------------------------------------------------------------------

@@ -31,3 +31,10 @@ def test_timeline_of_notebook_03_is_its_medians(tmp_path: Path) -> None:
     found = ex08.read_timeline(tmp_path)
     assert found[:4] == (2.0, 6.0, [0.5], [0.25])
     assert str(tmp_path) in found.source
+
+
+@pytest.mark.slow  # Matplotlib
+def test_drawing_sends_one_bucket_after_another(capsys: pytest.CaptureFixture) -> None:
+    timeline = ex08.Timeline(0.1, 0.2, [0.04, 0.06, 0.1], [0.05, 0.03, 0.02], "")
+    ex08.draw_timeline(timeline, 0.14)
+    assert "40 to 90, 90 to 120, 120 to 140 ms. End, predicted: 140 ms" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Notebook 07: the images that it draws."""
+"""The new images of exercise ex07.temperature."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from workshop.lessons import nb07
+from workshop.checks import ex07
 
 
 def test_new_images_are_not_in_the_data_set(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_new_images_are_not_in_the_data_set(tmp_path: Path) -> None:
     from data_prep.signs.classes import IDS
     from data_prep.signs.compose import draw_jpeg
 
-    files = nb07.draw_signs(tmp_path / "new", IDS)
+    files = ex07.draw_signs(tmp_path / "new", IDS)
     assert [file.stem for file in files] == [*IDS[::3], "road", "noise"]
     assert {Image.open(file).format for file in files} == {"JPEG"}
     in_data_set = draw_jpeg(make_assets(0), 0, "val", 0)
