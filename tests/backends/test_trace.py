@@ -22,7 +22,7 @@ Run = Callable[..., Any]
 def test_a_run_of_the_library_writes_a_trace_and_goes_on(
     rn50: Run, photos: Photos, tmp_path: Path
 ) -> None:
-    flags = ("run", "--data-root", photos.root, "--network", "tiny", "-b", "4", "-e", "2")
+    flags = ("train", "--data-root", photos.root, "--network", "tiny", "-b", "4", "-e", "2")
     flags += ("--image-shape", "32", "--no-val", "--set", "keep=1")
     ended = rn50(*flags, "--trace", "t.json.gz", "--model-prefix", "traced")
     assert ended.status == 0, ended.err

@@ -111,6 +111,7 @@ def test_a_worker_whose_peer_never_comes_is_one_error(rank: str, workers: Worker
     assert "Traceback" not in workers.text()
 
 
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_sigterm_ends_a_worker_whose_peer_hangs(photos: Photos, tmp_path: Path) -> None:
     run = Run(argv_of(photos, "torchrun", *ENDLESS), tmp_path)

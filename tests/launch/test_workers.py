@@ -414,7 +414,7 @@ def test_bad_input_is_one_line_with_its_remedy(
         assert line.startswith(f"error: {records}: damaged"), line
 
 
-ENDINGS = ((signal.SIGINT, "torchrun"), (signal.SIGKILL, "alone"))
+ENDINGS = ((signal.SIGINT, "alone"), (signal.SIGKILL, "alone"))
 GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
 
 
@@ -455,7 +455,7 @@ def test_the_earliest_end_names_the_cause(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "launcher"),
-    [  # SIGINT with torchrun and SIGKILL of one process in `make test`
+    [  # SIGINT and SIGKILL of one process in `make test`
         pytest.param(
             number,
             *p.values,
@@ -595,7 +595,8 @@ def test_sigterm_run_resumes_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("horovodrun"))
+@LARGE  # test_the_earliest_end_names_the_cause has the rule
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_only_a_run_with_a_checkpoint_ends_in_143(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
@@ -611,7 +612,7 @@ def test_only_a_run_with_a_checkpoint_ends_in_143(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("torchrun"))
+@pytest.mark.parametrize("launcher", once("mpirun"))
 def test_failed_run_restarts_from_the_newest_intact_checkpoint(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rn50 import autoconfig, installed
@@ -172,6 +172,7 @@ def test_every_choice_has_its_reason(machine: Machine, asked: dict[str, str]) ->
     assert again.config == resolved.config
 
 
+@settings(max_examples=40)
 @given(some_given)
 def test_a_value_that_was_passed_is_never_changed(asked: dict[str, Any]) -> None:
     assume(asked.get("profile") != "ci")
