@@ -70,7 +70,7 @@ def test_second_worker_of_a_host(program: str, gpus: int, expected: set[str]) ->
     assert set(done.stdout.splitlines()) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # test_horovod_on_gpus_needs_nccl has the rule
 @pytest.mark.needs("horovod", "tensorflow")
 def test_horovod_without_nccl_is_refused_on_gpus(tmp_path: Path) -> None:
     """Horovod without NCCL is refused early, with a remedy, unless `--comm horovod` asks for it."""

@@ -168,7 +168,7 @@ def test_killed_run_continues_to_the_same_bytes(small: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("number", "status"),
     [
-        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.acceptance),
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.acceptance),
         (signal.SIGKILL, -9),
     ],

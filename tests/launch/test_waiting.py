@@ -55,6 +55,7 @@ def workers(photos: Photos, tmp_path: Path) -> Iterator[Workers]:
             process.wait()
 
 
+@pytest.mark.acceptance  # test_rank_comes_from_the_launcher reads the variables
 @pytest.mark.needs("torch")
 def test_processes_of_mpich_train_together(workers: Workers, tmp_path: Path) -> None:
     """Two that PMI_RANK and PMI_SIZE alone describe."""

@@ -490,8 +490,8 @@ def test_a_worker_that_starts_too_late_ends(gone: str, tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr.startswith("error: the program that started")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("torchrun")[::2])
+@LARGE  # test_a_worker_whose_peer_never_comes_is_one_error has --comm-timeout
+@pytest.mark.parametrize("launcher", LAUNCHERS[::2])
 def test_a_rank_that_hangs_fails_the_run(launcher: str, start: Callable[..., Run]) -> None:
     run = start(launcher, *ENDLESS, "--comm-timeout", "15")
     run.worker(1).suspend()
@@ -612,7 +612,7 @@ def test_only_a_run_with_a_checkpoint_ends_in_143(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("mpirun"))
+@pytest.mark.parametrize("launcher", once("torchrun"))
 def test_failed_run_restarts_from_the_newest_intact_checkpoint(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:

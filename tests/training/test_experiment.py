@@ -187,6 +187,21 @@ def test_a_value_that_was_passed_is_never_changed(asked: dict[str, Any]) -> None
             assert resolved.reasons[name] == "given", name
 
 
+def test_horovod_on_gpus_needs_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Horovod without NCCL serves PyTorch by DDP, and TensorFlow only if it is asked for."""
+    monkeypatch.setattr(installed, "horovod_serves", lambda backend: True)
+    monkeypatch.setattr(installed, "horovod_has", lambda what, backend: False)
+    two, machine = {"n": 2, "loader": "synthetic"}, gpus((8, 0), (8, 0))
+    assert resolve(two, machine, 12).config.comm == "ddp"
+    for asked in ({}, {"launcher": "horovodrun"}):
+        with pytest.raises(UserError, match="built without NCCL.*`make horovod`"):
+            resolve(two | {"backend": "tensorflow"} | asked, machine, 12)
+    wanted = two | {"backend": "tensorflow", "comm": "horovod"}
+    assert resolve(wanted, machine, 12).config.comm == "horovod"
+    monkeypatch.setattr(installed, "horovod_has", lambda what, backend: True)
+    assert resolve(two, machine, 12).config.comm == "horovod"
+
+
 def stamp(folder: Path, content: dict[str, Any]) -> Path:
     folder.mkdir(parents=True)
     (folder / ".complete").write_text(json.dumps(content))

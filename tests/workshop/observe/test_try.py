@@ -189,6 +189,7 @@ def test_no_write_reaches_the_folder(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.acceptance
 def test_sigterm_ends_the_script(tmp_path: Path) -> None:
     begun, path = tmp_path / "begun", tmp_path / "slow.py"
     path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(600)\n")
