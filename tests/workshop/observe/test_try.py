@@ -331,6 +331,28 @@ def test_shards_and_shuffles_tell_what_random_crops_hide(
     assert verdict.share(ranks, [])[0] == status
 
 
+@pytest.mark.parametrize(
+    ("two", "one", "samples", "status"),
+    [
+        ([[0.02], [0.02]], [0.01], 8, "seen"),
+        ([[0.01], [0.01]], [0.01], 8, "missing"),
+        ([[0.01], [0.01]], [0.01], 4, "seen"),  # the same samples in an update as on one rank
+        ([[0.01], [0.02]], [0.01], 8, "missing"),  # the ranks differ
+        ([[0.01, 0.02], [0.01, 0.02]], [0.01, 0.01], 8, "not seen"),  # it is still rising
+        ([[0.02], [0.02]], [], 8, "not seen"),
+    ],
+)
+def test_rate_is_compared_with_that_of_one_rank(
+    two: list[list[float]], one: list[float], samples: int, status: str
+) -> None:
+    def rank(rates: list[float], count: int) -> verdict.Rank:
+        inputs = [str(i) for i in range(count)]
+        return verdict.Rank([{"kind": "update", "inputs": inputs, "rate": r} for r in rates])
+
+    alone = [rank(one, 8)] if one else []
+    assert verdict.rate([rank(rates, samples) for rates in two], alone)[0] == status
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("code, said", [
