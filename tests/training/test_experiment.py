@@ -202,6 +202,12 @@ def test_horovod_on_gpus_needs_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve(two, machine, 12).config.comm == "horovod"
 
 
+def test_threads_are_a_share_of_the_fullest_host() -> None:
+    asked = {"n": 4, "comm": "horovod", "launcher": "horovodrun", "hosts": "a:3,b:1"}
+    asked |= {"batch_size": 4, "recipe": "reference", "data_root": "data", "loader": "native"}
+    assert resolve(asked, replace(LAPTOP, cores=9), 12).config.threads == 3
+
+
 def stamp(folder: Path, content: dict[str, Any]) -> Path:
     folder.mkdir(parents=True)
     (folder / ".complete").write_text(json.dumps(content))
