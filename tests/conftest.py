@@ -30,6 +30,7 @@ from tests.skips import (  # noqa: F401 - pytest finds its hooks here
 from workshop.load_order import load_triton_first
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type] # as workshop.course does
 load_triton_first()  # tests of both frameworks share a process
 
 # Several tests compute at once: threads that spin while they wait would take the cores from each

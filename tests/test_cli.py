@@ -250,7 +250,7 @@ def test_impossible_batch_is_out_of_memory(rn50: Run, photos: Photos, flags: str
     assert "out of memory (" in line and "-b or --image-shape" in line
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # without a loader's worker: test_bad_input_is_one_line_with_its_remedy
 @pytest.mark.needs("torch")
 def test_worker_error_is_the_runs_error(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
     """The error passes three processes: from a loader's worker through the rank to `rn50 run`."""

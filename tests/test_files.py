@@ -170,7 +170,7 @@ def test_the_workshop_replaces_only_its_own_files(rn50: Run, argv: str, file: st
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("utf-8", marks=pytest.mark.acceptance)])
 def test_names_that_cannot_be_printed_are_escaped(
     trained: Path, photos: Photos, tmp_path: Path, encoding: str
 ) -> None:

@@ -47,7 +47,7 @@ def test_untested_platforms_are_reported(monkeypatch, system, machine, release, 
     assert (check.status == "ok") == tried and ("docs/platforms.md" in check.remedy) != tried
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_clone_with_crlf_conversion_is_the_same(repository: Path, tmp_path: Path) -> None:
     """Git for Windows converts line ends by default, and such a clone may be used in WSL2."""
     clone = tmp_path / "clone"

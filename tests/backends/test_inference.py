@@ -80,6 +80,7 @@ def test_a_step_predicts_with_the_weights_it_has(photos) -> None:
     np.testing.assert_allclose(step.predict(images), before, atol=1e-6)
 
 
+@pytest.mark.acceptance
 @pytest.mark.needs("engines")
 def test_an_engine_that_is_gone_leaves_signals_alone() -> None:
     """OpenVINO's plug-in sets the stack of signal handlers, which must outlive each network."""

@@ -82,7 +82,7 @@ def test_labels_are_smoothed_in_training_only(backend: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "bn_decay"),
     [("torch", True), ("torch", False),
-     pytest.param("tensorflow", False, marks=BACKENDS[1].marks)],
+     pytest.param("tensorflow", False, marks=[*BACKENDS[1].marks, pytest.mark.acceptance])],
 )  # fmt: skip
 def test_what_decays_under_sgd(backend: str, bn_decay: bool) -> None:
     """At rate 0 the velocity is gradient plus decay; a decay of 100 shows what decays."""

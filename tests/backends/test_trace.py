@@ -22,16 +22,18 @@ Run = Callable[..., Any]
 def test_a_run_of_the_library_writes_a_trace_and_goes_on(
     rn50: Run, photos: Photos, tmp_path: Path
 ) -> None:
-    flags = ("run", "--data-root", photos.root, "--network", "tiny", "-b", "4", "-e", "2")
-    flags += ("--image-shape", "32", "--no-val", "--set", "keep=1")
-    ended = rn50(*flags, "--trace", "t.json.gz", "--model-prefix", "traced")
+    flags = ("--data-root", photos.root, "--network", "tiny", "-b", "4", "-e", "2")
+    flags += ("--image-shape", "32", "--no-val", "--set", "keep=1", "--data-nthreads", "0")
+    flags += ("--threads", "1")
+    ended = rn50("run", *flags, "--trace", "t.json.gz", "--model-prefix", "traced")
     assert ended.status == 0, ended.err
-    assert rn50(*flags, "--model-prefix", "plain").status == 0
+    assert rn50("train", *flags, "--model-prefix", "plain").status == 0
     check_trace(tmp_path / "t.json.gz")
     traced, plain = (checkpoint.load(name, 2).arrays for name in ("traced", "plain"))
     assert equal(traced, plain)
-    # profile ci makes room for it; nothing else is replaced
-    assert rn50(*flags, "--trace", "t.json.gz", "--profile", "ci").status == 0
+    # profile ci makes room for it, and it may be replaced
+    again = rn50("run", *flags, "--trace", "t.json.gz", "--profile", "ci", "--dry-run")
+    assert again.status == 0 and "--benchmark-iters 6" in again.out, again
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_second_worker_of_a_host(program: str, gpus: int, expected: set[str]) ->
     assert set(done.stdout.splitlines()) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # test_horovod_on_gpus_needs_nccl has the rule
 @pytest.mark.needs("horovod", "tensorflow")
 def test_horovod_without_nccl_is_refused_on_gpus(tmp_path: Path) -> None:
     """Horovod without NCCL is refused early, with a remedy, unless `--comm horovod` asks for it."""
@@ -82,9 +82,8 @@ def test_horovod_without_nccl_is_refused_on_gpus(tmp_path: Path) -> None:
         return subprocess.run(argv, env=clean_environment(**gpus), cwd=tmp_path,
                               capture_output=True, text=True, timeout=240)  # fmt: skip
 
-    for flags in ((), ("--launcher", "horovodrun")):
-        refused = run(*flags)
-        assert "NCCL" in refused.stdout + refused.stderr
-        assert "make horovod" in refused.stdout + refused.stderr
+    refused = run("--launcher", "horovodrun")
+    assert "NCCL" in refused.stdout + refused.stderr
+    assert "make horovod" in refused.stdout + refused.stderr
     wanted = run("--comm", "horovod")
     assert wanted.returncode == 0 and "NCCL" not in wanted.stdout, wanted.stderr

@@ -82,11 +82,9 @@ def test_any_number_of_processes_draws_the_same_bytes(small: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_larger_set_contains_the_smaller_one(small: Path, tmp_path: Path) -> None:
-    larger = roadsigns.ensure(tmp_path / "larger", 36, 12, 3, jobs=1, quiet=True)
-    images = {k: v for k, v in contents(small).items() if k.endswith(".jpg")}
-    assert images.items() <= contents(larger).items()
-    other = roadsigns.ensure(tmp_path / "other", 12, 12, 4, jobs=1, quiet=True)
-    assert not set(images.values()) & set(contents(other).values())
+    smaller = roadsigns.ensure(tmp_path / "smaller", 12, 12, 3, jobs=1, quiet=True)
+    images = {k: v for k, v in contents(smaller).items() if k.endswith(".jpg")}
+    assert len(images) == 24 and images.items() <= contents(small).items()
 
 
 @pytest.mark.slow
@@ -130,14 +128,17 @@ def test_different_numbers_are_refused(small: Path) -> None:
 
 
 @pytest.mark.slow
-def test_overwrite_replaces_the_set_and_what_was_made_from_it(tmp_path: Path) -> None:
-    out = roadsigns.ensure(tmp_path / "set", 12, 12, 0, jobs=1, quiet=True)
+def test_overwrite_replaces_the_set_and_what_was_made_from_it(small: Path, tmp_path: Path) -> None:
+    """All images follow from the seed: another one gives other images."""
+    out = shutil.copytree(small, tmp_path / "set")
     (out / "records").mkdir()
     (out / "records" / "train.rec").write_text("made from the old images")
-    roadsigns.ensure(out, 12, 12, 1, jobs=1, overwrite=True, quiet=True)
-    fresh = roadsigns.ensure(tmp_path / "fresh", 12, 12, 1, jobs=1, quiet=True)
-    assert contents(out) == contents(fresh)
-    assert sorted(os.listdir(tmp_path)) == ["fresh", "set"]
+    roadsigns.ensure(out, 12, 12, 4, jobs=1, overwrite=True, quiet=True)
+    old, new = contents(small), contents(out)
+    names = {name for name in new if name.endswith(".jpg")}
+    assert len(names) == 24 and names < old.keys() and new.keys() < old.keys()
+    assert not {new[name] for name in names} & set(old.values())
+    assert json.loads(new[".complete"])["seed"] == 4 and os.listdir(tmp_path) == ["set"]
 
 
 # --- killed, crowded, refused -------------------------------------------------------------------
@@ -165,7 +166,12 @@ def test_killed_run_continues_to_the_same_bytes(small: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+    ("number", "status"),
+    [
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.acceptance),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.acceptance),
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_a_run_that_draws_the_data_ends_with_its_workers(
     tmp_path: Path, number: signal.Signals, status: int

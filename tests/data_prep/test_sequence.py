@@ -43,7 +43,7 @@ def make_archives(folder: Path) -> None:
     shapes.make_devkit(folder / "ILSVRC2012_devkit_t12.tar.gz")
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # each command has its own tests
 def test_the_documented_sequence(tmp_path: Path) -> None:
     make_archives(tmp_path / "archives")
     (block,) = CHECKED.findall((ROOT / "docs" / "imagenet.md").read_text())

@@ -96,19 +96,12 @@ def test_built_for_both_frameworks(need) -> None:  # type: ignore[no-untyped-def
     assert said.count("[X] MPI") == 2  # as controller and for tensor operations
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # in `make test`: gloo in test_exchange.py, MPI in test_workers.py
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 @pytest.mark.parametrize(
-    ("framework", "controller"),
-    [
-        pytest.param("torch", "gloo", marks=pytest.mark.acceptance),
-        pytest.param("torch", "mpi", marks=pytest.mark.needs("mpi", "horovod_mpi")),
-        ("tensorflow", "gloo"),
-        pytest.param(
-            "tensorflow", "mpi",
-            marks=[pytest.mark.acceptance, pytest.mark.needs("mpi", "horovod_mpi")],
-        ),
-    ],
-)  # fmt: skip
+    "controller",
+    ["gloo", pytest.param("mpi", marks=pytest.mark.needs("mpi", "horovod_mpi"))],
+)
 @pytest.mark.needs("horovod")
 def test_two_ranks_sum(framework: str, controller: str, tmp_path: Path) -> None:
     program = tmp_path / "sum.py"

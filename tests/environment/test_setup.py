@@ -102,7 +102,7 @@ def test_unknown_dali_is_an_error_of_one_line(repository: Path, base: Path, tmp_
     assert done.stderr.startswith("error: DALI=cuda99: use one of cuda110, cuda120, cuda130")
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # test_container_frameworks_survive has a whole set-up, and a second one
 def test_only_a_changed_list_is_installed_again(
     repository: Path, base: Path, tmp_path: Path
 ) -> None:

@@ -68,15 +68,17 @@ def losses(report: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("launcher", WAYS)
+@pytest.mark.parametrize("compared", [False, pytest.param(True, marks=LARGE)])
 def test_two_hosts_train_like_one(
-    launcher: str, hosts: dict[str, Host], photos: Photos, tmp_path: Path
+    launcher: str, compared: bool, hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    for where in ("localhost:2", "h1:1,h2:1"):
+    for where in ("localhost:2", "h1:1,h2:1")[not compared :]:
         name = f"{where[:2]}.json"
         argv = argv_of(photos, *SAME, *HOROVOD, launcher, "--hosts", where, "--report", name)
         done = finish(hosts["h1"].inside(argv, tmp_path), tmp_path)
         assert done.returncode == 0, done.stderr
-    assert losses(tmp_path / "h1.json") == pytest.approx(losses(tmp_path / "lo.json"), rel=1e-3)
+    if compared:
+        assert losses(tmp_path / "h1.json") == pytest.approx(losses(tmp_path / "lo.json"), rel=1e-3)
     assert strict_json(tmp_path / "h1.json")["env"]["weights_apart"] == 0.0
     assert hosts["h2"].received() > 4 * 10**5  # one of the two was there
 
@@ -116,8 +118,9 @@ class Run(test_workers.Run):
         return self.progress.read_text().count('"epoch", ')
 
 
+@LARGE
 @pytest.mark.needs("horovod")
-@pytest.mark.parametrize("how", [Host.end, pytest.param(Host.unplug, marks=LARGE)])
+@pytest.mark.parametrize("how", [Host.end, Host.unplug])
 def test_lost_host_fails_the_run(
     how: Callable[[Host], None], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:

@@ -116,12 +116,12 @@ def in_environment(**more: str) -> dict[str, str]:
     return clean_environment(PATH=path, **more)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     "engine",
     [
         pytest.param("trainjob", marks=pytest.mark.needs("torch")),
-        pytest.param("mpijob", marks=[pytest.mark.needs("horovod_mpi"), pytest.mark.acceptance]),
+        pytest.param("mpijob", marks=pytest.mark.needs("horovod_mpi")),
     ],
 )
 def test_the_command_of_a_job_trains_and_resumes(

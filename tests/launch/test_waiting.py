@@ -55,6 +55,7 @@ def workers(photos: Photos, tmp_path: Path) -> Iterator[Workers]:
             process.wait()
 
 
+@pytest.mark.acceptance  # test_rank_comes_from_the_launcher reads the variables
 @pytest.mark.needs("torch")
 def test_processes_of_mpich_train_together(workers: Workers, tmp_path: Path) -> None:
     """Two that PMI_RANK and PMI_SIZE alone describe."""
@@ -111,6 +112,7 @@ def test_a_worker_whose_peer_never_comes_is_one_error(rank: str, workers: Worker
     assert "Traceback" not in workers.text()
 
 
+@pytest.mark.acceptance
 @pytest.mark.needs("torch")
 def test_sigterm_ends_a_worker_whose_peer_hangs(photos: Photos, tmp_path: Path) -> None:
     run = Run(argv_of(photos, "torchrun", *ENDLESS), tmp_path)

@@ -414,7 +414,7 @@ def test_bad_input_is_one_line_with_its_remedy(
         assert line.startswith(f"error: {records}: damaged"), line
 
 
-ENDINGS = ((signal.SIGINT, "torchrun"), (signal.SIGKILL, "alone"))
+ENDINGS = ((signal.SIGINT, "alone"), (signal.SIGKILL, "alone"))
 GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
 
 
@@ -455,7 +455,7 @@ def test_the_earliest_end_names_the_cause(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "launcher"),
-    [  # SIGINT with torchrun and SIGKILL of one process in `make test`
+    [  # SIGINT and SIGKILL of one process in `make test`
         pytest.param(
             number,
             *p.values,
@@ -490,8 +490,8 @@ def test_a_worker_that_starts_too_late_ends(gone: str, tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr.startswith("error: the program that started")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("torchrun")[::2])
+@LARGE  # test_a_worker_whose_peer_never_comes_is_one_error has --comm-timeout
+@pytest.mark.parametrize("launcher", LAUNCHERS[::2])
 def test_a_rank_that_hangs_fails_the_run(launcher: str, start: Callable[..., Run]) -> None:
     run = start(launcher, *ENDLESS, "--comm-timeout", "15")
     run.worker(1).suspend()
@@ -595,7 +595,8 @@ def test_sigterm_run_resumes_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", once("horovodrun"))
+@LARGE  # test_the_earliest_end_names_the_cause has the rule
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_only_a_run_with_a_checkpoint_ends_in_143(
     launcher: str, photos: Photos, tmp_path: Path
 ) -> None:
@@ -612,10 +613,18 @@ def test_only_a_run_with_a_checkpoint_ends_in_143(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", once("torchrun"))
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("raise ZeroDivisionError", "rank 1 ended with status 1"),
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 was killed by signal 9",
+                     marks=LARGE),
+    ],
+)  # fmt: skip
 def test_failed_run_restarts_from_the_newest_intact_checkpoint(
-    launcher: str, photos: Photos, tmp_path: Path
+    launcher: str, end: str, said: str, photos: Photos, tmp_path: Path
 ) -> None:
-    """Rank 1 is killed in the third epoch, after the newest checkpoint was damaged."""
+    """Rank 1 fails in the third epoch, after the newest checkpoint was damaged."""
     (tmp_path / "mine.py").write_text(
         "import os, signal\nfrom pathlib import Path\nfrom rn50lib.data import sampler\n"
         "def shard(order_, rank, size, batch):\n"
@@ -623,14 +632,14 @@ def test_failed_run_restarts_from_the_newest_intact_checkpoint(
         "    if rank == 1 and newest.exists() and not Path('died').exists():\n"
         "        Path('died').touch()\n"
         "        os.truncate(newest, 1000)\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"        {end}\n"
         "    return sampler.shard(order_, rank, size, batch)\n"
     )
     argv = argv_of(photos, launcher, "-e", "4", "--model-prefix", "m", "--max-restarts", "1",
                    "--override", "shard=mine.py:shard", "--report", "r.json")  # fmt: skip
     done = finish(argv, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "rank 1 was killed by signal 9" in done.stderr
+    assert said in done.stderr
     assert "restarting 2 workers from the newest checkpoint" in done.stderr
     assert "1 epoch is done" in done.stderr
     assert len(strict_json(tmp_path / "r.json")["metrics"]["train.loss"]) == 4

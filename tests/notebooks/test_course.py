@@ -16,8 +16,9 @@ from workshop import catalogue
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
 NAMES = [item.name for item in catalogue.existing(ROOT)]
-# the others take longer: for `make acceptance`
-SMALL = ("00_start_here", "01_dataset_preparation", "02_single_gpu", "05_dali")
+# two that use all of the machinery; the others are for `make acceptance`, and
+# test_learner_cells.py has the learners' cells of all
+SMALL = ("00_start_here", "06_mixed_precision")
 PARAMETERS = [
     pytest.param(name, marks=() if name in SMALL else pytest.mark.acceptance) for name in NAMES
 ]

@@ -175,11 +175,13 @@ def test_num_examples_shortens_the_epoch(packed: Path, loader: str, data_format:
 ANOTHER_PROCESS = """
 import sys
 from tests.pipelines.test_loaders import hashes, opened
-pipeline = opened(*sys.argv[1:], threads=3)
-if sys.argv[1] == "tensorflow":  # the backend still has to choose its device
-    from tensorflow.python.eager import context
-    assert context.context()._context_handle is None
-print(*hashes(pipeline))
+root, *loaders = sys.argv[1:]
+for loader, data_format in (pair.split("-") for pair in loaders):
+    pipeline = opened(loader, data_format, root, threads=3)
+    if loader == "tensorflow":  # the backend still has to choose its device
+        from tensorflow.python.eager import context
+        assert context.context()._context_handle is None
+    print(*hashes(pipeline))
 """
 
 
@@ -201,25 +203,23 @@ def hashes(pipeline: Any) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("torch", "tensorflow", "dali")
 @pytest.mark.parametrize(
-    ("loader", "data_format"),
-    [
-        pytest.param(name, form, marks=[*MARKS[name], *([LARGE] if form != "tfrecord" else [])])
-        for name in LOADERS
-        for form in READS[name]
-    ],
+    "data_format", [pytest.param(f, marks=() if f == "tfrecord" else LARGE) for f in FORMATS]
 )
 def test_seed_and_epoch_give_the_same_batches_in_any_process(
-    textured: Path, repository: Path, loader: str, data_format: str
+    textured: Path, repository: Path, data_format: str
 ) -> None:
-    """The number of threads or workers does not matter."""
+    """The number of threads or workers does not matter. One process for all loaders."""
     code = f"if __name__ == '__main__':\n{ANOTHER_PROCESS}".replace("\n", "\n    ")
+    loaders = [name for name in LOADERS if data_format in READS[name]]
     done = subprocess.run(
-        [sys.executable, "-c", code, loader, data_format, str(textured)],
+        [sys.executable, "-c", code, str(textured), *(f"{n}-{data_format}" for n in loaders)],
         capture_output=True, text=True, cwd=repository,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == hashes(opened(loader, data_format, textured, threads=0))
+    for name, line in zip(loaders, done.stdout.splitlines(), strict=True):
+        assert line.split() == hashes(opened(name, data_format, textured, threads=0)), name
 
 
 # -- odd and damaged files -------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from rn50 import cli
 from rn50.predict import Files, predict, trained_as
 from rn50lib import checkpoint
 from rn50lib.resnet import resnet
-from tests.support import Photos
+from tests.support import CLASSES, Photos
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -32,16 +34,24 @@ def images_and_answers(photos: Photos, trained: Path) -> tuple[np.ndarray, np.nd
     return images, predict(trained / "m", 2, files)[0]
 
 
+def assert_names(model: Any) -> None:
+    """Assert that a file of ONNX carries the names of the classes."""
+    (entry,) = (p for p in model.metadata_props if p.key == "classes")
+    assert json.loads(entry.value)["names"] == list(CLASSES)
+
+
 @pytest.mark.needs("onnx")
 def test_onnx_runtime_gives_the_same_logits(
     trained: Path, images_and_answers, tmp_path: Path, capsys
 ) -> None:
+    import onnx
     import onnxruntime
 
     images, expected = images_and_answers
     file = tmp_path / "model.onnx"
     assert cli.main(["export", str(trained / "m"), "2", "-o", str(file)]) == 0
     assert capsys.readouterr().out.strip() == str(file)
+    assert_names(onnx.load(str(file)))
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"images": images})
     assert logits.dtype == np.float32
@@ -62,7 +72,9 @@ def test_int8_answers_like_float32(
     assert cli.main(["export", str(trained / "m"), "2", "-o", str(file), "--int8"]) == 0
     full, small, _ = capsys.readouterr().out.splitlines()
     assert full.startswith("float32: ") and small.startswith("int8: ")
-    weights = {t.name: t.data_type for t in onnx.load(str(file)).graph.initializer}
+    model = onnx.load(str(file))
+    assert_names(model)
+    weights = {t.name: t.data_type for t in model.graph.initializer}
     assert sum(kind == onnx.TensorProto.INT8 for kind in weights.values()) >= 8
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"images": images})

@@ -318,16 +318,3 @@ def test_a_checkpoint_without_names_says_so(fruit: Path, tmp_path: Path, rn50: R
     four = photos(tmp_path / "four", *NAMES, "quince")
     error = rn50("predict", "m", "1", image, "--data-root", four).error
     assert "m-0001.safetensors (3 classes)" in error and f"{four}/train (4 classes)" in error
-
-
-@torch
-@pytest.mark.slow
-@pytest.mark.needs("engines")
-def test_exported_files_carry_the_names(fruit: Path, rn50: Run) -> None:
-    import onnx
-
-    for flags in ((), ("--int8",)):
-        ended = rn50("export", fruit / "m", "1", "-o", "m.onnx", *flags)
-        assert ended.status == 0, ended.err
-        (entry,) = (p for p in onnx.load("m.onnx").metadata_props if p.key == "classes")
-        assert json.loads(entry.value)["names"] == list(NAMES)

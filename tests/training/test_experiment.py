@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rn50 import autoconfig, installed
@@ -172,6 +172,7 @@ def test_every_choice_has_its_reason(machine: Machine, asked: dict[str, str]) ->
     assert again.config == resolved.config
 
 
+@settings(max_examples=40)
 @given(some_given)
 def test_a_value_that_was_passed_is_never_changed(asked: dict[str, Any]) -> None:
     assume(asked.get("profile") != "ci")
@@ -184,6 +185,27 @@ def test_a_value_that_was_passed_is_never_changed(asked: dict[str, Any]) -> None
         for name, value in asked.items():
             assert getattr(resolved.config, name) == value, name
             assert resolved.reasons[name] == "given", name
+
+
+def test_horovod_on_gpus_needs_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Horovod without NCCL serves PyTorch by DDP, and TensorFlow only if it is asked for."""
+    monkeypatch.setattr(installed, "horovod_serves", lambda backend: True)
+    monkeypatch.setattr(installed, "horovod_has", lambda what, backend: False)
+    two, machine = {"n": 2, "loader": "synthetic"}, gpus((8, 0), (8, 0))
+    assert resolve(two, machine, 12).config.comm == "ddp"
+    for asked in ({}, {"launcher": "horovodrun"}):
+        with pytest.raises(UserError, match="built without NCCL.*`make horovod`"):
+            resolve(two | {"backend": "tensorflow"} | asked, machine, 12)
+    wanted = two | {"backend": "tensorflow", "comm": "horovod"}
+    assert resolve(wanted, machine, 12).config.comm == "horovod"
+    monkeypatch.setattr(installed, "horovod_has", lambda what, backend: True)
+    assert resolve(two, machine, 12).config.comm == "horovod"
+
+
+def test_threads_are_a_share_of_the_fullest_host() -> None:
+    asked = {"n": 4, "comm": "horovod", "launcher": "horovodrun", "hosts": "a:3,b:1"}
+    asked |= {"batch_size": 4, "recipe": "reference", "data_root": "data", "loader": "native"}
+    assert resolve(asked, replace(LAPTOP, cores=9), 12).config.threads == 3
 
 
 def stamp(folder: Path, content: dict[str, Any]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 import shutil
 import signal
@@ -15,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rn50 import launch
+from rn50 import cli, launch
 from rn50lib import checkpoint
 from tests.conftest import clean_environment
 from tests.support import TIMES, TINY, Photos, strict_json, timeless
@@ -69,13 +70,11 @@ def signalled(
 
 @pytest.fixture(scope="module")
 def undisturbed(photos: Photos, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an uninterrupted run in separate processes."""
+    """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = subprocess.run(
-        [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *FILES],
-        cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    files = [word if word.startswith("-") else str(folder / word) for word in FILES]
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        assert cli.main(["train", "--data-root", str(photos.root), *FLAGS, *files]) == 0, told
     return folder
 
 
@@ -112,7 +111,7 @@ def test_run_killed_at_a_chosen_point_resumes(
 @pytest.mark.parametrize(
     ("point", "images"),
     [
-        ("train 1 2", 16),
+        pytest.param("train 1 2", 16, marks=LARGE),  # here within the test below
         pytest.param("train 1 6", 48, marks=LARGE),
         pytest.param("val 1 2", 48, marks=LARGE),
     ],

@@ -277,7 +277,10 @@ def test_without_room_for_a_checkpoint_the_earlier_one_survives(
     assert same_weights("m", trained / "m", 3)
 
 
-@pytest.mark.parametrize("flags", [(), ("--loader", "native", "--backend", "tensorflow")])
+@pytest.mark.parametrize(
+    "flags",
+    [(), pytest.param(("--backend", "tensorflow"), marks=pytest.mark.acceptance)],
+)
 def test_damaged_validation_image_keeps_the_training(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

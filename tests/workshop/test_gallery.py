@@ -97,7 +97,7 @@ print("healthy")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_watch_never_ends_a_slow_run(tmp_path: Path) -> None:
     """A run whose stack does not change is reported, and ends by itself."""
     (tmp_path / "slow.py").write_text(SLOW)

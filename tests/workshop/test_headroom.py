@@ -53,6 +53,8 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path, epochs: str) 
     assert 1.2 * loader < cached <= 10 / 0.05
     assert (tmp_path / "weights").read_text() == "old"
 
+    if epochs == "100":
+        return
     (tmp_path / "elsewhere").mkdir()
     command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1", "--", "1")
     refused = run_cli(*command, cwd=tmp_path / "elsewhere")

@@ -49,7 +49,7 @@ def course(home, repository, browser_page) -> Iterator[Lab]:
         yield Lab(browser_page[0], address)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_control_redraws_its_figure(course):
     course.open("demo.ipynb")
     cell = course.run("workshop.explore(")

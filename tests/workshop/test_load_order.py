@@ -17,7 +17,7 @@ torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow", "triton")
 def test_an_optimizer_after_tensorflow_does_not_end_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", NOTEBOOK], env=clean_environment(),

@@ -16,7 +16,6 @@ from tests.conftest import clean_environment
 from workshop import programs
 
 HOROVOD = ("1_tf1_horovod", "2_tf2_horovod", "4_torch_horovod")
-SMALL = "5_ddp"  # the others are for `make acceptance`
 
 
 @functools.cache
@@ -46,12 +45,9 @@ def expected(folder: Path) -> dict[str, np.ndarray]:
         return common.from_torch({n: t.numpy() for n, t in model.state_dict().items()})
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow", "tf_keras", "horovod")
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name == SMALL else pytest.mark.acceptance)
-    for name in [*HOROVOD, "3_tf_distribute", "5_ddp", "6_fsdp2"]
-])  # fmt: skip
+@pytest.mark.parametrize("name", [*HOROVOD, "3_tf_distribute", "5_ddp", "6_fsdp2"])
 def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, name: str) -> None:
     folder = repository / "exercises" / "migration"
     script, file = str(folder / f"{name}.py"), tmp_path / "weights.npz"

@@ -131,12 +131,9 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
     assert str(caught.value).startswith(f"{file} {reason}") and "--trace" in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # in `make test`: a notebook has one, and test_kinds_agree...
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("script", "launcher"),
-    [("1_single", []), pytest.param("2_ddp", TORCHRUN, marks=pytest.mark.acceptance)],
-)
+@pytest.mark.parametrize(("script", "launcher"), [("1_single", []), ("2_ddp", TORCHRUN)])
 def test_a_script_s_trace(script: str, launcher: list[str], photos: Photos, tmp_path: Path) -> None:
     file = tmp_path / "trace.json.gz"
     done = subprocess.run(

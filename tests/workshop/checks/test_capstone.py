@@ -102,7 +102,9 @@ def found(script: Path, case: capstone.Case) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.acceptance), len(CAPSTONES)], ids=["all", "one"]
+)
 def test_every_mistake_is_found_from_the_network_input(tmp_path, every):
     """Each script has one known mistake; the correct one gets no complaint."""
     with capstone.images(SMALL) as case:

@@ -178,6 +178,7 @@ def test_index_in_a_browser(course, browser_page):
     assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
 
 
+@pytest.mark.acceptance
 def test_interrupted_course_ends_its_kernels_and_leaves_its_index(tmp_path):
     quick = write_notebook(tmp_path / "quick.ipynb", "1")
     hangs = write_notebook(tmp_path / "hangs.ipynb", HANGS)

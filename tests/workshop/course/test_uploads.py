@@ -49,7 +49,7 @@ def work(path: Path) -> tuple[bool, str]:
     return mine == wanted, " | ".join(notes)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance  # the tests below have each of them, without running the notebooks
 def test_uploads_made_by_hand_get_their_points(tmp_path: Path) -> None:
     """Copies and 250 other files before the notebook, macOS, Windows."""
     where = tmp_path / "in"

@@ -189,6 +189,7 @@ def test_no_write_reaches_the_folder(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.acceptance
 def test_sigterm_ends_the_script(tmp_path: Path) -> None:
     begun, path = tmp_path / "begun", tmp_path / "slow.py"
     path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(600)\n")
@@ -277,7 +278,7 @@ DALI_SLICES = (
     [
         pytest.param("2_ddp", [], "seen", id="a sampler", marks=LONG),
         pytest.param("2_ddp", SLICES, "not seen", id="slices", marks=LONG),
-        pytest.param("2_ddp", SLICES[1:], "missing", id="all images"),
+        pytest.param("2_ddp", SLICES[1:], "missing", id="all images", marks=LONG),
         pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
         pytest.param("3_dali_horovod", [], "seen", id="shards", marks=LONG),
         pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards", marks=LONG),
@@ -330,16 +331,40 @@ def test_shards_and_shuffles_tell_what_random_crops_hide(
     assert verdict.share(ranks, [])[0] == status
 
 
+@pytest.mark.parametrize(
+    ("two", "one", "samples", "status"),
+    [
+        ([[0.02], [0.02]], [0.01], 8, "seen"),
+        ([[0.01], [0.01]], [0.01], 8, "missing"),
+        ([[0.01], [0.01]], [0.01], 4, "seen"),  # the same samples in an update as on one rank
+        ([[0.01], [0.02]], [0.01], 8, "missing"),  # the ranks differ
+        ([[0.01, 0.02], [0.01, 0.02]], [0.01, 0.01], 8, "not seen"),  # it is still rising
+        ([[0.02], [0.02]], [], 8, "not seen"),
+    ],
+)
+def test_rate_is_compared_with_that_of_one_rank(
+    two: list[list[float]], one: list[float], samples: int, status: str
+) -> None:
+    def rank(rates: list[float], count: int) -> verdict.Rank:
+        inputs = [str(i) for i in range(count)]
+        return verdict.Rank([{"kind": "update", "inputs": inputs, "rate": r} for r in rates])
+
+    alone = [rank(one, 8)] if one else []
+    assert verdict.rate([rank(rates, samples) for rates in two], alone)[0] == status
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("code, said", [
-    ("dist.init_process_group('gloo')\nlabel = 1/0", ["label = 1/0", "ZeroDivisionError"]),
-    ("raise SystemExit('no images')", [" | no images"]),
+    ("label = 1/0", ["label = 1/0", "ZeroDivisionError"]),
+    pytest.param("dist.init_process_group('gloo')\nlabel = 1/0", ["label = 1/0"], marks=LONG),
+    pytest.param("raise SystemExit('no images')", [" | no images"], marks=LONG),
 ])  # fmt: skip
 def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str]) -> None:
     path = tmp_path / "broken.py"
-    path.write_text(f"import torch.distributed as dist\n{code}")
-    command = [sys.executable, "-m", "rn50", "workshop", "try", str(path)]
+    imported = "import torch.distributed as dist\n" if code.startswith("dist.") else ""
+    path.write_text(imported + code)
+    command = [sys.executable, "-m", "rn50", "workshop", "try", str(path), "--launcher", "torchrun"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert all(text in done.stderr for text in said), done.stderr
