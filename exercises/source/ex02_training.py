@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex02 · One GPU
 #
-# In these exercises, you turn ResNet v1 into v1.5, write its learning-rate schedule and train with it, and find the slow part of a data set with a profiler.
+# In these exercises, you turn ResNet v1 into v1.5, write its learning-rate schedule and train with it, find a data set's slow part, and tune SGD.
 #
 # **Time:** 48 minutes · **Needs:** notebook 02 · **On a CPU:** about a minute to run
 
@@ -21,7 +21,7 @@ session = workshop.start("ex02", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, with a shortcut around them. In the first block of a stage the number of channels changes, so its shortcut needs a convolution too, the *projection*. The first block of stages 1, 2 and 3 also halves the image size: a convolution there has stride 2.
+# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, with a shortcut around them. In the first block of a stage the number of channels changes, so its shortcut needs a convolution too, the *projection*. The first block of every stage but 0 also halves the image size: a convolution there has stride 2.
 #
 # | | first 1×1 | 3×3 | last 1×1 | projection |
 # |---|---|---|---|---|

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex06 · Mixed precision
 #
-# In these exercises, you compute how much memory 16 bits save, count autocast's conversions with the profiler, and fix a training step that updates the weights twice.
+# In these exercises, you compute how much memory 16 bits save, count autocast's conversions, fix a training step with three bugs, and compute memory strides.
 #
 # **Time:** 40 minutes · **Needs:** notebook 06, PyTorch · **On a CPU:** half a minute to run
 

@@ -163,7 +163,7 @@ print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# So the answer is days: more than three in FP32, about one in FP16, and still hours on one H100. The cause is the arithmetic: some 24 billion operations for each image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) into the same 16 GB: memory limits the batch size. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So the answer is days: more than three in FP32, about one in FP16, and still hours on one H100. The cause is the work: 24.5 billion operations for each image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) on the same 16 GB. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #

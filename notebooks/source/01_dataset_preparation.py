@@ -34,7 +34,7 @@ nb01.imagenet_archives(work / "downloads", session.data_root)  # small ones, for
 # %% [markdown]
 # ## What is in the data set
 #
-# The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so counting is quick.
+# The layout is the usual one for ImageNet: one folder per split, each with one folder per class. Start by counting. Pillow reads only the header of a file until you ask for pixels, so this is quick.
 
 # %%
 from collections import Counter
@@ -126,7 +126,7 @@ session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {
 #
 # ## ImageNet's archives
 #
-# After you register at [image-net.org](https://image-net.org), download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The second code cell made small ones in the same format. The WordNet ids are real; the images are road signs.
+# Registered users of [image-net.org](https://image-net.org) can download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The second code cell made small ones in the same format. The WordNet ids are real; the images are road signs.
 
 # %% language="bash" magic_args="-e"
 # cd downloads
@@ -194,7 +194,7 @@ print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} r
 #
 # ## Pack with `im2rec`
 #
-# RecordIO was MXNet's format, and MXNet was retired in 2023, but DALI still reads it. It is the simplest packed format, and the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
+# RecordIO was MXNet's format, and MXNet was retired in 2023, but DALI still reads it. It is simple, and the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
 #
 # Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags match MXNet's `im2rec.py`.
 

@@ -138,7 +138,7 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 # %% [markdown]
 # Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48. How well does the network do on new images?
 #
-# The next cell measures that on centre crops: with `model.eval()`, and twice without, sorted by class, as the files are, and shuffled. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+# The next cell measures that on centre crops: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
 
 
 # %%
@@ -197,7 +197,7 @@ text = script.read_text()
 print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endless") :], sep="")
 
 # %% [markdown]
-# `main` builds all the parts, runs your step in ranges that the profiler shows, and times input and computation.
+# `main` builds all the parts, names the parts of your step for the profiler, and times input and computation.
 #
 # A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`.
 #
@@ -209,7 +209,7 @@ print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endles
 (rung,) = workshop.ladder.race(
     ["1_single"], turns=session.turns, ranks=1, own="1_single", workers=2, steps=session.steps,
     image_size=session.image_size, batch_size=session.rung_batch,
-    warm_up=5, trace=session.folder / "trace.json.gz",  # 5: until the batches of the start are used
+    warm_up=5, trace=session.folder / "trace.json.gz",  # 5: uses up the prefetched batches
 ).values()  # fmt: skip
 speeds = rung["turns"]
 print(f"{np.median(speeds):.1f} images/s, from {min(speeds):.1f} to {max(speeds):.1f}", end="; ")
@@ -220,7 +220,7 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
     print("TF32 in convolutions:", torch.backends.cudnn.allow_tf32)
 
 # %% [markdown]
-# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs are rounded to 10 bits of mantissa. Notebook 06 measures both.
+# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs keep 10 bits of mantissa. Notebook 06 measures both.
 #
 # Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU. With overlap, the slower of the two sets the pace, and speeding up the other gains nothing, unless both share the cores of a CPU. Without it, the times add up. You test that below.
 #
@@ -292,7 +292,7 @@ for name, found in speeds.items():
     print(f"{name:17} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
 
 # %% [markdown]
-# A change counts only if it is larger than the spread of its turns. If pinning helps, add it to `runs/train.py`; pass `race` the best number of workers, and rerun it. Leave out `channels_last`, which the ladder refuses until notebook 08.
+# A change counts only if it is larger than the spread of its turns. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Memory limits the batch
 #
@@ -335,7 +335,7 @@ if device.type == "cuda":
 # %% [markdown]
 # By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. What filled the rest is not published; on your GPU, *peak* shows what the count misses.
 #
-# Does a larger batch pay off? The next cell doubles it, up to a limit, until two doublings gain under 5%. **Predict:** how many times the images/s of a batch of 2 does the largest batch reach?
+# Does a larger batch pay off? The next cell doubles it, up to a limit, until two doublings together gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
 #
 # One explanation: each step has a fixed cost. It starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
@@ -373,7 +373,7 @@ seconds = counts / np.array(list(rates.values()))  # of a step
 each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
 off = np.abs((fixed + each * counts) / seconds - 1).max()
 print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
-print(f"The times differ from it by up to {off:.0%}.")
+print(f"The times differ from it by up to {off:.0%}." if len(counts) > 3 else "Too few to test it.")
 
 # %% [markdown]
 # If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, starting and computing overlap: if starting takes longer, small batches take equally long.
@@ -386,7 +386,7 @@ print(f"The times differ from it by up to {off:.0%}.")
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: 0.1 for a global batch of 256, and in proportion for others.
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: 0.1 per 256 images of the **global batch** (that of all GPUs).
 #
 # At the start gradients change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
 #
@@ -589,4 +589,4 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, more devices wait together, and 04 and 05 help; 03 comes first because all later scripts run on several devices.
+# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, more devices share the cores; 04 and 05 help. 03 comes first because all later scripts run on several devices.
