@@ -38,7 +38,7 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (on recent GPUs, TF32 in the convolutions). **Predict:** what share of a step is input, and what share is convolution? (Without DALI, it traces notebook 02's script.)
+# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32 in convolutions). **Predict:** what share of a step is input, and what share is convolution? (Without DALI, it traces notebook 02's script.)
 
 # %%
 file = session.folder / "float32.json.gz"
