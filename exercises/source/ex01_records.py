@@ -135,7 +135,7 @@ with open(file, "rb", buffering=0) as opened:
             print(f"{name}: at random {ratio:.2f} times as long as in order")
 
 # %% [markdown]
-# From memory, the order hardly matters. From a disk, the gain depends on what a jump costs: little on an SSD, perhaps a factor of ten on a network file system or a hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
+# From memory, order should hardly matter. From a disk, the gain depends on what a jump costs: little on an SSD, perhaps tenfold or more on a network file system or hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start

@@ -31,7 +31,7 @@ from workshop.checks import ex04
 print(ex04.listing())
 
 # %% [markdown]
-# Write down the eight line numbers. The check names one of your lines that is correct, or tells you roughly where to look next.
+# Write down the eight line numbers. The check names one of your lines without a bug, or tells you roughly where to look next.
 
 # %% tags=["answer", "ex04.hunt"]
 # The numbers of the wrong lines, such as {3, 14, 15}

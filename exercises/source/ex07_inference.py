@@ -85,13 +85,13 @@ if not engine.unanswered(percentile):
         print(f"{load:.0%} load: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
 
 # %% [markdown]
-# The server is equally fast at every load; requests wait for one another. A low p99 requires spare capacity, or a batch for all that wait (notebook 07).
+# The server is equally fast at every load; requests wait for one another. A low p99 requires spare capacity, or batching (notebook 07).
 #
 # ## ex07.temperature · How sure is sure?
 #
 # *fill in · medium · 12 minutes*
 #
-# Does "90%" mean that 9 of 10 such predictions are right? Then the network is **calibrated**. (Notebook 07 used this word for the ranges of 8-bit integers, a different thing.) Trained networks are often overconfident: they say 90% and are right in 70 of 100 cases. **Temperature scaling** corrects this with one number: divide all logits by `T` before softmax. A `T` above 1 makes all probabilities more even; the order of the classes, and so the accuracy, stays the same.
+# Does "90%" mean that 9 of 10 such predictions are right? Then the network is **calibrated**. (Notebook 07 used this word for the ranges of 8-bit integers, a different thing.) Trained networks are often overconfident: they claim 90% but are right in, say, 70%. **Temperature scaling** corrects this with one number: divide all logits by `T` before softmax. A `T` above 1 makes all probabilities more even; the order of the classes, and so the accuracy, stays the same.
 #
 # The right `T` makes the probabilities of the true labels as high as possible: it minimises the cross-entropy on images that the network was not trained on. Write `temperature(logits, labels)`, which returns this `T`, a number greater than 0. `logits` is a tensor of shape (images, classes); `labels` holds the true classes. An error of 2% is accepted, so a grid search is fine, and so is a PyTorch optimizer (SciPy may be missing). The method `step` of `torch.optim.LBFGS` takes a closure: a function that clears the gradients, computes the loss, calls its `backward()` and returns it.
 
@@ -169,6 +169,8 @@ if not engine.unanswered(temperature):
     before = report("as trained", logits[rest])
     after = report(f"T = {best:<8.3g}", logits[rest] / best)
     saved, error = mean_of(before - after)
+    if (logits[rest].argmax(1) == labels[rest]).double().mean() < 2 / len(classes):
+        print("This network is hardly better than guessing: a large T only says so.")
     print(f"On {len(rest)} other images, T lowers the loss by {saved:.3f} ± {error:.3f}:", end=" ")
     print("it helps" if saved > error else "too little to say that it helps")
 

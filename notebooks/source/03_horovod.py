@@ -50,11 +50,11 @@ os.environ |= {
 }
 
 # %% [markdown]
-# Your script from notebook 02 is the first rung of the ladder. If computation takes most of its time, use more devices. But workers that train one model must exchange their gradients in every step, which adds a third part: **communication**.
+# Your script from notebook 02 is the first rung of the ladder. If computation takes most of its time, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
 #
 # ## Data parallelism
 #
-# Give each worker the whole model and a share of the *images*. Two workers have half a batch each. **Predict:** is the mean of their gradients the gradient of the whole batch?
+# Give each worker the whole model and a share of the *images*. Two workers get half the batch each. **Predict:** is the mean of their gradients the gradient of the whole batch?
 
 # %%
 from torch import nn
@@ -85,7 +85,7 @@ for name, norm in {
 #
 # ## The ring
 #
-# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare each worker's megabytes at the end, for 4 and 8.
+# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare the final megabytes sent with 4 and 8 workers.
 
 # %%
 from workshop.lessons import nb03
@@ -149,7 +149,7 @@ for rung in ("2_horovod", "2_ddp"):
 # %% [markdown]
 # **Predict** the speed-up over one worker: replace the number, then run the cell. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 #
-# Is the script *correct*? The cell then tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. Only the output's first lines report a missing `set_epoch`.
+# Is the script *correct*? The cell then tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. A missing `set_epoch` appears only in the first lines.
 
 # %%
 workshop.ladder.predict("2", 1.6)  # your number
@@ -157,7 +157,7 @@ found = workshop.ladder.climb("2", ranks=ranks, **sizes)
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
 if exchange_ms := found.get("communication_ms"):  # DDP's is part of its backward pass
     share = exchange_ms / (found["input_ms"] + found["compute_ms"] + exchange_ms)
-    print(f"{share:.0%} of a step is spent waiting for the exchange")
+    print(f"{share:.0%} of a step is the exchange, with any wait for the other workers")
 workshop.ladder.figure()
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
@@ -243,7 +243,7 @@ dist.destroy_process_group()
 #
 # ## What a message costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. The next function times, in turns, the all-reduce of 4 KB to 64 MB, PyTorch's and yours (on several GPUs, NCCL, too). β counts gradient bytes; links carry 2(n − 1)/n times that. **Predict:** how much longer do 64 MB take than 4 KB?
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. The next function times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch on CPUs), yours and, on several GPUs, NCCL's. β counts gradient bytes; links carry 2(n − 1)/n times that. **Predict:** how much longer do 64 MB take than 4 KB?
 
 # %%
 # %%writefile sweep.py
@@ -317,7 +317,7 @@ names = {weight: name for name, weight in model.named_parameters()}
 # nothing but gradients: DDP would also broadcast batch norm's statistics before each forward pass
 model = DistributedDataParallel(model, broadcast_buffers=False)
 exchanging, full = True, []
-cores = {"alone": [], "together": [], "message": []}  # that each piece of work keeps busy
+cores = {"alone": [], "together": [], "message": []}  # how many each piece of work keeps busy
 
 
 def now():
@@ -412,7 +412,7 @@ dist.destroy_process_group()
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
-# α is the median time of messages up to 64 KB. β is fitted where DDP's messages are, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages dominate.
+# α is the median time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate.
 
 # %%
 import matplotlib.pyplot as plt
@@ -472,23 +472,25 @@ for run in measured["runs"]:
         "backward pass alone, ms": f"{1e3 * alone:.0f}",
         "exposed, from the line": f"{1e3 * after_the_pass(ready, line, alone):.0f}",
         "exposed, from the messages alone": f"{1e3 * after_the_pass(ready, messages, alone):.0f}",
-        "exposed, timed (range)": f"{timed:.0f} ({low:.0f} to {high:.0f})",
+        "added to the pass, timed (range)": f"{timed:.0f} ({low:.0f} to {high:.0f})",
         "exposed, in the trace": "–",
+        "the pass slower by (timed − trace)": "–",
     })  # fmt: skip
 table[-1]["exposed, in the trace"] = f"{kinds['exchange']:.0f}"
+table[-1]["the pass slower by (timed − trace)"] = f"{timed - kinds['exchange']:.0f}"
 for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=True):
     full, sent, found = (f"{1e3 * s:.0f} ms" for s in seconds)
     print(
         f"{nbytes / 1e6:4.1f} MB from {layer}: full after {full}; takes {sent} (line), {found} alone"
     )
 for name in table[0]:
-    print(f"{name:34}", *(f"{column[name]:>18}" for column in table))
+    print(f"{name:36}", *(f"{column[name]:>18}" for column in table))
 if where == "CPU":
     share, work, message = session.machine.cores / workers, cores["alone"], cores["message"]
     print(f"Cores per worker: {share:g}; used by the pass: {work:.2f}, by a message: {message:.2f}")
     if len(together) >= 5 and low > kinds["exchange"] and work + message > share:
         print("Together, that is more than there are: the exchange slows the pass that hides it.")
-session.note("exposed_ms", timed, "ms", f"exposed exchange per step, on the {where}")
+session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass, on the {where}")
 
 # %% [markdown]
 # The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
@@ -569,7 +571,7 @@ print("With so few seeds, only a difference of more than about two points can be
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast (and, after a resume, the optimizer's state). Rank 0 reports and saves.
 # - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
-# - A message takes a latency plus its bytes over a bandwidth. Buckets leave during the backward pass; only what remains after it costs time.
+# - A message takes latency plus bytes over bandwidth. The backward pass hides most buckets, but they may slow it; the rest is exposed.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). TensorFlow has three more traps: [docs/migration.md](../docs/migration.md).
 #

@@ -124,7 +124,7 @@ for storage, delay in {
     print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s, one at a time")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. On a hard disk, reading takes most of it. (The listed delays are typical values, not measurements.)
+# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. A hard disk would add 10 ms per image. (The listed delays are typical values, not measurements.)
 #
 # There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (tf.data, or worker processes in PyTorch).
 #
@@ -191,7 +191,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # python -m data_prep.verify --quiet $SHARDS
 
 # %% [markdown]
-# The three lines of two numbers are from the first index: the offset and size of each record. TensorFlow reads a shard from front to back and needs no index; [DALI needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
+# The three pairs of numbers are from the first index: each record's offset and size. TensorFlow reads a shard from front to back and needs no index; [DALI (notebook 05) needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
 #
 # **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** which notices, your function or TensorFlow?
 
@@ -312,7 +312,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing, and the PyTorch workers above are your pipeline.)
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python? Its storage, its call of the decoder and its resizing differ from the loop's; the cell also times each of them.
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python? Its storage, decoder call and resizing differ from the loop's; the cell also times each of them.
 
 # %%
 if TF:
@@ -412,7 +412,7 @@ if TF:
     measure("+ decode the crop", before="+ parallel map")
 
 # %% [markdown]
-# **Prefetch** prepares batches while the device works. `tf.data.AUTOTUNE` chooses the buffer, or `num_parallel_calls`, for you.
+# **Prefetch** prepares batches while the device works. `tf.data.AUTOTUNE` tunes the buffer size or `num_parallel_calls`.
 
 # %%
 if TF:
@@ -463,7 +463,7 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 #
 # ## Shard, then shuffle
 #
-# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth of the images. All four run without an error. **Predict** which are right.
+# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
 
 # %%
 if TF:
@@ -539,7 +539,7 @@ if TF:
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to predict it, and batch normalisation takes its statistics from it alone. A larger buffer costs more memory on every rank. So shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
+# A network that sees one class for many steps learns to predict it, and batch normalisation uses only that class's statistics. A larger buffer costs more memory on every rank. So shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
 #
 # ## Train from your shards in TensorFlow
 #

@@ -73,7 +73,7 @@ script = shutil.copy(workshop.ladder.script("2"), "train.py")
 #   --data "$DATA" $FLAGS --workers 2 --trace "$TRACE" 2>&1
 
 # %% [markdown]
-# Before the timing began, your script recorded a trace of three steps. Look for a gap at the start of the step. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU has nothing to do.
+# Before the timing began, your script recorded a trace of three steps. Look for a gap at the start of the step. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU is idle.
 
 # %%
 parts_ms = workshop.trace(os.environ["TRACE"])
@@ -84,7 +84,7 @@ session.note("waiting", waits, "%", "share of your script's step spent waiting")
 # %% [markdown]
 # If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates, so any headroom you see is mostly noise or contention for cores. The faster your device, the more likely it waits for its input.
 #
-# The light-blue H100 bars in the first figure show such a case. *One device* and *DALI* (which read JPEG files there) compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So the headroom of *one device* was at least 1.6: input took more than a third of its time.
+# The light-blue H100 bars in the first figure show such a case. *One device* and *DALI* (which read JPEG files there) compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So *one device* had a headroom of at least 1.6: it waited over a third of its time.
 #
 # ## The cheap fixes first
 #
@@ -193,13 +193,13 @@ print(f"Headroom of the best: {headroom:.2f} times")
 session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
 
 # %% [markdown]
-# Settings do not reduce the work. *Decoding* a JPEG turns variable-length codes into coefficients, and these into blocks of 8 × 8 pixels, and upsamples the colour channels to full resolution. That is computation, so a faster disk would not help.
+# Settings do not reduce the work. *Decoding* a JPEG unpacks variable-length codes into coefficients, transforms these into blocks of 8 × 8 pixels, and upsamples the colour channels to full resolution. That is computation, so a faster disk would not help.
 #
 # ## A pipeline in pieces
 #
 # **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (On a CPU, this project uses version 1.34, the last wheel of `nvidia-dali-cuda110`; on a GPU 2.4.)
 #
-# Build the pipeline in four stages. The first stage only reads your shards, with their index. Calling the function defines the graph, `build` creates its operators, and `run` returns the next batch.
+# Build the pipeline in four stages. The first only reads your shards and index. Calling the function connects operators' outputs (*nodes*) into a graph, `build` creates it, and `run` returns a batch.
 
 # %%
 if DALI:
@@ -239,7 +239,7 @@ if DALI:
     print(pipe.run()[0].shape())
 
 # %% [markdown]
-# Images differ in size, so a DALI batch is a *list* of arrays. The third stage resizes a random crop to one size. The fourth mirrors half of them (as for ImageNet; in training, never mirror road signs) and normalises: `(pixel − mean) / std`, with one plane per colour.
+# Images differ in size, so a DALI batch is a *list* of arrays. The third stage resizes a random crop to one size. The fourth mirrors half of them (as for ImageNet; never train on mirrored road signs) and normalises: `(pixel − mean) / std`, with one plane per colour.
 #
 # Always set the crop area explicitly. The published recipe says 5 to 100%, but NVIDIA's program [never passed that range](https://github.com/NVIDIA/DeepLearningExamples/blob/a8e1d1cd/MxNet/Classification/RN50v1.5/dali.py) to DALI, so its runs used DALI's default of 8 to 100%.
 
@@ -380,7 +380,7 @@ if DALI:
     session.expect(dict.fromkeys(["input.h100.synthetic", "input.h100.tfrecord"]))
 
 # %% [markdown]
-# If the ratio stays clearly below 1, decoding and training compete for the device. On the recorded H100, reading, decoding and training together reach 90% of the speed with synthetic images.
+# On a GPU, a ratio clearly below 1 means that decoding and training compete. On the recorded H100, reading, decoding and training together reach 90% of the speed with synthetic images.
 #
 # ## A fair comparison
 #
@@ -576,7 +576,7 @@ if DALI:
 #
 # - DALI's imports, from the first cell, and `features` belong in the script, too.
 # - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
-# - The call of `photos` also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
+# - The call to `photos` also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 # - Without a size, the iterator never ends: one epoch follows another, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
 #
 # Try it before you open the solution:

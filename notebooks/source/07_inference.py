@@ -27,7 +27,7 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, then asks where the time of one prediction goes. It starts some 170 operators: you start fewer, then all at once, compare engines with faster kernels, let a batch share the fixed costs, and end with many users who wait for each other.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, then asks where the time of one prediction goes. It starts many operators: you start fewer, then all at once, compare engines with faster kernels, let a batch share the fixed costs, and end with many users who wait for each other.
 #
 # ## A checkpoint and its score
 #
@@ -303,7 +303,7 @@ def capture(net, example):
 
 
 # %% [markdown]
-# The check compares your graph with **eager** execution, operator by operator. Without a GPU, it replaces `torch.cuda` with a stand-in that records operators and repeats them on the same tensors, with a graph's rules but not its speed.
+# The check compares your graph with **eager** (operator-by-operator) execution. Without a GPU, it replaces `torch.cuda` with a stand-in that records operators and repeats them on the same tensors, with a graph's rules but not its speed.
 
 # %%
 capture = nb07_checks.check_capture(capture, device.type)
@@ -319,7 +319,7 @@ if kernels:
     idle = max(0, 1 - busy / np.median(alone))
     print(f"Here, no kernel runs for {idle:.0%} of a prediction: a graph can save at most that")
 else:
-    print(f"Here, starting takes {started:.0f}% of a prediction: a graph could save about that")
+    print(f"Here, starting takes {started:.0f}% of a prediction: a graph could save at most that")
 for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
     print(f"H100, batch {batch}, copies from and to the host included:", end=" ")
@@ -615,7 +615,8 @@ with torch.inference_mode():
 decoding, latency = np.array(decoding[3:]), np.array(latency[3:])
 p50, p95 = np.percentile(latency, (50, 95), method="inverted_cdf")
 drawn = np.random.default_rng(seed).choice(latency, (1000, requests))  # requests drawn again
-low, high = np.quantile(np.quantile(drawn, 0.95, axis=1) / p50, [0.025, 0.975])
+tails = np.percentile(drawn, (50, 95), axis=1, method="inverted_cdf")
+low, high = np.quantile(tails[1] / tails[0], [0.025, 0.975])
 share = 100 * np.median(decoding / latency)
 print(
     f"{best[small]}: p50 {p50:.2f} ms, p95 {p95:.2f} ms, slowest {latency.max():.2f} ms,", end=" "
@@ -624,11 +625,11 @@ print(f"mean {latency.mean():.2f} ms; preparation {share:.0f}% of a typical requ
 print(f"p95 is {p95 / p50:.1f} times p50 ({requests} requests, resampled: {low:.1f} to {high:.1f})")
 
 # %% [markdown]
-# Services promise a p95 or p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of the answers are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
+# Services promise a p95 or p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of answers, independently, are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
 #
 # ## Latency under load
 #
-# A loop that sends the next request after the last answer never sees a queue. Users do not wait for each other: requests arrive at their own rate (an **open loop**), and the latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p95 at 50, 80 and 110% of the one-at-a-time capacity, for both. One random sequence of arrivals proves little, so each point has several.
+# A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p95 at 50, 80 and 110% of the one-at-a-time capacity, for both. One random sequence of arrivals proves little, so each point has several.
 
 
 # %%
@@ -686,7 +687,7 @@ for (name, load), runs in served.items():
     ax.vlines(100 * load + shift, low, high, colour, lw=4, alpha=0.4)
 for (name, values), style in zip(p95s.items(), ("C0o-", "C1s--"), strict=True):
     ax.plot([100 * load for load in loads], values, style, label=name)
-ax.set(title=f"{version}, {where}; {requests} requests per sequence", yscale="log")
+ax.set(title=f"{version} on {where}: {requests} requests per sequence", yscale="log")
 ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p95, ms: median and range")
 ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("{x:g}")

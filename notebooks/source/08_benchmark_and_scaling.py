@@ -110,7 +110,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (A CPU computes at once; here, a thread with a queue imitates a GPU.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (A CPU is synchronous; here, a thread with a queue imitates a GPU.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -137,7 +137,7 @@ right = big / np.array(measure(step, session.steps, 2, wait))
 show("no warm-up", 4 * big / sum(first), right)
 thread = ThreadPoolExecutor(1)
 launch = step if gpus else lambda: thread.submit(step)
-queued = measure(launch, 2, 0, wait=int)
+queued = measure(launch, 2, 0, wait=int)  # int() waits for nothing
 thread.shutdown()  # waits
 wait()
 show("no waiting", 2 * big / sum(queued), right)
@@ -153,7 +153,9 @@ import itertools
 scales = itertools.cycle([training_step(big, session.size // 2), step])
 pairs = np.array(measure(lambda: next(scales)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
 show("mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1))
-print(f"harmonic mean of the rates: {digits(1 / np.mean(pairs / big))}")
+total = pairs.size * big / pairs.sum()
+print(f"all steps: {digits(total)} as images over seconds,", end=" ")
+print(f"{digits(1 / np.mean(pairs / big))} as the harmonic mean of the rates")
 
 # %% [markdown]
 # ### 3. The best of n short epochs
@@ -197,7 +199,7 @@ del batches
 # %% [markdown]
 # ### 4. Batch 208 versus batch 96
 #
-# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` also changes a second thing: with several processes, it limits each to one thread.
+# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` hides a second change: with several processes, each gets one thread by default.
 #
 # To compare two things on a busy machine, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the ratios.
 
@@ -336,7 +338,7 @@ show("real images", rates[real_step], rates[step])
 photos = None  # ends the readers
 
 # %% [markdown]
-# If the range excludes 1, loading costs the difference. On a CPU, the readers also take cores from training.
+# If the range is below 1, loading costs the difference. On a CPU, the readers also take cores from training.
 #
 # The tool avoids mistakes 1, 2, 3 and 7: it discards epochs, waits, takes harmonic means and never times a restart. For 5 and 6, it writes `null` with the reason, uses a folder per cell and exits with 1. Mistake 4 is yours to avoid.
 #
@@ -492,7 +494,10 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
     ax.set(title=f"{name.title()} scaling: {count} images each, {len(one)} turns")
-    ax.set(xlabel="speed-up over one worker: median and range\nblue: predicted, orange: measured")
+    ax.set(
+        xlabel="speed-up over one worker with its share of the cores: median and range\n"
+        "blue: predicted, orange: measured"
+    )
     ax.invert_yaxis()
     print(f"{name} scaling, a step of {1000 * np.median(alone):,.0f} ms:", end=" ")
     added = {"contention": together - alone, "waiting": barrier - together,
@@ -500,12 +505,12 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     for cause, lost in added.items():
         low, middle, high = 1000 * np.quantile(lost, [0, 0.5, 1])
         print(f"{cause} adds {middle:,.0f} ms ({low:,.0f} to {high:,.0f})", end="")
-        print(" or nothing" if low < 0 < high else "", end="; ")
+        print(" or nothing" if low < 0 else "", end="; ")
     print(f"n = {len(one)}{': too few to tell' if len(one) < 5 else ''}")
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* counts only the exchange; *barrier + α-β* adds what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, and the line fits, the exchange slows down computing. If a cause may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints the *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
+# *α-β* counts only the exchange; *barrier + α-β* adds what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, and the line fits, the exchange probably slows computing. If a cause may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints the *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
 #
 # ### Compare with published results
 #
@@ -540,7 +545,7 @@ said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, stri
 workshop.figure(fig, alt=f"Errors of five models for published rows. Mean size: {said}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, as is *stragglers* for A100s. The last two models are within a few per cent on average, although they assume different causes. Rates alone cannot tell you *why* a step takes longer: controls and a trace can.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law (for fixed work) is mostly too pessimistic, as is *stragglers* for A100s. The last two average errors of 3 to 4%, but assume different causes. Rates alone cannot tell you *why* a step takes longer: controls and a trace can.
 #
 # ## How long, and how much?
 #
@@ -594,11 +599,11 @@ print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} (
 # %% [markdown]
 # Both causes are fitted to one DGX-1 with 2-byte gradients; here, gradients take 4. For fast GPUs with one slow adapter per host, the causes disagree; DLPerf's 32 V100s (mixed, 100 Gbit/s) are in between.
 #
-# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try this on few GPUs, accumulate the gradients of several backward passes.)
+# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try large batches on few GPUs, accumulate gradients over several backward passes.)
 #
 # ## The ladder
 #
-# Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire (`hvd.Compression.fp16`, or DDP's `fp16_compress_hook`); on a CPU, the threads of each process (the cores over `hvd.local_size()`, or `LOCAL_WORLD_SIZE`). Leave the weights' layout alone: Horovod refuses weights in channels last. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
+# Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire (`hvd.Compression.fp16`, or DDP's `fp16_compress_hook`); on a CPU, the threads of each process (cores / `hvd.local_size()`, or / `LOCAL_WORLD_SIZE`). Leave the weights' layout alone: Horovod refuses weights in channels last. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
 
 # %%
 from workshop import ladder
