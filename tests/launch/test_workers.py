@@ -95,7 +95,7 @@ def test_torchrun_on_several_hosts_is_refused(rn50: Callable, photos: Photos) ->
         (("-n", "2", "--hosts", "a:0"), "--hosts"),
         (("-n", "2", "--hosts", "a:1,a:1"), "each named once"),
         (("-n", "2", "--comm", "local"), "local is one worker"),
-        (("-n", "2", "--comm", "ddp", "--launcher", "mpirun"), "--comm horovod with the other launchers"),
+        (("-n", "2", "--comm", "ddp", "--launcher", "mpirun"), "horovod with the other"),
         (("-n", "2", "--comm", "ddp", "--backend", "tensorflow"), "DDP is PyTorch's"),
         (("-n", "1", "--comm-timeout", "9"), "--comm-timeout is for many workers"),
         (("-n", "2", "--hosts", "localhost:1,nowhere.invalid:1"), "nowhere.invalid has no address"),
