@@ -495,8 +495,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     ax.set_yticks(range(len(steps)), list(steps))
     ax.set(title=f"{name.title()} scaling: {count} images each, {len(one)} turns")
     ax.set(
-        xlabel="speed-up over one worker with its share of the cores: median and range\n"
-        "blue: predicted, orange: measured"
+        xlabel="speed-up over one worker on its share of the cores\n"
+        "median and range; blue: predicted, orange: measured"
     )
     ax.invert_yaxis()
     print(f"{name} scaling, a step of {1000 * np.median(alone):,.0f} ms:", end=" ")
