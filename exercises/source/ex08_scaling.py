@@ -144,7 +144,7 @@ ex08.look()
 # |---|---|
 # | answer | `train(data, out)`, which the check calls on two ranks, started with `torchrun` or, if the cell imports Horovod, with `horovodrun`; both arguments are paths |
 # | images | `data/train/CLASS/*.jpg` and `data/val/CLASS/*.jpg`; a label is the class folder's position in alphabetical order, from 0 |
-# | network input | whole images, resized to 64 × 64, RGB, (x − MEAN) / STD; no augmentation |
+# | network input | whole images, resized to 64 × 64 with any filter that averages, RGB, (x − MEAN) / STD; no augmentation |
 # | start | all ranks begin with rank 0's weights |
 # | step | 16 images, 8 on each rank; the update uses the mean gradient of all 16 |
 # | epoch | each training image at most once, in a new random order each time; as many full steps as possible |

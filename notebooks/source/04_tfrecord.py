@@ -541,31 +541,6 @@ if TF:
 # %% [markdown]
 # A network that sees one class for many steps learns to predict it, and batch normalisation uses only that class's statistics. A larger buffer costs more memory on every rank. So shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
 #
-# ## Train from your shards in TensorFlow
-#
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once, and runs it as a graph. Here it takes a few steps with your shards, on a GPU if TensorFlow sees one. (Untested on GPUs; if it fails, add a line `export CUDA_VISIBLE_DEVICES=`.)
-
-# %% language="bash" magic_args="-e"
-# [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
-# [ "$TF_GPU" ] || { echo "TensorFlow sees no GPU, so it runs on the CPU."; export CUDA_VISIBLE_DEVICES=; }
-# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1
-
-# %% [markdown]
-# The run took your classes from `classes.txt`. Its loss after so few steps means little.
-#
-# ## Where is the time going now?
-#
-# How much does the input matter on one H100? Recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding: their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
-
-# %% tags=["results"]
-share = speed[names[-1]] / device
-kind = "your GPU" if gpu else "a simulated device"
-print(f"here, {kind} with {names[-1]!r}: {share:.0%} of its ceiling")
-kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
-h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
-session.expect({"input.jpeg_kb": kilobytes, **h100})
-
-# %% [markdown]
 # ## Two bugs that stay silent
 #
 # Once the errors that stop it are fixed, the talk's recipe 2 for TensorFlow 1 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
@@ -611,6 +586,31 @@ if {"yield", "deer"} <= set(classes):
 # %% [markdown]
 # The flipped sign has the outline of a warning sign. So leave this flip out for signs. (Left to right is no safer in general: think of *turn left*.)
 #
+# ## Train from your shards in TensorFlow
+#
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once, and runs it as a graph. Here it takes a few steps with your shards, on a GPU if TensorFlow sees one. (Untested on GPUs; if it fails, add a line `export CUDA_VISIBLE_DEVICES=`.)
+
+# %% language="bash" magic_args="-e"
+# [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
+# [ "$TF_GPU" ] || { echo "TensorFlow sees no GPU, so it runs on the CPU."; export CUDA_VISIBLE_DEVICES=; }
+# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1
+
+# %% [markdown]
+# The run took your classes from `classes.txt`. Its loss after so few steps means little.
+#
+# ## Where is the time going now?
+#
+# How much does the input matter on one H100? Recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding: their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
+
+# %% tags=["results"]
+share = speed[names[-1]] / device
+kind = "your GPU" if gpu else "a simulated device"
+print(f"here, {kind} with {names[-1]!r}: {share:.0%} of its ceiling")
+kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
+h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
+session.expect({"input.jpeg_kb": kilobytes, **h100})
+
+# %% [markdown]
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
