@@ -307,6 +307,9 @@ def make_few() -> None:
     [
         ("run --data-root nowhere", "nowhere: this folder is missing"),
         ("run --data-root broken", "broken"),
+        ("run --data-root webp", "webp/train/a: this class has no image"),
+        ("run --data-root few --set keep", "--set keep: must be NAME=VALUE"),
+        ("run --data-root few --batch 4", "did you mean --batch-size?"),
         ("run --data-root few -b 16", "use -b 15"),
         ("run --data-root few --model-prefix file/m", "--model-prefix file/m cannot be written"),
         ("run --data-root few --report file/r.json", "--report file/r.json cannot be written"),
@@ -323,6 +326,9 @@ def test_a_dry_run_refuses_what_a_run_refuses(rn50: Run, argv: str, problem: str
     make_few()
     shutil.copytree("few", "broken")
     shutil.rmtree("broken/val/c")
+    shutil.copytree("few", "webp")
+    for photo in Path("webp/train").rglob("*.jpg"):
+        photo.rename(photo.with_suffix(".webp"))
     Path("file").touch()
     network = () if "load" in argv or "score" in argv else ("--network", "tiny")
     words = [*argv.split(), *network, "--image-shape", "32", "--dtype", "float32"]
@@ -452,6 +458,7 @@ def test_invalid_config_file_is_refused(rn50: Run, text: str, problem: str) -> N
     ("text", "problem"),
     [
         ("a: [", "a.yaml is not YAML"),
+        ("batch_size: 4\nbatch_size: 8", "a.yaml has 'batch_size' twice"),
         (None, "a.yaml cannot be read"),
     ],
 )

@@ -123,6 +123,7 @@ def test_bad_images_do_not_affect_other_results(
         f"{broken} is not an image",
         f"{gone} cannot be read",
         f"give {tmp_path}/*.jpg",
+        "5 of 5 images, 3 not read",
     ):
         assert problem in err
     assert predict.main([*argv, "-o", str(output)]) == 2
