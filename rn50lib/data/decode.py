@@ -79,34 +79,30 @@ def find_orientation(data: bytes | memoryview) -> int:
         while at + 8 <= len(data):
             size, kind = struct.unpack_from(">I4s", data, at)
             if kind == b"eXIf":
-                block = bytes(data[at + 8 : at + 8 + size])
-                return _orientation_tag(block.removeprefix(b"Exif\0\0"))  # of older writers
+                return _orientation_tag(bytes(data[at + 8 : at + 8 + size]))
             at += size + 12
         return 1
     for marker, at in _segments(data):
         if marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
             end = at + 2 + (data[at + 2] << 8 | data[at + 3])
-            return _orientation_tag(data[at + 10 : end])
+            return _orientation_tag(bytes(data[at + 4 : end]))
     return 1
 
 
-def _orientation_tag(block: bytes | memoryview) -> int:
-    """Return the orientation in the first directory of an EXIF block (TIFF 6.0, section 2)."""
+def _orientation_tag(block: bytes) -> int:
+    """Return the orientation in an EXIF block."""
+    exif = Image.Exif()
     try:
-        order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(block[:4])]
-        start = struct.unpack_from(f"{order}I", block, 4)[0]
-        for i in range(struct.unpack_from(f"{order}H", block, start)[0]):
-            tag, kind, count, value = struct.unpack_from(f"{order}HHI4s", block, start + 2 + 12 * i)
-            if tag == 0x0112:
-                value = struct.unpack_from(order + {3: "H", 4: "I"}[kind], value)[0]
-                return value if count == 1 and 1 <= value <= 8 else 1
-    except (struct.error, KeyError):  # the block is cut off, or of another form
-        pass
-    return 1
+        exif.load(block)
+        value = exif.get(0x0112)
+    except Exception:  # Pillow raises many types for damaged blocks
+        return 1
+    return int(value) if value in range(1, 9) else 1  # type: ignore[arg-type]
 
 
 RIGHT_TO_LEFT, BOTTOM_UP = (2, 3, 6, 7), (3, 4, 7, 8)
 """The orientations whose images are flipped; from 5 on, rows and columns are exchanged first."""
+MIRRORED = (2, 1, 4, 3, 6, 5, 8, 7)  # of orientation 1 to 8, the one whose image is mirrored
 
 
 def turn(pixels_HWC: np.ndarray, orientation: int) -> np.ndarray:
@@ -222,34 +218,31 @@ class ImageDecoder:
         return self.decode_crop(self.source.read(index), epoch, index)
 
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
-        """Return the crop of an encoded image, resized, and mirrored if that was drawn."""
+        """Return the crop of an encoded image, resized, upright, and mirrored if that was drawn."""
         name = self.source.name(index)
-        opened, orientation = open_image(data, name), find_orientation(data)
-        box, mirror = self.sample_stored(epoch, index, *opened.size, orientation)
-        pixels = turn(crop(opened, box, self.size, name, self.oversample), orientation)
-        return pixels[:, ::-1] if mirror else pixels
+        opened = open_image(data, name)
+        box, turned = self.sample_crop(epoch, index, *opened.size, find_orientation(data))
+        return turn(crop(opened, box, self.size, name, self.oversample), turned)
 
-    def sample_stored(
+    def sample_crop(
         self, epoch: int, index: int, width: int, height: int, orientation: int
-    ) -> tuple[Box, bool]:
-        """Return where the crop of an image is in the stored one; whether to mirror it upright."""
-        upright = (height, width) if orientation >= 5 else (width, height)
-        box, mirror = self.sample_crop(epoch, index, *upright)
-        return box_as_stored(box, orientation, width, height), mirror
+    ) -> tuple[Box, int]:
+        """Return the crop of a stored image, and the orientation with which `turn` finishes it.
 
-    def sample_crop(self, epoch: int, index: int, width: int, height: int) -> tuple[Box, bool]:
-        """Return an upright image's crop and whether to mirror it; for validation, its centre."""
-        if not self.train:
-            return center_crop_box(width, height, self.size, self.resize), False
-        seed = image_seed(self.seed, epoch, index)
-        box, mirror = hooks.get("augment")(seed, width, height, self.augmentation)
-        left, top, w, h = box
-        if not (0 <= left < left + w <= width and 0 <= top < top + h <= height):
-            raise UserError(
-                f"--override augment: the crop (left {left}, top {top}, width {w}, height {h}) does"
-                f" not lie inside {self.source.name(index)}, which has {width} x {height} pixels"
-            )
-        return box, mirror
+        In validation it is the centre. A mirrored image is one with a different orientation.
+        """
+        w, h = (height, width) if orientation >= 5 else (width, height)
+        box, mirror = center_crop_box(w, h, self.size, self.resize), False
+        if self.train:
+            seed = image_seed(self.seed, epoch, index)
+            box, mirror = hooks.get("augment")(seed, w, h, self.augmentation)
+            if not (0 <= box[0] < box[0] + box[2] <= w and 0 <= box[1] < box[1] + box[3] <= h):
+                raise UserError(
+                    f"--override augment: the crop {tuple(box)} (left, top, width, height) does not"
+                    f" lie inside {self.source.name(index)}, which has {w} x {h} pixels"
+                )
+        box = box_as_stored(box, orientation, width, height)
+        return box, MIRRORED[orientation - 1] if mirror else orientation
 
     def find_bad(self, epoch: int, numbers: Iterable[int]) -> UserError | None:
         """Return the error of the first of these images that does not decode; None if all do."""

@@ -127,11 +127,10 @@ class TfData:
             height, width = SIZE.unpack_from(encoded, frame + 5)[:2] if frame else (0, 0)
             if not 0 < height * width <= MAX_PIXELS:
                 width, height = open_image(encoded, self.source.name(number)).size
-            turned = find_orientation(encoded)
-            box, mirror = self.decoder.sample_stored(epoch, number, width, height, turned)
-            left, top, w, h = box
-            rows = -1 if turned in BOTTOM_UP else 1
-            columns = -1 if (turned in RIGHT_TO_LEFT) != mirror else 1
+            (left, top, w, h), turned = self.decoder.sample_crop(
+                epoch, number, width, height, find_orientation(encoded)
+            )
+            rows, columns = (-1 if turned in flips else 1 for flips in (BOTTOM_UP, RIGHT_TO_LEFT))
             crops[row] = top, left, h, w, turned >= 5, rows, columns
         return crops
 

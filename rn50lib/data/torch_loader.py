@@ -70,22 +70,20 @@ class TorchDecoder(ImageDecoder):
         self.memory = bytearray()  # holds the decoded image, also if a warning ends the call
 
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
-        """Return the crop of an encoded image, resized, and mirrored if that was drawn."""
+        """Return the crop as `ImageDecoder.decode_crop` does, but faster."""
         frame = find_frame(data) if simplejpeg else None
         if frame is None:
             return super().decode_crop(data, epoch, index)
         height, width, components = SIZE.unpack_from(data, frame + 5)
         if not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
             return super().decode_crop(data, epoch, index)
-        orientation = find_orientation(data)
-        box, mirror = self.sample_stored(epoch, index, width, height, orientation)
+        box, turned = self.sample_crop(epoch, index, width, height, find_orientation(data))
         ratio = decoding_ratio(box, self.oversample * self.size)
         try:
             pixels = self.decode_rows(data, frame, box[1] + box[3], ratio)
         except ValueError:  # damaged: Pillow says how, or decodes what it can
             return super().decode_crop(data, epoch, index)
-        small = turn(self.resize_box(pixels, box, ratio), orientation)
-        return small[:, ::-1] if mirror else small
+        return turn(self.resize_box(pixels, box, ratio), turned)
 
     def decode_rows(self, data: bytes, frame: int, bottom: int, ratio: int) -> np.ndarray:
         """Return at least the rows above `bottom` of a JPEG, at 1 / `ratio` of its size, uint8 HWC.
