@@ -31,8 +31,9 @@ from data_prep.verifying.compare import FORMS
 from data_prep.verifying.folders import Part, read_split
 from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.verifying.recordfiles import read_record_file
+from rn50lib.data import source
 from rn50lib.data.classes import Classes
-from rn50lib.data.scan import SPLITS, describe_contents, describe_missing, has_split
+from rn50lib.data.scan import SPLITS, describe_contents
 from rn50lib.data.tfrecord import SHARDS, shard_name
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.hardware import usable_cores
@@ -156,11 +157,11 @@ def _find_parts(path: Path, problems: Problems) -> list[Part]:
                 problems.add("index", folder / f"{name}.idx", "its record file is missing")
     for folder in (path, path / "tfrecord"):
         for name in SPLITS:
-            if has_split(folder, "tfrecord", name):
+            if source.ShardSource.holds(folder, name):
                 parts.append(shards.read_shards(folder, name, problems))
     for missing in {*SPLITS} - {part.split for part in parts} if parts else ():
         kind = "dangling" if (path / missing).is_symlink() else "one-split"
-        problems.add(kind, path, describe_missing(path, missing, parts[0].form))
+        problems.add(kind, path, source.FORMS[parts[0].form].describe_missing(path, missing))
     forms = [part.form for part in parts]
     taken = next((form for form in ("recordio", "files", "tfrecord") if form in forms), "")
     there = {part.split for part in parts if part.form == taken}

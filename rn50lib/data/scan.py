@@ -1,4 +1,4 @@
-"""The files of a data root: where each form is, which images are taken, what is left out and why.
+"""Folders of images: which files are taken, what is left out, and why.
 
 Every program that looks for images lists folders with `list_folder`, so that all of them take the
 same files. A listing is one scandir: it opens no file, and asks the disk about links only.
@@ -6,47 +6,15 @@ same files. A listing is one scandir: it opens no file, and asks the disk about 
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rn50lib.data.tfrecord import SHARDS
 from rn50lib.errors import UserError, first_names
 
 SPLITS = ("train", "val")
-
-
-class Form(NamedTuple):
-    """A form of a data set: the folders of its root that may hold it, and a pattern per split."""
-
-    folders: tuple[str, ...]
-    names: dict[str, str]
-
-
-FORMS = {
-    "recordio": Form(("", "records"), {split: f"{split}.rec" for split in SPLITS}),
-    "files": Form(("",), {split: f"{split}/" for split in SPLITS}),
-    "tfrecord": Form(("tfrecord", ""), SHARDS),
-}
-"""By the name for `--data-format`; "auto" is the first that is there."""
-
-
-def has_split(folder: Path, form: str, split: str) -> bool:
-    """Return True if a folder holds a split in this form.
-
-    A dangling link counts: a record file that is missing is no reason to read a different form.
-    """
-    return next(glob.iglob(FORMS[form].names[split], root_dir=folder), None) is not None
-
-
-def find_form(root: Path, form: str) -> Path | None:
-    """Return the folder of a data root that holds one of the splits in this form."""
-    folders = [root / name for name in FORMS[form].folders]
-    found = (f for f in folders if any(has_split(f, form, split) for split in SPLITS))
-    return next(found, None)
 
 
 # -- images ---------------------------------------------------------------------------------------
@@ -58,7 +26,7 @@ OTHER_IMAGES = (
     *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".ico", ".svg", ".psd", ".dng", ".cr2", ".nef"),
 )
 
-FOLDER = "folders"  # not left out
+IMAGE, FOLDER = "images", "folders"  # not left out
 HIDDEN = "hidden files"  # .DS_Store, macOS's ._copies, .ipynb_checkpoints
 DANGLING = "dangling links"  # or to themselves, or into a folder that is closed to this user
 SPECIAL = "special files"  # pipes, devices
@@ -134,42 +102,34 @@ class Listing(NamedTuple):
 
 def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Listing:
     """List a folder. Hidden entries are left out, and files that have none of the `extensions`."""
-    images: list[str] = []
-    folders: list[str] = []
-    left_out: list[tuple[str, str]] = []
+    found: dict[str, list[str]] = {IMAGE: [], FOLDER: []}
+    left_out = []
     endings = tuple(extensions)
     try:
         with os.scandir(os.fspath(folder)) as entries:
             for entry in entries:
-                name = entry.name
-                try:
-                    is_file = entry.is_file()
-                except OSError:  # a link to itself
-                    is_file = False
-                if is_file and name[0] != "." and name.lower().endswith(endings):
-                    images.append(name)
-                    continue
-                reason = _describe_file(name) if is_file else _describe_other(entry)
-                if name[0] != "." and reason == FOLDER:
-                    folders.append(name)
+                kind = _describe(entry, endings)
+                if kind in found:
+                    found[kind].append(entry.name)
                 else:
-                    left_out.append((name, HIDDEN if name[0] == "." else reason))
+                    left_out.append((entry.name, kind))
     except OSError as error:
         raise UserError(f"{folder}: this folder cannot be read ({error.strerror})") from None
-    return Listing(sorted(images), sorted(folders), sorted(left_out))
+    return Listing(sorted(found[IMAGE]), sorted(found[FOLDER]), sorted(left_out))
 
 
-def _describe_file(name: str) -> str:
-    """Return the reason to leave out a file that does not have an image's extension."""
-    ending = os.path.splitext(name)[1].lower()
-    if ending in OTHER_IMAGES or ending in IMAGE_EXTENSIONS:
-        return f"{ending} images"
-    return OTHER if ending else BARE
-
-
-def _describe_other(entry: os.DirEntry[str]) -> str:
-    """Return FOLDER, or the reason to leave out an entry that is not a file."""
+def _describe(entry: os.DirEntry[str], endings: tuple[str, ...]) -> str:
+    """Return IMAGE, FOLDER, or the reason to leave out an entry of a folder."""
+    if entry.name[0] == ".":
+        return HIDDEN
     try:
+        if entry.is_file():
+            if entry.name.lower().endswith(endings):
+                return IMAGE
+            ending = os.path.splitext(entry.name)[1].lower()
+            if ending in OTHER_IMAGES or ending in IMAGE_EXTENSIONS:
+                return f"{ending} images"
+            return OTHER if ending else BARE
         if entry.is_dir():
             return FOLDER
         entry.stat()
@@ -211,22 +171,6 @@ def describe_lost_class(lost: LeftOut) -> str:
     """Return what is wrong with a class whose images are all left out, and the remedy."""
     remedy = FETCH if DANGLING in lost else CONVERT
     return f"this class has no image that can be read, only {lost}; {remedy}, or remove the folder"
-
-
-# -- a split that is missing ----------------------------------------------------------------------
-
-EXPECTED = {
-    "files": "train/CLASS/*.jpg and val/CLASS/*.jpg",
-    "recordio": "train.rec, train.idx, val.rec and val.idx",
-    "tfrecord": "train-00000-of-NNNNN and validation-00000-of-NNNNN",
-}
-
-
-def describe_missing(folder: Path, split: str, form: str) -> str:
-    """Return "expected train/CLASS/*.jpg and val/CLASS/*.jpg, found train/, valid/"."""
-    if (folder / split).is_symlink() and not (folder / split).exists():
-        return f"{folder / split} is a link that points to nothing; {FETCH}, or remove it"
-    return f"expected {EXPECTED[form]}, found {describe_contents(folder, 10)}"
 
 
 def describe_contents(root: Path, most: int = 3) -> str:

@@ -1,10 +1,12 @@
 """A data set opened for reading: folders, a record file or shards, behind one small interface.
 
-`open_source` detects the form of a data root. The sources that it returns can be pickled.
+`open_source` detects the form of a data root. Each form is a class, listed in `FORMS`; its sources
+can be pickled.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections import Counter
@@ -27,19 +29,17 @@ from rn50lib.data.recordfile import RecordError, disk_cache
 from rn50lib.data.recordio import Reader
 from rn50lib.data.scan import (
     EMPTY,
-    FORMS,
+    FETCH,
     IMAGE_EXTENSIONS,
     SPLITS,
     LeftOut,
     describe_contents,
-    describe_missing,
-    find_form,
-    has_split,
     list_folder,
     list_split,
 )
 from rn50lib.data.tfrecord import (
     IMAGE,
+    SHARDS,
     TFRecordReader,
     example_value,
     find_shards,
@@ -55,9 +55,11 @@ OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 
 @dataclass
 class Source:
-    """One split of a data set; ``labels`` is int32 of shape (images,), numbers of ``classes``.
+    """One split of a data set. A subclass is one form of storing it.
 
-    ``left_out`` counts what the scan of the folders left out.
+    `labels` is int32 of shape (images,), numbers of `classes`; `left_out` counts what the scan of
+    the folders left out. A form has a name for `--data-format`, a description of its `layout`, the
+    `folders` of a data root that may hold it, and a `pattern` of its files' names for each split.
     """
 
     root: Path
@@ -66,6 +68,9 @@ class Source:
     classes: Classes
     left_out: LeftOut = field(default_factory=LeftOut, repr=False, kw_only=True)
     format: ClassVar[str]
+    layout: ClassVar[str]
+    folders: ClassVar[tuple[str, ...]]
+    pattern: ClassVar[dict[str, str]]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -78,20 +83,43 @@ class Source:
         """Return the file of image i, and its place in it, for error messages."""
         raise NotImplementedError
 
+    @classmethod
+    def open(cls, root: Path, split: str) -> Source:
+        """Open one split of a data root. Raises UserError if it is missing or inconsistent."""
+        raise NotImplementedError
+
+    @classmethod
+    def holds(cls, folder: Path, split: str) -> bool:
+        """Return True if a folder holds a split in this form.
+
+        A dangling link counts: a missing record file is no reason to read a different form.
+        """
+        return next(glob.iglob(cls.pattern[split], root_dir=folder), None) is not None
+
+    @classmethod
+    def find(cls, root: Path) -> Path | None:
+        """Return the folder of a data root that holds one of the splits in this form."""
+        folders = [root / name for name in cls.folders]
+        found = (f for f in folders if any(cls.holds(f, split) for split in SPLITS))
+        return next(found, None)
+
+    @classmethod
+    def describe_missing(cls, folder: Path, split: str) -> str:
+        """Return what is wrong with a split that is not there: "expected ..., found train/"."""
+        if (folder / split).is_symlink() and not (folder / split).exists():
+            return f"{folder / split} is a link that points to nothing; {FETCH}, or remove it"
+        return f"expected {cls.layout}, found {describe_contents(folder, 10)}"
+
 
 def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") -> Source:
     """Open one split, "train" or "val", of the data set under ``root``.
 
-    "recordio" reads SPLIT.rec and .idx in ROOT or ROOT/records; "files" reads the class folders
-    ROOT/SPLIT/CLASS/; "tfrecord" the shards in ROOT/tfrecord or ROOT. "auto" takes record files if
-    there are any, else files, else shards. Raises UserError, which names the folder or file and the
-    remedy, if the data set is missing, has a different layout, or is empty.
+    "auto" takes record files if there are any, else class folders, else TFRecord shards. Raises
+    UserError, which names the folder or file and the remedy, if the data set is missing, has a
+    different layout, or is empty.
     """
     root = _check_root(root)
-    form = _detect(root) if data_format == "auto" else data_format
-    if form == "files":
-        return _open_folders(root, split)
-    return _open_records(root, split) if form == "recordio" else _open_shards(root, split)
+    return _form(root, data_format).open(root, split)
 
 
 def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
@@ -101,21 +129,21 @@ def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
     val disagree about the number of a class.
     """
     root = _check_root(root)
-    form = data_format if data_format in _forms(root) else _detect(root)
+    form = _form(root, data_format if data_format in _forms(root) else "auto")
     stated = _stated_classes(root, form)
     if stated and (classes := _agreed(root, stated)).known:
         return classes
-    folder = find_form(root, form)
-    splits = [split for split in SPLITS if folder and has_split(folder, form, split)]
-    return _agreed(root, [open_source(root, split, form).classes for split in splits])
+    folder = form.find(root) or root
+    splits = [split for split in SPLITS if form.holds(folder, split)]
+    return _agreed(root, [form.open(root, split).classes for split in splits])
 
 
 def count_images(root: str | os.PathLike, split: str, data_format: str, enough: int) -> int:
     """Return the number of images of a split; of class folders, stop counting at `enough`."""
     root = _check_root(root)
-    form = _detect(root) if data_format == "auto" else data_format
-    if form != "files":
-        return len(open_source(root, split, form))
+    form = _form(root, data_format)
+    if form is not FileSource:
+        return len(form.open(root, split))
     found = 0
     for name in _class_folders(root, split)[0]:
         found += len(list_folder(root / split / name).images)
@@ -125,15 +153,15 @@ def count_images(root: str | os.PathLike, split: str, data_format: str, enough: 
 
 
 def format_for_tensorflow(root: str | os.PathLike) -> str:
-    """Return which form of a data set TensorFlow reads. Raise UserError for records alone."""
-    forms = _forms(Path(root))
-    if forms == ["recordio"]:
-        raise UserError(
-            f"--data-root {root}: it holds record files, and TensorFlow reads class folders or"
-            " TFRecord shards: use --backend torch, or make shards of them",
-            ("write_shards", root),
-        )
-    return "files" if "files" in forms or not forms else "tfrecord"
+    """Return which form of a data set TensorFlow reads. Raise UserError if it reads none."""
+    forms = _forms(Path(root)) or ["files"]
+    if read := [form for form in ("files", "tfrecord") if form in forms]:
+        return read[0]
+    raise UserError(
+        f"--data-root {root}: it holds {FORMS[forms[0]].layout}, and TensorFlow reads class folders"
+        " or TFRecord shards: use --backend torch, or make shards of them",
+        ("write_shards", root),
+    )
 
 
 # -- the data root -------------------------------------------------------------------------------
@@ -157,19 +185,20 @@ def _check_root(root: str | os.PathLike) -> Path:
 
 
 def _forms(root: Path) -> list[str]:
-    """Return the forms in which a data set is there; "auto" takes the first."""
-    return [form for form in FORMS if find_form(root, form)]
+    """Return the names of the forms in which a data set is there."""
+    return [name for name, form in FORMS.items() if form.find(root)]
 
 
-def _detect(root: Path) -> str:
-    """Return the form of a data set. Raises UserError if there is none."""
+def _form(root: Path, data_format: str) -> type[Source]:
+    """Return the form with a name; "auto" is the first that is there. Raises UserError."""
+    if data_format != "auto":
+        return FORMS[data_format]
     if forms := _forms(root):
-        return forms[0]
+        return FORMS[forms[0]]
     raise UserError(
-        f"--data-root {root}: it holds neither record files (train.rec, train.idx, val.rec, "
-        "val.idx) nor class folders (train/CLASS/*.jpg, val/CLASS/*.jpg) nor TFRecord shards "
-        "(train-00000-of-NNNNN, validation-00000-of-NNNNN): found "
-        f"{describe_contents(root)}; rename what is there, or pass the folder that holds them",
+        f"--data-root {root}: it holds neither {' nor '.join(f.layout for f in FORMS.values())}:"
+        f" found {describe_contents(root)}; rename what is there, or pass the folder that holds"
+        " them",
         ("draw",),
     )
 
@@ -177,15 +206,15 @@ def _detect(root: Path) -> str:
 # -- classes -------------------------------------------------------------------------------------
 
 
-def _stated_classes(root: Path, form: str) -> list[Classes]:
+def _stated_classes(root: Path, form: type[Source]) -> list[Classes]:
     """Return what lists, `classes.txt` and class folders state about the classes of a data root."""
-    place = find_form(root, form) or root
-    found = [read_list(place / f"{split}.lst")[0] for split in SPLITS if form == "recordio"]
+    place = form.find(root) or root
+    found = [read_list(place / f"{split}.lst")[0] for split in SPLITS if form is RecordSource]
     found += [read_class_names(folder) for folder in dict.fromkeys((place, root))]
     if not any(found) and root.name in ("records", "tfrecord"):
         found.append(read_class_names(root.parent))
     for split in SPLITS:
-        if (root / split).is_dir() and (form == "files" or list_split(root / split)[0]):
+        if (root / split).is_dir() and (form is FileSource or list_split(root / split)[0]):
             found.append(_class_folders(root, split)[0])
     return [classes for classes in found if classes is not None]
 
@@ -195,7 +224,7 @@ def _agreed(root: Path, statements: list[Classes]) -> Classes:
     return check_agreement(statements, f"--data-root {root}")
 
 
-def _check_labels(root: Path, form: str, path: Path, labels: np.ndarray) -> Classes:
+def _check_labels(root: Path, form: type[Source], path: Path, labels: np.ndarray) -> Classes:
     """Return the classes of records or shards. Raises UserError if their labels do not fit."""
     count = int(labels.max()) + 1
     if count > MAX_CLASSES:
@@ -211,11 +240,9 @@ def _check_list(path: Path, labels: np.ndarray) -> None:
     A class may have fewer images than in the list, because bad ones can be skipped.
     """
     path_lst = path.with_suffix(".lst")
-    _, listed = read_list(path_lst)
-    if not listed:
+    if not (listed := read_list(path_lst)[1]):
         return
-    found, images = np.unique(labels, return_counts=True)
-    packed = Counter(dict(zip(found.tolist(), images.tolist(), strict=True)))
+    packed = Counter(labels.tolist())
     for label in sorted(listed | packed):
         if packed[label] > listed[label] or not packed[label]:
             raise UserError(
@@ -232,7 +259,10 @@ class FileSource(Source):
     """A split as class folders of image files: the label of an image is the rank of its folder."""
 
     paths: np.ndarray = field(repr=False)  # relative, as bytes: light to hand to workers
-    format: ClassVar[str] = "files"
+    format = "files"
+    layout = "class folders (train/CLASS/*.jpg, val/CLASS/*.jpg)"
+    folders = ("",)
+    pattern = {split: f"{split}/" for split in SPLITS}
 
     def name(self, i: int) -> str:
         return os.path.join(self.path, self.paths[i].decode(errors=NAMES))
@@ -245,26 +275,26 @@ class FileSource(Source):
         except OSError as error:
             raise UserError(f"{name}: this image cannot be read ({error.strerror})") from None
 
-
-def _open_folders(root: Path, split: str) -> FileSource:
-    """Open ROOT/SPLIT/CLASS/. Raise UserError unless train, val and `classes.txt` agree."""
-    classes, left_out = _class_folders(root, split)
-    _agreed(root, _stated_classes(root, "files"))
-    images = [_images_of(root / split, name, left_out) for name in classes]
-    paths = [
-        f"{name}/{image}".encode(errors=NAMES)
-        for name, found in zip(classes, images, strict=True)
-        for image in found
-    ]
-    if not paths:
-        raise UserError(
-            f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
-            f"{left_out.note}"
-        )
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
-    source = FileSource(root, root / split, labels, classes, np.array(paths), left_out=left_out)
-    refuse_no_image(source.name(0), source.read(0))  # a folder of pointers is seen here
-    return source
+    @classmethod
+    def open(cls, root: Path, split: str) -> FileSource:
+        """Open ROOT/SPLIT/CLASS/. Raise UserError unless train, val and `classes.txt` agree."""
+        classes, left_out = _class_folders(root, split)
+        _agreed(root, _stated_classes(root, cls))
+        images = [_images_of(root / split, name, left_out) for name in classes]
+        paths = [
+            f"{name}/{image}".encode(errors=NAMES)
+            for name, found in zip(classes, images, strict=True)
+            for image in found
+        ]
+        if not paths:
+            raise UserError(
+                f"{root / split}: its class folders hold no images ({', '.join(IMAGE_EXTENSIONS)})"
+                f"{left_out.note}"
+            )
+        labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
+        source = cls(root, root / split, labels, classes, np.array(paths), left_out=left_out)
+        refuse_no_image(source.name(0), source.read(0))  # a folder of pointers is seen here
+        return source
 
 
 def refuse_no_image(name: str, data: bytes) -> None:
@@ -288,7 +318,7 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
     """Return the class folders of a split, and what is next to them. Raise UserError if none."""
     folder = root / split
     if not folder.is_dir():
-        missing = describe_missing(root, split, "files")
+        missing = FileSource.describe_missing(root, split)
         raise UserError(f"{folder}: this folder does not exist; {missing}")
     names, left_out = list_split(folder)
     if names:
@@ -328,7 +358,10 @@ class RecordSource(Source):
     """A split as a record file; image i is the record in line i of the index."""
 
     _reader: Reader = field(repr=False)
-    format: ClassVar[str] = "recordio"
+    format = "recordio"
+    layout = "record files (train.rec, train.idx, val.rec, val.idx)"
+    folders = ("", "records")
+    pattern = {split: f"{split}.rec" for split in SPLITS}
 
     def name(self, i: int) -> str:
         key, offset = self._reader.keys[i], int(self._reader.offsets[i])
@@ -337,20 +370,20 @@ class RecordSource(Source):
     def read(self, i: int) -> bytes:
         return self._reader[i][1]
 
-
-def _open_records(root: Path, split: str) -> RecordSource:
-    folder = find_form(root, "recordio") or root / "records"
-    path = folder / f"{split}.rec"
-    if not os.path.lexists(path):
-        problem = f"{path}: this record file does not exist"
-        if folder.is_dir():
-            problem += f"; {describe_missing(folder, split, 'recordio')}"
-        raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
-    reader = Reader(path)
-    labels = reader.labels()
-    _check_list(path, labels)
-    classes = _check_labels(root, "recordio", path, labels)
-    return RecordSource(root, path, labels, classes, reader)
+    @classmethod
+    def open(cls, root: Path, split: str) -> RecordSource:
+        """Open SPLIT.rec and SPLIT.idx in ROOT or ROOT/records."""
+        folder = cls.find(root) or root / "records"
+        path = folder / f"{split}.rec"
+        if not os.path.lexists(path):
+            problem = f"{path}: this record file does not exist"
+            if folder.is_dir():
+                problem += f"; {cls.describe_missing(folder, split)}"
+            raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
+        reader = Reader(path)
+        labels = reader.labels()
+        _check_list(path, labels)
+        return cls(root, path, labels, _check_labels(root, cls, path, labels), reader)
 
 
 # -- shards --------------------------------------------------------------------------------------
@@ -368,7 +401,10 @@ class ShardSource(Source):
     firsts: np.ndarray = field(repr=False)
     offsets: np.ndarray = field(repr=False)
     _open: dict[int, TFRecordReader] = field(default_factory=dict, repr=False)
-    format: ClassVar[str] = "tfrecord"
+    format = "tfrecord"
+    layout = "TFRecord shards (train-00000-of-NNNNN, validation-00000-of-NNNNN)"
+    folders = ("tfrecord", "")
+    pattern = SHARDS
 
     def name(self, i: int) -> str:
         shard = self._shard(i)
@@ -387,18 +423,25 @@ class ShardSource(Source):
     def _shard(self, i: int) -> int:
         return int(np.searchsorted(self.firsts, i, side="right")) - 1
 
+    @classmethod
+    def open(cls, root: Path, split: str) -> ShardSource:
+        """Open the shards of a split in ROOT/tfrecord or ROOT."""
+        folder = cls.find(root) or root / "tfrecord"
+        place = folder if folder.is_dir() else root
+        if not cls.holds(place, split):
+            missing = cls.describe_missing(place, split)
+            raise UserError(
+                f"{place}: it holds no shards of {split}; {missing}", ("write_shards", root)
+            )
+        shards = find_shards(folder, split)
+        # of new shards, the file is written with them
+        found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))
+        labels = found["labels"].astype(np.int32)
+        classes = _check_labels(root, cls, folder, labels)
+        return cls(root, folder, labels, classes, shards, found["firsts"], found["offsets"])
 
-def _open_shards(root: Path, split: str) -> ShardSource:
-    folder = find_form(root, "tfrecord") or root / "tfrecord"
-    place = folder if folder.is_dir() else root
-    if not has_split(place, "tfrecord", split):
-        missing = describe_missing(place, split, "tfrecord")
-        raise UserError(
-            f"{place}: it holds no shards of {split}; {missing}", ("write_shards", root)
-        )
-    shards = find_shards(folder, split)
-    # of new shards, the file is written with them
-    found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))
-    labels = found["labels"].astype(np.int32)
-    classes = _check_labels(root, "tfrecord", folder, labels)
-    return ShardSource(root, folder, labels, classes, shards, found["firsts"], found["offsets"])
+
+FORMS: dict[str, type[Source]] = {
+    form.format: form for form in (RecordSource, FileSource, ShardSource)
+}
+"""By the name for `--data-format`; "auto" is the first that is there."""

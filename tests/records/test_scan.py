@@ -207,7 +207,7 @@ def test_a_folder_with_a_different_name_is_named(
     root: Path, split: str, name: str, names: str
 ) -> None:
     (root / split).rename(root / name)
-    found = f"expected train/CLASS/*.jpg and val/CLASS/*.jpg, found {names}"
+    found = f"expected class folders (train/CLASS/*.jpg, val/CLASS/*.jpg), found {names}"
     assert found in refused(root, split) and found in told_by_verify(root)
 
 
@@ -233,7 +233,7 @@ def test_record_files_with_different_names(root: Path, before: str, after: str) 
     split = before.partition(".")[0]
     for file in list(records.glob(before)):
         file.rename(records / f"{after}{file.suffix}")
-    expected = "expected train.rec, train.idx, val.rec and val.idx, found "
+    expected = "expected record files (train.rec, train.idx, val.rec, val.idx), found "
     for text in (refused(root, split, "recordio"), told_by_verify(records)):
         assert expected in text and f"{after}.idx" in text.partition(expected)[2]
 
@@ -273,7 +273,7 @@ def test_shards_with_different_names(root: Path, old: str, new: str) -> None:
     folder = tfrecord.convert(root, root / "shards", shards=shards, jobs=0, quiet=True)
     for i in range(2):
         (folder / f"{old}-{i:05}-of-00002").rename(folder / new.format(i))
-    expected = "expected train-00000-of-NNNNN and validation-00000-of-NNNNN, found "
+    expected = "expected TFRecord shards (train-00000-of-NNNNN, validation-00000-of-NNNNN), found "
     assert expected in refused(folder, "train" if old == "train" else "val")
     assert expected in told_by_verify(folder)
 
