@@ -58,6 +58,10 @@ class TrainProgress:
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
 
+    def __post_init__(self) -> None:
+        if len(self.sums) != len(NO_SUMS):
+            raise TypeError(f"{len(self.sums)} metric sums, and this version has {len(NO_SUMS)}")
+
     def begin_epoch(self) -> None:
         self.images, self.sums = 0, list(NO_SUMS)
 
@@ -133,11 +137,6 @@ class CheckpointManager:
             measured = found.metrics.get(key.partition(".")[0] + ".loss", [])
             values += found.metrics.get(key, [None] * len(measured))  # a new metric has no past
         self.state = state = found.position
-        if len(state.sums) != len(NO_SUMS):
-            raise UserError(
-                f"{file} is from the middle of an epoch and has {len(state.sums)} metric sums, this"
-                f" version has {len(NO_SUMS)}: remove it to repeat the epoch"
-            )
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
         progress.say(f"resumed from {file}: {epochs_done} done{more}")
@@ -150,7 +149,7 @@ class CheckpointManager:
         names are unknown, the last layer is kept if the number of classes is the same.
         """
         found = load(*parts(file))
-        fresh, wanted = step.state(), self.net.num_classes
+        wanted = self.net.num_classes
         arrays = {name: array for name, array in found.arrays.items() if name in self.net.arrays()}
         count = len(found.arrays["fc.bias"])
         old, new = found.classes, self.classes or unnamed(wanted, file)
@@ -162,7 +161,7 @@ class CheckpointManager:
         else:
             rows = kept_rows(old, new) if named else {}
             for name in ("fc.weight", "fc.bias"):
-                layer = fresh[name].copy()
+                layer = step.state()[name].copy()
                 layer[list(rows)] = arrays[name][list(rows.values())]
                 arrays[name] = layer
             head = f"a new last layer, for {wanted} classes"
@@ -212,33 +211,32 @@ class CheckpointManager:
 
     def with_bn_stats_of_ranks(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the arrays with the ranks' mean statistics, and a table with a row per rank."""
-        names = self.bn_stats(arrays)
-        if self.comm.size == 1 or not names:
+        if self.comm.size == 1 or not arrays:
             return arrays
-        mine = np.concatenate([arrays[name] for name in names])
+        mine = np.concatenate([arrays[name] for name in bn_stats(arrays)])
         table = np.zeros((self.comm.size, len(mine)), np.float32)
         table[self.comm.rank] = mine
         (table,) = self.comm.sum([table])
-        return arrays | split(names, arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
+        return with_bn_stats(arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
 
     def with_own_bn_stats(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the arrays with this rank's own statistics, if the number of ranks is the same."""
         table = arrays.get(BN_STATS_OF_RANKS)
         if table is None or len(table) != self.comm.size:
             return arrays
-        return arrays | split(self.bn_stats(arrays), arrays, table[self.comm.rank])
-
-    def bn_stats(self, arrays: dict[str, np.ndarray]) -> list[str]:
-        """Return the names of the running statistics that training changes."""
-        return sorted(name for name in arrays if ".running_" in name)
+        return with_bn_stats(arrays, table[self.comm.rank])
 
 
-def split(
-    names: list[str], arrays: dict[str, np.ndarray], vector: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Split a vector into parts by name, each as long as the array of that name."""
+def bn_stats(arrays: dict[str, np.ndarray]) -> list[str]:
+    """Return the names of the running statistics that training changes."""
+    return sorted(name for name in arrays if ".running_" in name)
+
+
+def with_bn_stats(arrays: dict[str, np.ndarray], vector: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays with the running statistics of one vector, in the order of `bn_stats`."""
+    names = bn_stats(arrays)
     ends = np.cumsum([len(arrays[name]) for name in names])[:-1]
-    return dict(zip(names, np.split(vector, ends), strict=True))
+    return arrays | dict(zip(names, np.split(vector, ends), strict=True))
 
 
 def resume_fingerprint(
