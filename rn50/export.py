@@ -134,7 +134,7 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
     assert classes is not None  # `load` states at least their number
     checkpoint.check_shapes(arrays, net, source)
     if output.suffix == ".onnx":
-        from rn50lib.torch.engines import serving
+        from rn50lib.torch.inference import serving
 
         content = serving(net, arrays, config.image_shape)
         content = signed(to_int8(content, config, source) if int8 else content, classes)

@@ -22,7 +22,7 @@ from rn50lib.distributed import Comm
 from rn50lib.recipe import MEAN, STD
 from rn50lib.report import SUMS, TOP
 from rn50lib.resnet import Network
-from rn50lib.torch import engines, gpu, graphs
+from rn50lib.torch import gpu, graphs, inference
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import FusedSGD, LossScaler, set_precision
@@ -166,7 +166,7 @@ class TorchStep:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
-            make = engines.BUILDERS.get(self.config.engine) or hooks.get("predictor")
+            make = inference.BUILDERS.get(self.config.engine) or hooks.get("predictor")
             self.predictor = make(self.model, self.dtype)
         return self.predictor(images_NCHW)
 

@@ -87,9 +87,9 @@ def test_an_engine_that_is_gone_leaves_signals_alone() -> None:
     code = """
 import gc, signal, threading, torch
 from rn50lib import resnet
-from rn50lib.torch import engines, model
+from rn50lib.torch import inference, model
 signal.signal(signal.SIGUSR1, lambda number, frame: print("handled"))
-network = [engines.openvino(model.ResNet(resnet.tiny(4)).eval(), torch.float32)]
+network = [inference.openvino(model.ResNet(resnet.tiny(4)).eval(), torch.float32)]
 network[0](torch.zeros(1, 3, 32, 32))
 def drop():
     network.clear()
