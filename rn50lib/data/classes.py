@@ -6,7 +6,6 @@ Class folders, `classes.txt`, lists of images, records and checkpoints each stat
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -166,30 +165,21 @@ def read_list(path: Path) -> tuple[Classes | None, Counter[int]]:
     The classes are the folders of the images; None if each folder is not one class. If the list is
     missing or holds anything else but one label for each image, nothing is returned.
     """
-    try:
-        status = os.stat(path)
-        found = _read_list(path.absolute(), status.st_mtime_ns, status.st_size)
+    files = [file for file in (path, path.with_suffix(".rec")) if file.exists()]
+    try:  # those of large records are cached
+        found = disk_cache(path.with_suffix(".folders"), files, lambda: _count_list(path))
     except (OSError, ValueError):
         return None, Counter()
+    folders = [(label, os.fsdecode(folder)) for label, folder in
+               zip(found["labels"].tolist(), found["folders"].tolist(), strict=True)]  # fmt: skip
     per_label: Counter[int] = Counter()
-    for label, _, images in found:
+    for (label, _), images in zip(folders, found["images"].tolist(), strict=True):
         per_label[label] += images
-    return classes_of_folders([(label, folder) for label, folder, _ in found], path), per_label
-
-
-@functools.lru_cache(maxsize=4)
-def _read_list(path: Path, mtime_ns: int, size: int) -> list[tuple[int, str, int]]:
-    """Return labels, folders and the number of their images. Raises ValueError for other files.
-
-    Those of large records are cached as `PREFIX.folders`.
-    """
-    files = [file for file in (path, path.with_suffix(".rec")) if file.exists()]
-    found = disk_cache(path.with_suffix(".folders"), files, lambda: _count_list(path))
-    folders = map(os.fsdecode, found["folders"].tolist())
-    return [*zip(found["labels"].tolist(), folders, found["images"].tolist(), strict=True)]
+    return classes_of_folders(folders, path), per_label
 
 
 def _count_list(path: Path) -> Arrays:
+    """Return labels, folders and the number of their images. Raises ValueError for other files."""
     with open(path, "rb") as file:  # counted is `label <tab> folder`
         found = Counter(
             line.rpartition(b"/")[0].partition(b"\t")[2]

@@ -126,16 +126,10 @@ class MappedFile:
 
 
 def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays saved at `path` for `files`; or compute them, and save those of LARGE."""
-    if (found := load_arrays(path, files)) is None:
-        found = compute()
-        if sum(file.stat().st_size for file in files) >= LARGE:
-            save_arrays(path, files, found)
-    return found
+    """Return the arrays saved at `path` for `files`; or compute them, and save those of LARGE.
 
-
-def load_arrays(path: Path, files: Sequence[Path]) -> Arrays | None:
-    """Return the arrays saved for `files`; None if a file is newer or its size has changed."""
+    They are computed again if a file is newer, or its size has changed.
+    """
     for place in _places(path):
         with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
             saved = place.stat().st_mtime_ns
@@ -144,7 +138,10 @@ def load_arrays(path: Path, files: Sequence[Path]) -> Arrays | None:
             with np.load(place, allow_pickle=False) as stored:
                 if str(stored["state"]) == _sizes(files):
                     return {name: stored[name] for name in stored.files if name != "state"}
-    return None
+    found = compute()
+    if sum(file.stat().st_size for file in files) >= LARGE:
+        save_arrays(path, files, found)
+    return found
 
 
 def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays) -> None:
