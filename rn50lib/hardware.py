@@ -85,11 +85,7 @@ def usable_cores(root: Path = ROOT) -> int:
 
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Return the number of cores that the control groups allow, None without a limit."""
-    limits = []
-    for folder in _control_groups(root):
-        with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            limit, period = map(int, (folder / "cpu.max").read_text().split())
-            limits.append(limit / period)
+    limits = [limit / period for limit, period in _limits(root, "cpu.max")]
     return min(limits, default=None)
 
 
@@ -100,27 +96,21 @@ def total_memory() -> int:
 
 def usable_memory(root: Path = ROOT) -> int:
     """Return the machine's memory in bytes, limited by the control groups."""
-    limits = [total_memory()]
-    for folder in _control_groups(root):
-        with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            limits.append(int((folder / "memory.max").read_text()))
-    return min(limits)
+    return min([total_memory(), *(limit for (limit,) in _limits(root, "memory.max"))])
 
 
-def _control_groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's control group (version 2) and of its parents.
+def _limits(root: Path, name: str) -> Iterator[list[int]]:
+    """Yield the numbers in a file of this process's control group (version 2) and of its parents.
 
     A limit of any parent applies. In a container the path may be the host's: its parents lead to
     the container's own root.
     """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # macOS
-        return
-    for line in lines:
-        if line.startswith("0::"):
+    with contextlib.suppress(OSError):  # macOS
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
             group = root / "sys/fs/cgroup" / line[3:].lstrip("/")
-            yield from (group, *group.parents)
+            for folder in (group, *group.parents) if line.startswith("0::") else ():
+                with contextlib.suppress(OSError, ValueError):  # "max": no limit
+                    yield [int(word) for word in (folder / name).read_text().split()]
 
 
 def processor(root: Path = ROOT) -> tuple[str, frozenset[str]]:
