@@ -137,7 +137,7 @@ def end_with(work: Callable[[], int]) -> NoReturn:
     finally:
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _waits.current = Wait()  # Horovod's end waits for the other ranks
+        Wait.current = Wait()  # Horovod's end waits for the other ranks
     sys.exit(status)
 
 
@@ -189,56 +189,50 @@ class Preemption:
 class Wait:
     """A wait for other ranks, which begins now; `whom` returns for whom if it is to be announced.
 
-    A context manager that marks the wait for the thread of `watch_waits`. Waits may be nested.
+    A context manager that marks the wait for the thread of `watch_waits`. Waits may be nested. The
+    class has this process's: the current one, the longest update, the longest that failed.
     """
+
+    current: Wait | None = None
+    longest = failed = 0.0
 
     def __init__(self, whom: Callable[[], str] | None = None) -> None:
         self.whom, self.since, self.announced = whom, time.monotonic(), False
         self.outer: Wait | None = None
 
     def __enter__(self) -> Wait:
-        self.outer, _waits.current = _waits.current, self
+        self.outer, Wait.current = Wait.current, self
         return self
 
     def __exit__(self, kind: Any, error: object, trace: object) -> None:
         seconds = time.monotonic() - self.since
         if kind is None and self.whom is None:
-            _waits.longest = max(_waits.longest, seconds)
+            Wait.longest = max(Wait.longest, seconds)
         elif kind is not None:
-            _waits.failed = max(_waits.failed, seconds)
-        _waits.current = self.outer
+            Wait.failed = max(Wait.failed, seconds)
+        Wait.current = self.outer
 
 
-class Waits:
-    """The waits of this process: the current one, the longest update, the longest that failed."""
-
-    def __init__(self) -> None:
-        self.current: Wait | None = None
-        self.longest = self.failed = 0.0
-
-    def watch(self, reader: int) -> NoReturn:
-        """Announce long waits, and end this process if it still waits some time after SIGTERM."""
-        terminated = None
-        while True:
-            if select.select([reader], [], [], POLL_S)[0]:
-                if signal.SIGTERM in os.read(reader, 64):
-                    terminated = time.monotonic()
-            wait, now = self.current, time.monotonic()
-            if wait is None:
-                continue
-            # a wait for this rank's own long update is not one for a rank that is gone
-            if terminated and now - max(terminated, wait.since) > max(GRACE_S, 3 * self.longest):
-                print("ended by SIGTERM while waiting for other ranks", file=sys.stderr, flush=True)
-                status = 128 + signal.SIGTERM
-                record_end(status)
-                os._exit(status)
-            late = now - wait.since > max(ANNOUNCED_S, 3 * self.longest)
-            if wait.whom and late and not wait.announced:
-                wait.announced = True
-                print(f"waiting for {wait.whom()}", file=sys.stderr, flush=True)
-
-
-_waits = Waits()
+def _watch(reader: int) -> NoReturn:
+    """Announce long waits, and end this process if it still waits some time after SIGTERM."""
+    terminated = None
+    while True:
+        if select.select([reader], [], [], POLL_S)[0]:
+            if signal.SIGTERM in os.read(reader, 64):
+                terminated = time.monotonic()
+        wait, now = Wait.current, time.monotonic()
+        if wait is None:
+            continue
+        # a wait for this rank's own long update is not one for a rank that is gone
+        if terminated and now - max(terminated, wait.since) > max(GRACE_S, 3 * Wait.longest):
+            print("ended by SIGTERM while waiting for other ranks", file=sys.stderr, flush=True)
+            status = 128 + signal.SIGTERM
+            record_end(status)
+            os._exit(status)
+        late = now - wait.since > max(ANNOUNCED_S, 3 * Wait.longest)
+        if wait.whom and late and not wait.announced:
+            wait.announced = True
+            print(f"waiting for {wait.whom()}", file=sys.stderr, flush=True)
 
 
 def watch_waits() -> None:
@@ -250,7 +244,7 @@ def watch_waits() -> None:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        threading.Thread(target=_waits.watch, args=(reader,), daemon=True).start()
+        threading.Thread(target=_watch, args=(reader,), daemon=True).start()
 
 
 # --- the records of workers -----------------------------------------------------------------------
@@ -307,7 +301,7 @@ def record_end(
     """
     return bool(_records) and _write("ended", {
         "status": status, "time": time.time(), "text": text, "remedy": remedy,
-        "signal": killed_by, "waited": _waits.failed,
+        "signal": killed_by, "waited": Wait.failed,
     })  # fmt: skip
 
 
