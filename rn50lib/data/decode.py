@@ -231,15 +231,17 @@ class ImageDecoder:
 
         In validation it is the centre. A mirrored image is one with a different orientation.
         """
-        w, h = (height, width) if orientation >= 5 else (width, height)
-        box, mirror = center_crop_box(w, h, self.size, self.resize), False
+        upright = (height, width) if orientation >= 5 else (width, height)
+        box, mirror = center_crop_box(*upright, self.size, self.resize), False
         if self.train:
             seed = image_seed(self.seed, epoch, index)
-            box, mirror = hooks.get("augment")(seed, w, h, self.augmentation)
-            if not (0 <= box[0] < box[0] + box[2] <= w and 0 <= box[1] < box[1] + box[3] <= h):
+            box, mirror = hooks.get("augment")(seed, *upright, self.augmentation)
+            (left, top, w, h), (wide, high) = box, upright
+            if not (0 <= left < left + w <= wide and 0 <= top < top + h <= high):
                 raise UserError(
-                    f"--override augment: the crop {tuple(box)} (left, top, width, height) does not"
-                    f" lie inside {self.source.name(index)}, which has {w} x {h} pixels"
+                    f"--override augment: the crop (left {left}, top {top}, width {w}, height {h})"
+                    f" does not lie inside {self.source.name(index)}, which has {wide} x {high}"
+                    " pixels"
                 )
         box = box_as_stored(box, orientation, width, height)
         return box, MIRRORED[orientation - 1] if mirror else orientation
