@@ -214,9 +214,7 @@ class CheckpointManager:
         if self.comm.size == 1 or not arrays:
             return arrays
         mine = np.concatenate([arrays[name] for name in bn_stats(arrays)])
-        table = np.zeros((self.comm.size, len(mine)), np.float32)
-        table[self.comm.rank] = mine
-        (table,) = self.comm.sum([table])
+        table = self.comm.stack(mine)
         return with_bn_stats(arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
 
     def with_own_bn_stats(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

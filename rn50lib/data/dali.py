@@ -64,15 +64,11 @@ class Dali:
     def __init__(self, config: TrainConfig, source: Source, batches: BatchSampler) -> None:
         self.config, self.source, self.sampler = config, source, batches
         self.examples, self.files = batches.examples, source.format == "files"
+        self.steps = len(batches) if self.files else batches.stream_steps()
         if hooks.is_replaced("augment"):
             raise UserError(
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
-            )
-        if hooks.is_replaced("shard") and not self.files:
-            raise UserError(
-                "--override shard: DALI's reader shares a record file out among the ranks itself;"
-                " use --data-format files, or --loader native"
             )
         if len(source) < batches.size:
             raise UserError(
@@ -96,7 +92,7 @@ class Dali:
         self.next_epoch: dict[int, Future] = {}  # the iterator, by epoch
 
     def __len__(self) -> int:
-        return len(self.sampler) if self.files else self.sampler.stream_steps()
+        return self.steps
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         built = self.next_epoch.pop(epoch, None)

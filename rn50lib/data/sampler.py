@@ -14,6 +14,7 @@ import numpy as np
 
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
+from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
     from rn50lib.data.source import Source
@@ -127,6 +128,11 @@ class BatchSampler:
 
     def stream_steps(self) -> int:
         """Return the steps of an epoch whose images a reader of streams chooses."""
+        if hooks.is_replaced("shard"):
+            raise UserError(
+                "--override shard: readers of streams share them out among the ranks themselves,"
+                " and do not call this function: use --data-format files or --loader native"
+            )
         group = self.size * self.batch_size
         steps = self.examples // group if self.train else -(-self.examples // group)
         return min(steps, self.limit or steps)

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import (
@@ -261,11 +260,6 @@ class TfRecordStream(TfData):
     def __init__(
         self, config: TrainConfig, source: ShardSource, batches: sampler.BatchSampler
     ) -> None:
-        if hooks.is_replaced("shard"):
-            raise UserError(
-                "--override shard: TFRecord streams are cut at their ends, not by this function;"
-                " use --data-format files"
-            )
         super().__init__(config, source, batches)
         self.shards = source
         self.steps = batches.stream_steps()

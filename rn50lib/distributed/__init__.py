@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import UserError, first_names
-from rn50lib.lifetime import watch_waits
+from rn50lib.lifetime import Wait, watch_waits
 
 
 class Comm:
@@ -39,15 +39,24 @@ class Comm:
 
     def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return rank 0's arrays, by name, on every rank."""
-        return dict(zip(arrays, joined(list(arrays.values()), self.broadcast_vector), strict=True))
+        with Wait(self.others):
+            values = joined(list(arrays.values()), self.broadcast_vector)
+        return dict(zip(arrays, values, strict=True))
 
     def sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the sum of each array over all ranks, on every rank."""
-        return joined(arrays, self.sum_vector)
+        with Wait(self.others):
+            return joined(arrays, self.sum_vector)
+
+    def stack(self, vector: np.ndarray) -> np.ndarray:
+        """Return the vectors of all ranks, which are equally long, as rows, on every rank."""
+        table = np.zeros((self.size, len(vector)), vector.dtype)
+        table[self.rank] = vector
+        return self.sum([table])[0]
 
     def barrier(self) -> None:
         """Return when every rank has called this."""
-        self.sum_vector(np.zeros(1, np.float32))
+        self.sum([np.zeros(1, np.float32)])
 
 
 def joined(
@@ -115,19 +124,13 @@ def assert_same_across_ranks(facts: Mapping[str, Any], comm: Comm) -> None:
 def gather(text: str, comm: Comm) -> list[str]:
     """Return the texts of all ranks in order, on every rank."""
     mine = np.frombuffer(text.encode(), np.uint8).astype(np.int32)  # Horovod cannot add bytes
-    lengths = np.zeros(comm.size, np.int64)
-    lengths[comm.rank] = len(mine)
-    (lengths,) = comm.sum([lengths])
-    table = np.zeros((comm.size, lengths.max()), np.int32)
-    table[comm.rank, : len(mine)] = mine
-    (table,) = comm.sum([table])
+    lengths = comm.stack(np.array([len(mine)]))[:, 0]
+    table = comm.stack(np.pad(mine, (0, lengths.max() - len(mine))))
     return [bytes(row[:n].tolist()).decode() for row, n in zip(table, lengths, strict=True)]
 
 
 def max_difference(arrays: dict[str, np.ndarray], comm: Comm) -> float:
     """Return, on every rank, the largest difference between any rank's arrays and rank 0's."""
     first = comm.broadcast(arrays)
-    mine = np.zeros(comm.size)
-    mine[comm.rank] = max(float(np.abs(arrays[name] - first[name]).max()) for name in arrays)
-    (table,) = comm.sum([mine])
-    return float(table.max())
+    mine = max(float(np.abs(arrays[name] - first[name]).max()) for name in arrays)
+    return float(comm.stack(np.array([mine])).max())

@@ -47,14 +47,12 @@ class Ddp(Comm):
 
     def sum_vector(self, vector: np.ndarray) -> np.ndarray:
         total = torch.from_numpy(vector.copy())
-        with Wait(self.others):
-            dist.all_reduce(total)
+        dist.all_reduce(total)
         return total.numpy()
 
     def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
         copy = torch.from_numpy(vector.copy())
-        with Wait(self.others):
-            dist.broadcast(copy, src=0)
+        dist.broadcast(copy, src=0)
         return copy.numpy()
 
 

@@ -46,12 +46,10 @@ class Horovod(Comm):
             choose_gpu(self.local_rank)
 
     def sum_vector(self, vector: np.ndarray) -> np.ndarray:
-        with Wait(self.others):
-            return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)
+        return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)
 
     def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
-        with Wait(self.others):
-            return self._call(self.hvd.broadcast, vector, root_rank=0)
+        return self._call(self.hvd.broadcast, vector, root_rank=0)
 
     def check_gpu_exchange(self) -> None:
         """Raise UserError if Horovod would abort the process on tensors of a GPU."""

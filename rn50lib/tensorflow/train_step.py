@@ -60,11 +60,8 @@ class LossScaler:
         self.good_steps.assign(tf.where(grown, 0, good_steps))
 
     def state(self) -> dict[str, float]:
-        return {
-            "scale": float(self.scale.numpy()),
-            "good_steps": int(self.good_steps.numpy()),
-            "skipped": int(self.skipped.numpy()),
-        }
+        names = ("scale", "good_steps", "skipped")
+        return {name: getattr(self, name).numpy().item() for name in names}
 
     def load(self, state: dict[str, float]) -> None:
         """Continue from `state()`; a static scale stays the configured one."""
