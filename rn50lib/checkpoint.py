@@ -24,7 +24,6 @@ from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError, first_line, first_names
 from rn50lib.files import (
-    check_file,
     check_folder,
     check_output,
     lock,
@@ -392,7 +391,6 @@ def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.nd
         prefix = parts(file)[0]
         there = ", ".join(str(e) for e in epochs(prefix)) or "none"
         raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
-    check_file(file)
     try:
         with safe_open(file, framework="numpy") as opened:
             metadata = opened.metadata() or {}
@@ -445,7 +443,6 @@ def find(name: str, flag: str) -> Path:
 def read_network(prefix: str | Path) -> Network:
     """Return the network of a prefix. Raise UserError if its file is missing or damaged."""
     file = symbol_path(prefix)
-    check_file(file)
     try:
         return Network.from_symbol(read_json(file))
     except (OSError, ValueError) as error:
@@ -467,7 +464,6 @@ def check_prefix(prefix: str | Path, load_epoch: int | None, resume: bool) -> No
     """Raise UserError if a run with this --model-prefix would overwrite an earlier one's files."""
     symbol = symbol_path(prefix)
     check_folder(symbol.absolute().parent, f"--model-prefix {prefix}")
-    check_file(symbol)
     check_output(
         symbol, "--model-prefix", "a network of rn50",
         lambda file: bool(Network.from_symbol(read_json(file))),
@@ -508,7 +504,6 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         metadata["classes"] = json.dumps(checkpoint.classes.to_dict())
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch, checkpoint.position.images)
-    check_file(file)
     name = Path(prefix).name
     for draft in file.parent.glob(f".{glob.escape(name)}-*.tmp.safetensors"):
         with contextlib.suppress(ValueError):  # of a run that was killed here
@@ -523,5 +518,4 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
 
 def write_symbol(prefix: str | Path, net: Network) -> None:
     """Write the architecture. Raise UserError if the folder cannot be written."""
-    check_file(symbol_path(prefix))
     write_file(symbol_path(prefix), net.to_json())

@@ -69,15 +69,6 @@ def test_links_are_followed_and_permissions_kept(rn50: Run, trained: Path, tmp_p
     assert sorted(os.listdir("place")) == ["kept.png", "made"]
 
 
-@pytest.mark.needs("torch")
-def test_a_checkpoint_is_a_regular_file(rn50: Run, trained: Path) -> None:
-    os.mkfifo("m-0001.safetensors")
-    Path("m-symbol.json").write_bytes((trained / "m-symbol.json").read_bytes())
-    assert "m-0001.safetensors is not a regular file" in rn50("score", "m", "1").error
-    os.mkfifo("n-symbol.json")
-    assert "n-symbol.json" in rn50(*TRAIN, "-e", "1", "--model-prefix", "n").error
-
-
 # --- an output replaces only an earlier one of its kind -------------------------------------------
 
 

@@ -72,10 +72,8 @@ class TorchDecoder(ImageDecoder):
     def decode_crop(self, data: bytes, epoch: int, index: int) -> np.ndarray:
         """Return the crop as `ImageDecoder.decode_crop` does, but faster."""
         frame = find_frame(data) if simplejpeg else None
-        if frame is None:
-            return super().decode_crop(data, epoch, index)
-        height, width, components = SIZE.unpack_from(data, frame + 5)
-        if not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
+        height, width, components = SIZE.unpack_from(data, frame + 5) if frame else (0, 0, 0)
+        if frame is None or not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
             return super().decode_crop(data, epoch, index)
         box, turned = self.sample_crop(epoch, index, width, height, find_orientation(data))
         ratio = decoding_ratio(box, self.oversample * self.size)
