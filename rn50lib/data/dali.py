@@ -150,9 +150,9 @@ class Dali:
         """Return the error that names the file because of which a batch after `step` failed."""
         suspects: Any = ()  # DALI works ahead and names no image; of a stream, the place is unknown
         if self.files:
-            (rank, size), batch = self._shard(), self.sampler.batch_size
+            (numbers, rank, size), batch = self._files(epoch), self.sampler.batch_size
             start = rank * self.examples // size + step * batch
-            suspects = self._numbers(epoch)[start : start + (2 * BATCHES_AHEAD + 2) * batch]
+            suspects = numbers[start : start + (2 * BATCHES_AHEAD + 2) * batch]
         decoder = ImageDecoder(self.source, False, self.config)
         return decoder.find_bad(epoch, suspects) or UserError(
             f"{self.source.path}: DALI fails at it: {in_short(error)}",
@@ -161,29 +161,27 @@ class Dali:
 
     # -- what is read ------------------------------------------------------------------------------
 
-    def _numbers(self, epoch: int) -> np.ndarray:
-        """Return the files that DALI is given, as image numbers: in training this rank's, in order.
+    def _files(self, epoch: int) -> tuple[np.ndarray, int, int]:
+        """Return the files for DALI's reader, as image numbers; which part it takes, of how many.
 
-        In validation all, of which DALI's reader takes this rank's.
+        In training they are this rank's, in order. In validation they are all.
         """
-        train = self.sampler.train
-        return self.sampler.rows(epoch)[0].ravel() if train else np.arange(self.examples)
-
-    def _shard(self) -> tuple[int, int]:
-        """Return which part of what it is given DALI's reader takes, and of how many."""
-        alone = self.files and self.sampler.train
-        return (0, 1) if alone else (self.sampler.rank, self.sampler.size)
+        if self.sampler.train:
+            return self.sampler.rows(epoch)[0].ravel(), 0, 1
+        return np.arange(self.examples), self.sampler.rank, self.sampler.size
 
     def _read(self, epoch: int) -> tuple[Any, Any]:
         """Add the reader of an epoch: (encoded image, label from 0 on as a scalar)."""
-        rank, size = self._shard()
-        how: dict[str, Any] = {"name": "reader", "num_shards": size, "stick_to_shard": True}
+        how: dict[str, Any] = {"name": "reader", "stick_to_shard": True}
         if self.files:
-            numbers = self._numbers(epoch)
-            how["files"] = [self.source.name(number) for number in numbers.tolist()]
+            numbers, rank, size = self._files(epoch)
+            names = [self.source.name(number) for number in numbers.tolist()]
             labels = self.source.labels[numbers].tolist()
-            encoded, label = fn.readers.file(labels=labels, shard_id=rank, **how)
+            encoded, label = fn.readers.file(
+                files=names, labels=labels, shard_id=rank, num_shards=size, **how
+            )
             return encoded, label[0]
+        rank, size = self.sampler.rank, self.sampler.size
         # share and order of the record files change with each epoch, so that other images meet
         order = list(range(len(self.paths)))
         if self.sampler.train:
@@ -195,6 +193,7 @@ class Dali:
             "path": [str(self.paths[i]) for i in order],
             "index_path": [str(self.indexes[i]) for i in order],
             "shard_id": rank,
+            "num_shards": size,
             "random_shuffle": self.sampler.train,
             "initial_fill": max(1, min(self.sampler.shuffle_buffer(self.paths), share)),
         }
