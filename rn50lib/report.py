@@ -30,12 +30,15 @@ class Report:
     and total_ips is images per second over all workers, data and compute together.
     """
 
+    # in the reference's order
     model: str
     ngpus: int
+    total_duration: float = field(default=0.0, kw_only=True)
     cmd: list[str]
+    metrics: dict[str, list[float | None]] = field(
+        default_factory=lambda: {k: [] for k in KEYS}, kw_only=True
+    )
     env: dict[str, Any] = field(default_factory=dict)
-    total_duration: float = 0.0
-    metrics: dict[str, list[float | None]] = field(default_factory=lambda: {k: [] for k in KEYS})
 
     def add(self, phase: str, values: dict[str, float | None]) -> None:
         """Append one epoch of 'train' or 'val'; missing values were not measured."""
@@ -43,15 +46,8 @@ class Report:
             self.metrics[f"{phase}.{part}"].append(values.get(part))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report in the reference's order; a phase that never ran has no keys."""
-        return {
-            "model": self.model,
-            "ngpus": self.ngpus,
-            "total_duration": self.total_duration,
-            "cmd": self.cmd,
-            "metrics": {key: values for key, values in self.metrics.items() if values},
-            "env": self.env,
-        }
+        """Return the report's content; a phase that never ran has no keys."""
+        return vars(self) | {"metrics": {key: v for key, v in self.metrics.items() if v}}
 
     def write(self, path: str | Path) -> None:
         """Write the report, whole or not at all."""

@@ -65,7 +65,6 @@ def test_nan_never_gets_into_a_report(report: Report, tmp_path: Path, value: flo
     [
         (None, "cannot be read"),
         ("{", "not JSON"),
-        ("[" * 100_000, "its brackets are nested too deep"),
         ("[]", "no 'metrics'"),
         ("{}", "no 'metrics'"),
         ('{"metrics": {"val.top1": 5}}', "val.top1 is not a list of numbers"),
