@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import PIL
 
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, scoped
 from rn50lib.data import open_pipeline
@@ -120,17 +122,14 @@ def environment(
     resolved: Resolved, sources: dict[str, Any], classes: Classes | None
 ) -> dict[str, Any]:
     """Return the report's `env`: machine, values with their reasons, data, caps and overrides."""
-    config, axes, versions = resolved.config, {}, {}
+    config, axes = resolved.config, {}
     for name, flag in FLAGS.items():
         value = getattr(config, name)
         if not (value is None or value is flag.default is False or value == ()):
             axes[name] = {"value": value, "reason": resolved.reasons.get(name, "the default")}
-    for package in ("numpy", "pillow"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
     return {
         "machine": machine().to_dict(),
-        "versions": versions,
+        "versions": {"numpy": np.__version__, "pillow": PIL.__version__},
         "axes": axes,
         "caps": list(resolved.caps),
         "overrides": list(config.override),
