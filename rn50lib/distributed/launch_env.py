@@ -139,8 +139,6 @@ def torch_environment(me: LaunchEnv, env: Mapping[str, str] = os.environ) -> dic
             " which: set MASTER_ADDR to the host of rank 0, the same for all workers (and"
             f" MASTER_PORT to one of its free ports, if {port} is not)"
         )
-    if not re.fullmatch(r"[0-9]{1,5}", port):
-        raise UserError(f"MASTER_PORT={port!r} is not a port: set it to a number below 65536")
     return {
         "RANK": str(me.rank),
         "WORLD_SIZE": str(me.size),
