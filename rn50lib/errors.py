@@ -102,9 +102,6 @@ def positive(text: str, low: int = 1, high: int | None = None) -> int:
     return value
 
 
-natural = partial(positive, low=0)
-
-
 def finite(text: str) -> float:
     """Return a number that is neither NaN nor infinite."""
     if not math.isfinite(value := float(text)):
@@ -119,13 +116,6 @@ def filled(text: str) -> str:
     return text
 
 
-def what_instead(error: ValueError) -> str:
-    """Return what a refused text must be, also if Python's own message does not say it."""
-    if str(error).startswith("must be"):
-        return str(error)
-    return "must be a whole number" if "int()" in str(error) else "must be a number"
-
-
 def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return `read` for argparse, with its ValueError's text in the message."""
 
@@ -133,7 +123,10 @@ def converter(read: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return read(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} {what_instead(error)}") from error
+            must_be = str(error)
+            if not must_be.startswith("must be"):  # it is Python's own message
+                must_be = "must be a whole number" if "int()" in must_be else "must be a number"
+            raise argparse.ArgumentTypeError(f"{text!r} {must_be}") from error
 
     return convert
 
@@ -152,8 +145,10 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        readers: dict[Any, Callable[[str], Any]] = {int: natural, float: finite, None: filled}
-        for kind, read in (readers | {Path: lambda text: Path(filled(text))}).items():
+        readers: dict[Any, Callable[[str], Any]]
+        readers = {int: partial(positive, low=0), float: finite, None: filled}
+        readers[Path] = lambda text: Path(filled(text))
+        for kind, read in readers.items():
             self.register("type", kind, converter(read))
 
     def error(self, message: str) -> NoReturn:

@@ -168,11 +168,10 @@ class Network:
             if part == "weight":
                 std = np.float32(math.sqrt(2 / math.prod(shape[1:])))
                 arrays[name] = rng.standard_normal(shape, np.float32) * std
-            elif part in ("gamma", "running_var"):
-                zero = zero_gamma and part == "gamma" and owner in last
-                arrays[name] = np.zeros(shape, np.float32) if zero else np.ones(shape, np.float32)
             else:
-                arrays[name] = np.zeros(shape, np.float32)
+                begins_at_0 = zero_gamma and owner in last
+                one = part == "running_var" or (part == "gamma" and not begins_at_0)
+                arrays[name] = np.full(shape, one, np.float32)
         return arrays
 
     def layers(self, image_size: int) -> Iterator[Layer]:
@@ -224,8 +223,6 @@ class Network:
         if found != "rn50-symbol-1":
             raise ValueError(f"format is {found!r}, not 'rn50-symbol-1'")
         try:
-            if symbol["block"] not in EXPANSION or symbol["version"] not in VERSIONS:
-                raise ValueError(f"no block {symbol['block']!r} of version {symbol['version']!r}")
             stages, width = tuple(map(int, symbol["stages"])), int(symbol["width"])
             classes, version = int(symbol["num_classes"]), symbol["version"]
             return cls(symbol["model"], version, classes, symbol["block"], stages, width)
