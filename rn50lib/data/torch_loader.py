@@ -52,11 +52,6 @@ only, so there was nothing wrong with the rows above; and an image whose file is
 marker, 0xd9, and gets a different warning."""
 
 
-def decoding_ratio(box: Box, size: int) -> int:
-    """Return how much smaller libjpeg decodes an image whose `box` needs `size` pixels per side."""
-    return next(r for r in (8, 4, 2, 1) if r == 1 or min(box[2:]) >= r * size)
-
-
 class TorchDecoder(ImageDecoder):
     """The images of a split as the network gets them; see `ImageDecoder`.
 
@@ -76,7 +71,8 @@ class TorchDecoder(ImageDecoder):
         if frame is None or not 0 < height * width <= MAX_PIXELS or components not in (1, 3):
             return super().decode_crop(data, epoch, index)
         box, turned = self.sample_crop(epoch, index, width, height, find_orientation(data))
-        ratio = decoding_ratio(box, self.oversample * self.size)
+        least = self.oversample * self.size  # pixels per side of the crop after decoding
+        ratio = next(r for r in (8, 4, 2, 1) if r == 1 or min(box[2:]) >= r * least)
         try:
             pixels = self.decode_rows(data, frame, box[1] + box[3], ratio)
         except ValueError:  # damaged: Pillow says how, or decodes what it can
