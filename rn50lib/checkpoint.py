@@ -509,9 +509,7 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         with contextlib.suppress(ValueError):  # of a run that was killed here
             if parts(draft.name[1:].rsplit(".", 3)[0] + ".safetensors")[0] == name:
                 draft.unlink(missing_ok=True)
-    remedy = "free some space and continue with --resume"
-    if positions(prefix):
-        remedy = f"earlier checkpoints are untouched: {remedy}"
+    remedy = "earlier checkpoints are untouched: free some space and continue with --resume"
     write_file(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
 
