@@ -102,11 +102,9 @@ def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
         else:
             from rn50lib.torch.train_step import TorchStep as make
     except ImportError as error:
-        name, other = "PyTorch", ""
-        if config.backend == "tensorflow":
-            name, other = "TensorFlow", ": use --backend torch"
-        problem = f"--backend {config.backend}: {name} does not import here ({first_line(error)})"
-        raise UserError(problem + other, ("setup",)) from error
+        other = ": use --backend torch" if config.backend == "tensorflow" else ""
+        problem = f"--backend {config.backend} does not import here ({first_line(error)}){other}"
+        raise UserError(problem, ("setup",)) from error
     step = make(config, net, comm)
     if step.device == "cpu" and machine().gpus:
         version = step.versions()[config.backend]
