@@ -31,7 +31,6 @@ from data_prep.output import COMPLETE, OutputFolder, finish_swap, refuse_others
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
 from rn50lib.errors import Parser, UserError, as_command, whole
-from rn50lib.hardware import usable_cores
 
 TRAIN, VAL, SEED = 2400, 1200, 0
 FILE_BYTES = 104_000  # mean size of an image on disk, rounded up to blocks
@@ -57,14 +56,9 @@ class Parameters:
 
 
 def ensure(
-    root: str | os.PathLike,
-    train: int | None = None,
-    val: int | None = None,
-    seed: int | None = None,
-    jobs: int | None = None,
-    overwrite: bool = False,
-    quiet: bool = False,
-) -> Path:
+    root: str | os.PathLike, train: int | None = None, val: int | None = None,
+    seed: int | None = None, jobs: int | None = None, overwrite: bool = False, quiet: bool = False,
+) -> Path:  # fmt: skip
     """Draw the data set in ``root`` unless it is there; return its path.
 
     A number that is None is that of a complete set in ``root``, or the default. ``jobs`` is the
@@ -77,7 +71,7 @@ def ensure(
     try:
         if overwrite or not _is_there(out, train, val, seed):
             wanted = Parameters().changed(train=train, val=val, seed=seed)
-            _make(out, wanted, jobs or usable_cores(), overwrite, quiet)
+            _make(out, wanted, jobs, overwrite, quiet)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise UserError(f"{out}: cannot be written ({where}{error.strerror})") from error
@@ -154,7 +148,7 @@ def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -
     return True
 
 
-def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool) -> None:
+def _make(out: Path, wanted: Parameters, jobs: int | None, overwrite: bool, quiet: bool) -> None:
     from data_prep.signs.compose import prepare  # with Pillow and NumPy
 
     if not (overwrite and (out / COMPLETE).exists()):
@@ -177,7 +171,7 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
         with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
             for number, _ in processes.run(prepare, settings, batches, jobs):
                 progress.update(len(batches[number]))
-            seconds = max(progress.seconds, 1e-9)
+            seconds = progress.seconds
         shutil.rmtree(drafts)
         (folder.part / "classes.txt").write_text(class_list(), encoding="utf-8")
     if not quiet:

@@ -37,7 +37,6 @@ from rn50lib.data.classes import Classes
 from rn50lib.data.scan import SPLITS, describe_contents, describe_missing, has_split
 from rn50lib.data.tfrecord import SHARDS, shard_name
 from rn50lib.errors import Parser, UserError, whole
-from rn50lib.hardware import usable_cores
 
 SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
 
@@ -118,7 +117,6 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
             )
         tasks = [task for part in parts for task in part.tasks]
         answers = [Images()] * len(tasks)  # in the order of the tasks
-        jobs = usable_cores() if jobs is None else jobs
         with Progress(len(tasks), "verifying", "parts", quiet) as progress:
             for number, answer in processes.run(prepare, None, tasks, jobs):
                 answers[number] = answer
