@@ -134,12 +134,10 @@ def _plan_folders(
         if not splits["train"]:
             raise UserError(f"{train}: it holds no class folders such as n01440764")
     if val:
-        solution = _find_above(source, root, "LOC_val_solution.csv")
-        splits["val"] = _class_folders(val, plan.left_out) or (
-            _kaggle_val(val, solution, plan.left_out)
-            if solution
-            else _flat_val(val, kit, plan.left_out)
-        )
+        splits["val"] = _class_folders(val, plan.left_out)
+        if not splits["val"]:
+            solution = _find_above(source, root, "LOC_val_solution.csv")
+            splits["val"] = _flat_val(val, solution, kit, plan.left_out)
     plan.words = kit.words if kit else _read_mapping(source, root)
     plan.wnids = sorted(plan.words) or sorted({wnid for split in splits.values() for wnid in split})
     for split, classes in splits.items():
@@ -171,10 +169,20 @@ def _class_folders(folder: Path, left_out: LeftOut) -> Classes:
     return {wnid: _images_in(folder / wnid, left_out) for wnid in wnids}
 
 
-def _flat_val(folder: Path, kit: Devkit | None, left_out: LeftOut) -> Classes:
+def _flat_val(
+    folder: Path, solution: Path | None, kit: Devkit | None, left_out: LeftOut
+) -> Classes:
+    """Return the images of a flat folder by the class that Kaggle's list or the devkit gives."""
     images = _images_in(folder, left_out)
     if not images:
         raise UserError(f"{folder}: it holds neither class folders nor images")
+    if solution:
+        with open(solution, newline="", encoding="utf-8") as file:
+            truth = {row[0]: row[1].split(" ")[0] for row in csv.reader(file) if len(row) == 2}
+        for name, _ in images:
+            if not _WNID.fullmatch(truth.get(Path(name).stem, "")):
+                raise UserError(f"{solution}: it does not give the class of {name}")
+        return _by_class(images, lambda name: truth[Path(name).stem])
     if kit is None:
         raise UserError(
             f"{folder}: the images are in one flat folder, and nothing gives their classes; put "
@@ -194,16 +202,3 @@ def _read_mapping(source: Path, root: Path) -> dict[str, str]:
     text = path.read_text(encoding="utf-8", errors="replace") if path else ""
     pairs = (line.partition(" ") for line in text.splitlines() if line)
     return {wnid: words.strip() for wnid, _, words in pairs}
-
-
-def _kaggle_val(folder: Path, solution: Path, left_out: LeftOut) -> Classes:
-    with open(solution, newline="", encoding="utf-8") as file:
-        truth = {row[0]: row[1].split(" ")[0] for row in csv.reader(file) if len(row) == 2}
-
-    def class_of(name: str) -> str:
-        wnid = truth.get(os.path.splitext(name)[0], "")
-        if not _WNID.fullmatch(wnid):
-            raise UserError(f"{solution}: it does not give the class of {name}")
-        return wnid
-
-    return _by_class(_images_in(folder, left_out), class_of)
