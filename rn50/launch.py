@@ -125,9 +125,13 @@ def horovodrun(config: TrainConfig, worker: list[str]) -> list[str]:
     argv += ["-H", config.hosts or f"localhost:{config.n}"]
     if is_local(config.hosts):
         argv += ["--network-interface", "lo"]
-    if any(word.startswith("-") for word in worker[2:]):  # it reads `--network` as its own
-        worker = ["env", "-S", shlex.join(worker)]
-    return [*argv, *worker]
+    return [*argv, *unparsed(worker)]
+
+
+def unparsed(worker: list[str]) -> list[str]:
+    """Return a worker's command as horovodrun can start it: it reads `--network` as its own."""
+    flags = any(word.startswith("-") for word in worker[2:])
+    return ["env", "-S", shlex.join(worker)] if flags else worker
 
 
 def mpirun(config: TrainConfig, worker: list[str]) -> list[str]:
