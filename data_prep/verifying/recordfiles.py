@@ -106,11 +106,9 @@ def _next_record(data: Any, offset: int, size: int) -> int:
 def _read_header(data: Any, span: Span) -> tuple[int, float]:
     """Return key and label of a record; NaN for several labels. Usually reads no image."""
     start, stop = span.parts[0]
-    if len(span.parts) == 1 and stop - start >= HEADER.size:
-        flag, value, key, _ = HEADER.unpack_from(data, start)
-        if flag == 0:
-            return key, value
-    label, key, _ = unpack(join(data, span))
+    header = data[start : min(stop, start + HEADER.size)]
+    whole = len(header) < HEADER.size or any(header[:4])  # too short, or with several labels
+    label, key, _ = unpack(join(data, span) if whole else header)
     return key, label
 
 
