@@ -80,4 +80,8 @@ class Progress(tqdm):
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._start
+        return max(time.monotonic() - self._start, 1e-9)
+
+    def took(self, count: int) -> str:
+        """Return "12.3 s (45 images/s)" for a number of images since the start."""
+        return f"{self.seconds:.1f} s ({count / self.seconds:,.0f} images/s)"

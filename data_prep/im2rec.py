@@ -116,16 +116,10 @@ def find_lists(prefix: str) -> list[Path]:
 
 
 def pack_list(
-    path_lst: Path,
-    root: str,
-    *,
-    threads: int = 1,
-    transform: Callable[[bytes], bytes] | None = None,
-    skip_bad: bool = False,
-    quiet: bool = False,
-    framing: Callable[[bytes], bytes] = frame,
-) -> int:
-    """Write the .rec, .idx and .crc next to a list; return the number of records.
+    path_lst: Path, root: str, *, threads: int = 1, skip_bad: bool = False, quiet: bool = False,
+    transform: Callable[[bytes], bytes] | None = None, framing: Callable[[bytes], bytes] = frame,
+) -> None:  # fmt: skip
+    """Write the .rec, .idx and .crc next to a list.
 
     ``transform`` re-encodes an image; None packs the files unchanged. Raises UserError
     if the disk has too little room, or if images are missing, empty, git-LFS pointers or
@@ -133,8 +127,8 @@ def pack_list(
     """
     stated = [read_list_classes(path_lst)[0], *stated_beside(path_lst)]
     classes = check_agreement(stated) if any(stated) else None
-    entries, sizes, bad_files = check_files(read_list(path_lst), root)
-    _report_bad(bad_files, path_lst, skip_bad, "nothing was packed")
+    entries, sizes, bad = check_files(read_list(path_lst), root)
+    _report_bad(bad, path_lst, skip_bad, "nothing was packed")
     if not entries:
         raise UserError(f"{path_lst}: it lists no image that can be packed")
     path_rec = path_lst.with_suffix(".rec")
@@ -142,35 +136,25 @@ def pack_list(
         check_room(path_lst.parent, record_bytes(sizes), path_rec.name)
     writer = Writer(path_lst.with_suffix(""), framing=framing)
     with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
-        bad_images = pack(writer, root, entries, sizes, threads, transform, progress)
-        _report_bad(bad_images, path_lst, skip_bad, "the record file was not put in place")
-        seconds = progress.seconds
+        failed = pack(writer, root, entries, sizes, threads, transform, progress)
+        _report_bad(failed, path_lst, skip_bad, "the record file was not put in place")
+        took = progress.took(writer.count)
     name_classes(path_rec, classes, Path(root))
     if not quiet:
-        print(
-            f"{path_rec}: {writer.count:,} records, {format_bytes(writer.size)} in {seconds:.1f} s "
-            f"({writer.count / max(seconds, 1e-9):,.0f} images/s)"
-            f"{_count_bad([*bad_files, *bad_images])}"
-        )
-    return writer.count
-
-
-def _count_bad(bad: Bad) -> str:
-    """Return "; left out: ..." with a count for each reason; "" if nothing was left out."""
-    left_out = LeftOut()
-    for _, reason in bad:
-        left_out.add(f"images ({reason.partition(' (')[0]})", count=1)
-    return left_out.note
+        left_out = LeftOut()
+        for _, reason in (*bad, *failed):
+            left_out.add(f"images ({reason.partition(' (')[0]})", count=1)
+        size = format_bytes(writer.size)
+        print(f"{path_rec}: {writer.count:,} records, {size} in {took}{left_out.note}")
 
 
 def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
     """Raise UserError for bad images; only note them if they are to be left out."""
     if not bad:
         return
-    lines = [f"  {path}: {reason}" for path, reason in sorted(bad)[:10]]
+    names = "\n".join(f"  {path}: {reason}" for path, reason in sorted(bad)[:10])
     if len(bad) > 10:
-        lines.append(f"  … and {len(bad) - 10:,} more")
-    names = "\n".join(lines)
+        names += f"\n  … and {len(bad) - 10:,} more"
     images = f"{len(bad):,} image{'s' if len(bad) > 1 else ''}"
     if skip_bad:
         note(f"left out {images} of {path_lst}:\n{names}")
@@ -259,20 +243,15 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument_group("making the list").add_argument
     add("--list", action="store_true", help="write PREFIX.lst, and stop")
     add("--recursive", action="store_true", help="each folder is a class")
-    add(
-        "--exts", nargs="+", default=IMAGE_EXTENSIONS, metavar="EXT",
-        help=" ".join(IMAGE_EXTENSIONS),
-    )  # fmt: skip
+    add("--exts", nargs="+", default=IMAGE_EXTENSIONS, metavar="EXT",
+        help=" ".join(IMAGE_EXTENSIONS))  # fmt: skip
     add("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the walk")
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")
     add("--num-thread", type=whole(), default=1, metavar="N", help="threads (default 1)")
     add("--skip-bad", action="store_true", help="leave bad images out and name them")
-    add(
-        "--framing",
-        metavar="FILE:FUNCTION",
-        help="frame the records with your function, such as mine.py:frame",
-    )
+    add("--framing", metavar="FILE:FUNCTION",
+        help="frame the records with your function, such as mine.py:frame")  # fmt: skip
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
     add("--center-crop", action="store_true", help="cut out the square in the middle")
     add("--quality", type=whole(1, 100), default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")

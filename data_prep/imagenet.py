@@ -16,27 +16,23 @@ import os
 import sys
 from pathlib import Path
 
-from data_prep import processes, unpacking
+from data_prep import processes
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import Plan, make_plan
 from data_prep.lists import write_classes
 from data_prep.output import OutputFolder
+from data_prep.unpacking import prepare
 from rn50lib.errors import Parser, UserError, whole
-from rn50lib.hardware import usable_cores
 
 KNOWN = {"train": 1_281_167, "val": 50_000}
 """Images of ILSVRC 2012, which has 1000 classes."""
 
 
 def unpack(
-    source: Path,
-    out: Path,
-    *,
-    devkit: Path | None = None,
-    jobs: int | None = None,
+    source: Path, out: Path, *, devkit: Path | None = None, jobs: int | None = None,
     quiet: bool = False,
-) -> bool:
+) -> bool:  # fmt: skip
     """Make the class folders; return True if every expected image is there.
 
     Files are linked, or copied if the file system cannot link them. ``jobs`` is the
@@ -53,7 +49,6 @@ def unpack(
         return True
     if out.exists():
         raise UserError(f"{out}: this is there already; name a new folder")
-    jobs = usable_cores() if jobs is None else jobs
     done = {"train": 0, "val": 0}
     out.parent.mkdir(parents=True, exist_ok=True)
     with folder:
@@ -61,31 +56,24 @@ def unpack(
             check_room(out.parent, plan.size, f"unpacking {plan.form}")
         elif not quiet:
             print("continuing an interrupted run", file=sys.stderr)
-        settings = str(folder.part)
         total, size = sum(plan.images.values()), 0
         with Progress(total, f"unpacking {plan.form}", quiet=quiet) as progress:
-            for number, answer in processes.run(unpacking.prepare, settings, plan.tasks, jobs):
+            for number, answer in processes.run(prepare, str(folder.part), plan.tasks, jobs):
                 done[plan.tasks[number][1]] += answer[0]
                 size += answer[1]
                 progress.update(answer[0])
-            seconds = progress.seconds
-        _finish(folder.part, plan)
+            took = progress.took(sum(done.values()))
+        for split in plan.images:
+            for wnid in plan.wnids:
+                (folder.part / split / wnid).mkdir(parents=True, exist_ok=True)
+        write_classes(folder.part, plan.wnids, plan.words)
+        os.sync()  # the images, too
     if not quiet:
         print(
             f"{out}: {done['train']:,} train and {done['val']:,} val images of "
-            f"{len(plan.wnids):,} classes, {format_bytes(size)}, in {seconds:.1f} s "
-            f"({sum(done.values()) / max(seconds, 1e-9):,.0f} images/s){plan.left_out.note}"
+            f"{len(plan.wnids):,} classes, {format_bytes(size)}, in {took}{plan.left_out.note}"
         )
     return _compare_counts(plan, done)
-
-
-def _finish(part: Path, plan: Plan) -> None:
-    """Write the class list, and wait until the images are on the disk."""
-    for split in plan.images:
-        for wnid in plan.wnids:
-            (part / split / wnid).mkdir(parents=True, exist_ok=True)
-    write_classes(part, plan.wnids, plan.words)
-    os.sync()
 
 
 def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,6 +77,13 @@ def _check_known(found: set[str], plan: Plan, where: str | Path) -> None:
         raise UserError(f"{where}: the class {unknown[0]} is not in the list of classes")
 
 
+def _by_class(items: list[Item], class_of: Callable[[str], str]) -> Classes:
+    found: Classes = {}
+    for item in items:
+        found.setdefault(class_of(item[0]), []).append(item)
+    return found
+
+
 # -- archives ------------------------------------------------------------------------------------
 
 
@@ -106,11 +114,8 @@ def _plan_archives(source: Path, kit: Devkit | None) -> Plan:
                 f"{val}: the archive does not give the classes of its images; put {DEVKIT}.tar.gz "
                 f"into {source}, or name it with --devkit"
             )
-        classes: Classes = {}
-        for member in safe_members(val):
-            item = [member.name, str(val), member.offset_data, member.size]
-            classes.setdefault(kit.class_of_val(member.name, val), []).append(item)
-        plan.add_split("val", classes)
+        items = [[m.name, str(val), m.offset_data, m.size] for m in safe_members(val)]
+        plan.add_split("val", _by_class(items, lambda name: kit.class_of_val(name, val)))
         plan.expected["val"] = len(kit.truth)
     return plan
 
@@ -129,12 +134,10 @@ def _plan_folders(
         if not splits["train"]:
             raise UserError(f"{train}: it holds no class folders such as n01440764")
     if val:
-        solution = _find_above(source, root, "LOC_val_solution.csv")
         splits["val"] = _class_folders(val, plan.left_out)
-        if not splits["val"] and solution:
-            splits["val"] = _kaggle_val(val, solution, plan.left_out)
-        elif not splits["val"]:
-            splits["val"] = _flat_val(val, kit, plan.left_out)
+        if not splits["val"]:
+            solution = _find_above(source, root, "LOC_val_solution.csv")
+            splits["val"] = _flat_val(val, solution, kit, plan.left_out)
     plan.words = kit.words if kit else _read_mapping(source, root)
     plan.wnids = sorted(plan.words) or sorted({wnid for split in splits.values() for wnid in split})
     for split, classes in splits.items():
@@ -166,19 +169,26 @@ def _class_folders(folder: Path, left_out: LeftOut) -> Classes:
     return {wnid: _images_in(folder / wnid, left_out) for wnid in wnids}
 
 
-def _flat_val(folder: Path, kit: Devkit | None, left_out: LeftOut) -> Classes:
+def _flat_val(
+    folder: Path, solution: Path | None, kit: Devkit | None, left_out: LeftOut
+) -> Classes:
+    """Return the images of a flat folder by the class that Kaggle's list or the devkit gives."""
     images = _images_in(folder, left_out)
     if not images:
         raise UserError(f"{folder}: it holds neither class folders nor images")
+    if solution:
+        with open(solution, newline="", encoding="utf-8") as file:
+            truth = {row[0]: row[1].split(" ")[0] for row in csv.reader(file) if len(row) == 2}
+        for name, _ in images:
+            if not _WNID.fullmatch(truth.get(Path(name).stem, "")):
+                raise UserError(f"{solution}: it does not give the class of {name}")
+        return _by_class(images, lambda name: truth[Path(name).stem])
     if kit is None:
         raise UserError(
             f"{folder}: the images are in one flat folder, and nothing gives their classes; put "
             f"{DEVKIT}.tar.gz next to it, or name it with --devkit"
         )
-    found: Classes = {}
-    for name, path in images:
-        found.setdefault(kit.class_of_val(name, folder), []).append([name, path])
-    return found
+    return _by_class(images, lambda name: kit.class_of_val(name, folder))
 
 
 def _find_above(source: Path, root: Path, name: str) -> Path | None:
@@ -192,15 +202,3 @@ def _read_mapping(source: Path, root: Path) -> dict[str, str]:
     text = path.read_text(encoding="utf-8", errors="replace") if path else ""
     pairs = (line.partition(" ") for line in text.splitlines() if line)
     return {wnid: words.strip() for wnid, _, words in pairs}
-
-
-def _kaggle_val(folder: Path, solution: Path, left_out: LeftOut) -> Classes:
-    with open(solution, newline="", encoding="utf-8") as file:
-        truth = {row[0]: row[1].split(" ")[0] for row in csv.reader(file) if len(row) == 2}
-    found: Classes = {}
-    for name, path in _images_in(folder, left_out):
-        wnid = truth.get(os.path.splitext(name)[0], "")
-        if not _WNID.fullmatch(wnid):
-            raise UserError(f"{solution}: it does not give the class of {name}")
-        found.setdefault(wnid, []).append([name, path])
-    return found

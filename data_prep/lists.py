@@ -123,13 +123,10 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
     seen = set()
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for number, line in enumerate(file, start=1):
-            fields = line.rstrip("\r\n").split("\t")
             try:
-                if len(fields) < 3:
-                    raise ValueError
-                labels = tuple(map(float, fields[1:-1]))
-                entry = Entry(int(fields[0]), labels, fields[-1])
-                if not 0 <= entry.key < 1 << 64 or not entry.path:
+                key, *labels, image = line.rstrip("\r\n").split("\t")
+                entry = Entry(int(key), tuple(map(float, labels)), image)
+                if not (labels and image and 0 <= entry.key < 1 << 64):
                     raise ValueError
             except ValueError:
                 raise UserError(

@@ -15,13 +15,14 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.hardware import usable_cores
 from rn50lib.lifetime import end_with_creator
 
 Work = Callable[[Any], Any]
 
 
 def run(
-    prepare: Callable[[Any], Work], settings: Any, tasks: Sequence[Any], jobs: int
+    prepare: Callable[[Any], Work], settings: Any, tasks: Sequence[Any], jobs: int | None
 ) -> Iterator[tuple[int, Any]]:
     """Yield (number of the task, answer) as the answers come in.
 
@@ -30,12 +31,14 @@ def run(
             function that turns a task into an answer.
         settings: What ``prepare`` gets.
         tasks: What the workers get; each can be pickled.
-        jobs: The number of processes. 0 does the work in this process, for small data sets.
+        jobs: The number of processes, by default all usable cores. 0 does the work in this process,
+            for small data sets.
 
     Raises:
         UserError: A file could not be read or written, or a worker was killed or crashed. Other
             exceptions arrive as they were raised.
     """
+    jobs = usable_cores() if jobs is None else jobs
     if jobs == 0:
         yield from enumerate(map(prepare(settings), tasks))
         return

@@ -58,9 +58,7 @@ def _program(name: str, *words: object) -> str:
 
 
 REMEDIES |= {
-    function.__name__: function
-    for function in (
-        *(verify, draw, pack, pack_upright, relist, recover),
-        *(write_shards, index_shards, sort_imagenet),
-    )
-}
+    command.__name__: command
+    for command in (verify, draw, pack, pack_upright, relist, recover, write_shards, index_shards,
+                    sort_imagenet)
+}  # fmt: skip

@@ -31,7 +31,6 @@ from data_prep.output import COMPLETE, OutputFolder, finish_swap, refuse_others
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
 from rn50lib.errors import Parser, UserError, as_command, whole
-from rn50lib.hardware import usable_cores
 
 TRAIN, VAL, SEED = 2400, 1200, 0
 FILE_BYTES = 104_000  # mean size of an image on disk, rounded up to blocks
@@ -57,14 +56,9 @@ class Parameters:
 
 
 def ensure(
-    root: str | os.PathLike,
-    train: int | None = None,
-    val: int | None = None,
-    seed: int | None = None,
-    jobs: int | None = None,
-    overwrite: bool = False,
-    quiet: bool = False,
-) -> Path:
+    root: str | os.PathLike, train: int | None = None, val: int | None = None,
+    seed: int | None = None, jobs: int | None = None, overwrite: bool = False, quiet: bool = False,
+) -> Path:  # fmt: skip
     """Draw the data set in ``root`` unless it is there; return its path.
 
     A number that is None is that of a complete set in ``root``, or the default. ``jobs`` is the
@@ -75,9 +69,9 @@ def ensure(
     """
     out = Path(os.path.realpath(root))
     try:
-        if overwrite or not _is_there(out, train, val, seed):
+        if overwrite or not find_complete(out, train, val, seed):
             wanted = Parameters().changed(train=train, val=val, seed=seed)
-            _make(out, wanted, jobs or usable_cores(), overwrite, quiet)
+            _make(out, wanted, jobs, overwrite, quiet)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise UserError(f"{out}: cannot be written ({where}{error.strerror})") from error
@@ -105,22 +99,20 @@ def _pack(
     root: str | os.PathLike, records: bool, tfrecord: bool, jobs: int | None = None
 ) -> list[Path]:
     """Pack the images in these forms, each unless that is done; return the folders."""
-    folders = []
-    if records:
-        from data_prep.im2rec import ensure_records
+    from data_prep.im2rec import ensure_records
+    from data_prep.tfrecord import ensure_tfrecord
 
-        folders.append(ensure_records(root, jobs))
-    if tfrecord:
-        from data_prep.tfrecord import ensure_tfrecord
-
-        folders.append(ensure_tfrecord(root))
-    return folders
+    folders = [ensure_records(root, jobs)] if records else []
+    return folders + ([ensure_tfrecord(root)] if tfrecord else [])
 
 
-def read_complete(out: Path) -> Parameters | None:
+def find_complete(
+    out: Path, train: int | None = None, val: int | None = None, seed: int | None = None
+) -> Parameters | None:
     """Return the parameters of the complete set in ``out``, None if there is none.
 
-    Raises UserError if the mark cannot be read, or if a part of the set is missing.
+    Raises UserError if it has other numbers than these, if its mark cannot be read, or if a part of
+    the set is missing.
     """
     finish_swap(out)
     try:
@@ -131,30 +123,21 @@ def read_complete(out: Path) -> Parameters | None:
         raise UserError(
             f"{out / COMPLETE}: this is not the mark of a road-sign set; choose another folder"
         ) from error
-    missing = [part for part in (*SPLITS, "classes.txt") if not (out / part).exists()]
-    if missing:
+    if missing := [part for part in (*SPLITS, "classes.txt") if not (out / part).exists()]:
         raise UserError(
             f"{out}: marked complete, but {' and '.join(missing)} is gone; draw the set again:"
             f" {as_command('python', '-m', 'data_prep.roadsigns', out, '--overwrite')}"
         )
-    return found
-
-
-def _is_there(out: Path, train: int | None, val: int | None, seed: int | None) -> bool:
-    """Return True if the set asked for is complete. Raises UserError if a different one is."""
-    found = read_complete(out)
-    if found is None:
-        return False
     wanted = found.changed(train=train, val=val, seed=seed)
     if found != wanted:
         raise UserError(
             f"{out}: holds a set drawn with {found}, not {wanted}; "
             "choose another folder, or replace it with --overwrite"
         )
-    return True
+    return found
 
 
-def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool) -> None:
+def _make(out: Path, wanted: Parameters, jobs: int | None, overwrite: bool, quiet: bool) -> None:
     from data_prep.signs.compose import prepare  # with Pillow and NumPy
 
     if not (overwrite and (out / COMPLETE).exists()):
@@ -177,7 +160,7 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
         with Progress(len(missing), "drawing road signs", quiet=quiet) as progress:
             for number, _ in processes.run(prepare, settings, batches, jobs):
                 progress.update(len(batches[number]))
-            seconds = max(progress.seconds, 1e-9)
+            seconds = progress.seconds
         shutil.rmtree(drafts)
         (folder.part / "classes.txt").write_text(class_list(), encoding="utf-8")
     if not quiet:
@@ -190,15 +173,9 @@ def _make(out: Path, wanted: Parameters, jobs: int, overwrite: bool, quiet: bool
 
 def _missing(folder: Path, wanted: Parameters) -> list[tuple[str, int]]:
     """Return the images still to be drawn, as (split, index)."""
-    counts = zip(SPLITS, (wanted.train, wanted.val), strict=True)
-    there = {
-        f"{split}/{id_}/{entry.name}"
-        for split in SPLITS
-        for id_ in IDS
-        for entry in os.scandir(folder / split / id_)
-        if entry.stat().st_size
-    }
-    return [(s, i) for s, count in counts for i in range(count) if picture_path(s, i) not in there]
+    images = [("train", i) for i in range(wanted.train)] + [("val", i) for i in range(wanted.val)]
+    there = {path for path in folder.glob("*/*/*.jpg") if path.stat().st_size}
+    return [image for image in images if folder / picture_path(*image) not in there]
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -224,8 +201,8 @@ def main(argv: list[str] | None = None) -> int:
     """Draw the set and pack it, each unless that is done; return the exit status."""
     flags = parse(argv)
     out, numbers = Path(os.path.realpath(flags.out)), (flags.train, flags.val, flags.seed)
-    if not flags.overwrite and _is_there(out, *numbers):
-        print(f"{flags.out}: already complete ({read_complete(out)})")
+    if not flags.overwrite and (found := find_complete(out, *numbers)):
+        print(f"{flags.out}: already complete ({found})")
     else:
         ensure(flags.out, *numbers, jobs=flags.jobs, overwrite=flags.overwrite)
     for folder in _pack(flags.out, flags.records, flags.tfrecord, flags.jobs):

@@ -31,7 +31,6 @@ from rn50lib.data.source import Source, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import NAMES, write_file
-from rn50lib.hardware import usable_cores
 
 SHARD_BYTES = 128e6  # about the size of a shard if no number is given; readers interleave 4
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
@@ -42,18 +41,10 @@ _OURS = re.compile(
 
 
 def convert(
-    root: str | os.PathLike,
-    out: str | os.PathLike | None = None,
-    *,
-    shards: dict[str, int] | None = None,
-    schema: str = "imagenet",
-    size: int = 0,
-    seed: int = 0,
-    jobs: int | None = None,
-    data_format: str = "auto",
-    quiet: bool = False,
-    wait: bool = False,
-) -> Path:
+    root: str | os.PathLike, out: str | os.PathLike | None = None, *,
+    shards: dict[str, int] | None = None, schema: str = "imagenet", size: int = 0, seed: int = 0,
+    jobs: int | None = None, data_format: str = "auto", quiet: bool = False, wait: bool = False,
+) -> Path:  # fmt: skip
     """Write all splits of a data set as shards; return the folder.
 
     Args:
@@ -118,12 +109,10 @@ def convert(
         }
         total, written = sum(len(task[2]) for task in tasks), 0
         with Progress(total, "writing shards", quiet=quiet) as progress:
-            for number, answer in processes.run(
-                prepare, settings, tasks, usable_cores() if jobs is None else jobs
-            ):
+            for number, answer in processes.run(prepare, settings, tasks, jobs):
                 written += answer
                 progress.update(len(tasks[number][2]))
-            seconds = max(progress.seconds, 1e-9)
+            took = progress.took(total)
         for draft in folder.part.rglob(".*.tmp*"):  # of a killed run
             draft.unlink()
         if schema == "imagenet":
@@ -133,8 +122,7 @@ def convert(
         print(
             f"{out}: {', '.join(f'{len(v):,} {s}' for s, v in sources.items())} images in "
             f"{', '.join(f'{n:,} {SPLIT_PREFIX[s]}' for s, n in counts.items())} shards; wrote "
-            f"{total:,} images, {format_bytes(written)} in {seconds:.1f} s "
-            f"({total / seconds:,.0f} images/s)"
+            f"{total:,} images, {format_bytes(written)} in {took}"
         )
         for source in sources.values():
             if source.left_out:

@@ -26,17 +26,17 @@ from typing import Any
 
 from data_prep import processes
 from data_prep.common import Progress, run_program
-from data_prep.verifying import compare, shards
-from data_prep.verifying.compare import FORMS
+from data_prep.verifying.compare import FORMS, compare_classes, find_repeats
 from data_prep.verifying.folders import Part, read_split
+from data_prep.verifying.images import Images, prepare
 from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
 from data_prep.verifying.recordfiles import read_record_file
+from data_prep.verifying.shards import read_shards
 from rn50lib.data import source
 from rn50lib.data.classes import Classes
 from rn50lib.data.scan import SPLITS, describe_contents
 from rn50lib.data.tfrecord import SHARDS, shard_name
 from rn50lib.errors import Parser, UserError, whole
-from rn50lib.hardware import usable_cores
 
 SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
 
@@ -55,46 +55,38 @@ class Report:
         return not any(problem.level == ERROR for problem in self.problems)
 
     def coverage(self) -> tuple[list[str], list[str]]:
-        forms = dict.fromkeys(part.form for part in self.parts)
-        splits = {part.split for part in self.parts if len(part)}
+        """Return what was checked, and what could not be."""
         images = sum(map(len, self.parts))
-        names = [f"{part.path} ({part.form})" for part in self.parts if part.contents == "decoded"]
-        checked = [FORMS[form] for form in forms]
-        checked.append(f"{images:,} image{'s' * (images != 1)} decoded")
-        checked += ["checksums"] * (len(names) < len(self.parts))
+        decoded = [f"{p.path} ({p.form})" for p in self.parts if p.contents == "decoded"]
+        checked = [FORMS[form] for form in dict.fromkeys(part.form for part in self.parts)]
+        checked += [f"{images:,} image{'s' * (images != 1)} decoded"]
+        checked += ["checksums"] * (len(decoded) < len(self.parts))
         unchecked = []
-        if splits == set(SPLITS):
-            checked.append("classes and repeated images of train and val")
+        there = {part.split for part in self.parts if len(part)}
+        if missing := [split for split in SPLITS if split not in there]:
+            unchecked.append(f"{' and '.join(missing)} (missing or not readable)")
         else:
-            missing = " and ".join(split for split in SPLITS if split not in splits)
-            unchecked.append(f"{missing} (missing or not readable)")
-        if names:
-            unchecked.append(
-                "bytes that changed and still decode, for lack of checksums, in " + ", ".join(names)
-            )
-        unchecked.append("whether the labels are true")
-        return checked, unchecked
+            checked.append("classes and repeated images of train and val")
+        if decoded:
+            what = "bytes that changed and still decode, for lack of checksums, in "
+            unchecked.append(what + ", ".join(decoded))
+        return checked, [*unchecked, "whether the labels are true"]
 
     def as_json(self) -> dict[str, Any]:
         checked, unchecked = self.coverage()
+        parts = [
+            {"form": part.form, "split": part.split, "path": str(part.path), "images": len(part),
+             "contents": part.contents, "left_out": dict(part.left_out),
+             "classes": counts_per_class(part)}
+            for part in self.parts
+        ]  # fmt: skip
         return {
             "good": self.good,
             "checked": checked,
             "not_checked": unchecked,
             "seconds": round(self.seconds, 3),
             "levels": self.problems.count_levels(),
-            "parts": [
-                {
-                    "form": part.form,
-                    "split": part.split,
-                    "path": str(part.path),
-                    "images": len(part),
-                    "contents": part.contents,
-                    "left_out": dict(part.left_out),
-                    "classes": counts_per_class(part),
-                }
-                for part in self.parts
-            ],
+            "parts": parts,
             "problems": [{"level": p.level} | asdict(p) for p in self.problems],
         }
 
@@ -102,7 +94,7 @@ class Report:
 def counts_per_class(part: Part) -> dict[str, int]:
     """Return class name (or number) → images."""
     names = part.classes or Classes((), "")
-    return {names[label]: int(count) for label, count in enumerate(part.class_counts(len(names)))}
+    return {names[label]: count for label, count in enumerate(part.class_counts(len(names)))}
 
 
 def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> Report:
@@ -114,7 +106,7 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
     for path in paths:
         if not path.exists():
             raise UserError(f"{path}: there is no such file or folder")
-        parts = _find_parts(path, report.problems)
+        parts = _parts_of_folder(path, report.problems) if path.is_dir() else _parts_of_file(path)
         if not parts:
             instead = "give the folder or file that holds the data"
             if path.is_dir():
@@ -123,94 +115,83 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
                 f"{path}: neither class folders, nor record files (.rec), nor TFRecord shards "
                 f"(train-00000-of-00004); {instead}"
             )
-        work = [(part, first, task) for part in parts for first, task in part.runs]
-        with Progress(len(work), "verifying", "parts", quiet) as progress:
-            _read_images(work, report, usable_cores() if jobs is None else jobs, progress)
+        tasks = [task for part in parts for task in part.tasks]
+        answers = [Images()] * len(tasks)  # in the order of the tasks
+        with Progress(len(tasks), "verifying", "parts", quiet) as progress:
+            for number, answer in processes.run(prepare, None, tasks, jobs):
+                answers[number] = answer
+                progress.update()
             report.seconds += progress.seconds
+        owners = (part for part in parts for _ in part.tasks)
+        for part, answer in zip(owners, answers, strict=True):
+            part.extend(answer)
+        for part in parts:
+            report.problems += part.problems
         report.parts += parts
-        compare.compare_classes(parts, report.problems)
-    compare.find_repeats(report.parts, report.problems)
-    order = {kind: number for number, kind in enumerate(KINDS)}
-    report.problems.sort(key=lambda p: (LEVELS.index(p.level), order[p.kind], p.where))
+        compare_classes(parts, report.problems)
+    find_repeats(report.parts, report.problems)
+    order = list(KINDS)
+    report.problems.sort(key=lambda p: (LEVELS.index(p.level), order.index(p.kind), p.where))
     return report
 
 
-def _find_parts(path: Path, problems: Problems) -> list[Part]:
-    """Return the splits and forms that a path holds, with their structure read."""
+def _parts_of_file(path: Path) -> list[Part]:
+    """Return the record file, also of its index, list or checksums, or the shard."""
     split = "val" if path.name.startswith("val") else "train"
-    if path.is_file():
-        if path.suffix in (".idx", ".lst", ".crc") and path.with_suffix(".rec").exists():
-            path = path.with_suffix(".rec")
-        if path.suffix == ".rec":
-            return [read_record_file(path, split, problems)]
-        if not SHARD_NAME.search(path.name):
-            return []
-        if not any(fnmatch.fnmatch(path.name, pattern) for pattern in SHARDS.values()):
-            problems.add("names", path, f"expected a name such as {shard_name(split, 0, 1)}")
-        return [shards.read_shards(path, split, problems)]
-    parts = [read_split(path / s, s, problems) for s in SPLITS if (path / s).is_dir()]
+    if path.suffix in (".idx", ".lst", ".crc") and path.with_suffix(".rec").exists():
+        path = path.with_suffix(".rec")
+    if path.suffix == ".rec":
+        return [read_record_file(path, split)]
+    if not SHARD_NAME.search(path.name):
+        return []
+    part = read_shards(path, split)
+    if not any(fnmatch.fnmatch(path.name, pattern) for pattern in SHARDS.values()):
+        part.problems.add("names", path, f"expected a name such as {shard_name(split, 0, 1)}")
+    return [part]
+
+
+def _parts_of_folder(path: Path, problems: Problems) -> list[Part]:
+    """Return the splits and forms that a data root holds, or else a folder of records or classes.
+
+    Their structure has been read, and their tasks have not.
+    """
+    parts = [read_split(path / split, split) for split in SPLITS if (path / split).is_dir()]
     for folder in (path, path / "records"):
-        for name in SPLITS:
-            if os.path.lexists(folder / f"{name}.rec"):
-                parts.append(read_record_file(folder / f"{name}.rec", name, problems))
-            elif (folder / f"{name}.idx").exists():
-                problems.add("index", folder / f"{name}.idx", "its record file is missing")
+        for split in SPLITS:
+            if os.path.lexists(folder / f"{split}.rec"):
+                parts.append(read_record_file(folder / f"{split}.rec", split))
+            elif (folder / f"{split}.idx").exists():
+                problems.add("index", folder / f"{split}.idx", "its record file is missing")
     for folder in (path, path / "tfrecord"):
-        for name in SPLITS:
-            if source.ShardSource.holds(folder, name):
-                parts.append(shards.read_shards(folder, name, problems))
-    for missing in {*SPLITS} - {part.split for part in parts} if parts else ():
+        parts += [read_shards(folder, s) for s in SPLITS if source.ShardSource.holds(folder, s)]
+    if not parts:
+        records = sorted(path.glob("*.rec"))
+        if records:
+            problems.add("names", path, "expected the names train.rec and val.rec")
+            return [part for record in records for part in _parts_of_file(record)]
+        part = read_split(path, "val" if path.name == "val" else "train")
+        return [part] if part.tasks else []
+    splits = {part.split for part in parts}
+    for missing in {*SPLITS} - splits:
         kind = "dangling" if (path / missing).is_symlink() else "one-split"
         problems.add(kind, path, source.FORMS[parts[0].form].describe_missing(path, missing))
-    forms = [part.form for part in parts]
-    taken = next((form for form in ("recordio", "files", "tfrecord") if form in forms), "")
-    there = {part.split for part in parts if part.form == taken}
-    for missing in {part.split for part in parts} - there:
+    # a run takes the first form that is there
+    taken = next(form for form in source.FORMS if form in {part.form for part in parts})
+    for missing in splits - {part.split for part in parts if part.form == taken}:
         what = FORMS[taken].partition(" with")[0]
         text = f"--data-format auto takes the {what}, which lack {missing}; make them for both"
         problems.add("no-images", path, text)
-    if not parts:
-        parts = [
-            read_record_file(rec, "val" if rec.name.startswith("val") else "train", problems)
-            for rec in sorted(path.glob("*.rec"))
-        ]
-        if parts:
-            problems.add("names", path, "expected the names train.rec and val.rec")
-    if not parts:
-        part = read_split(path, "val" if path.name == "val" else "train", problems)
-        parts = [part] if len(part) else []
     return parts
-
-
-def _read_images(
-    work: list[tuple[Part, int, list]], report: Report, jobs: int, progress: Progress
-) -> None:
-    """Pass every image to the workers and gather what they find."""
-    problems = report.problems
-    tasks = [task for _, _, task in work]
-    for number, answer in processes.run(shards.prepare, None, tasks, jobs):
-        part, first, task = work[number]
-        form, where, *items = task
-        progress.update()
-        if form == "shard":
-            shards.add_answer(part, where, answer, problems)
-        else:
-            part.digests[first : first + len(items[0])] = answer["digests"]
-            for i, kind, text in answer["found"]:
-                problems.add(kind, part.names[first + i], text)
 
 
 def print_report(report: Report, every: bool = False) -> None:
     for part in report.parts:
-        counts = [count for count in counts_per_class(part).values() if count]
         each = ""
-        if counts:
+        if counts := [count for count in counts_per_class(part).values() if count]:
             span = "–".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
             each = f" in {len(counts):,} class{'es' * (len(counts) != 1)}, {span} each"
-        print(
-            f"{part.path} ({part.form}, {part.split}): {len(part):,} images{each}"
-            f"{part.left_out.note}"
-        )
+        what = f"{part.path} ({part.form}, {part.split})"
+        print(f"{what}: {len(part):,} images{each}{part.left_out.note}")
     for kind, meaning in KINDS.items():
         found = [problem for problem in report.problems if problem.kind == kind]
         if not found:

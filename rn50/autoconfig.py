@@ -11,7 +11,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ ENGINE_PAYS = 1e13
 # trains at 5,810 instead of 4,833 images per second (224 px), has made up for the 52 s it takes.
 COMPILE_PAYS = 7e16
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
+Choice = tuple[str, Any, str]  # a field, its value and the reason; the first that is yielded holds
 
 
 def prepare(
@@ -207,25 +208,6 @@ def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any
 # --- what was not passed --------------------------------------------------------------------------
 
 
-class Choices:
-    """The values of a configuration that is being filled in, and the reasons of those chosen."""
-
-    def __init__(self, given: Given) -> None:
-        passed = validated({name: value for name, value in given.items() if value is not None})
-        for name in ("profile", "data_format"):
-            if passed.get(name) == "auto":
-                del passed[name]
-        self.reasons = dict.fromkeys(passed, "given")
-        defaults = {name: flag.default for name, flag in FLAGS.items() if flag.default is not ...}
-        self.values = defaults | passed
-
-    def add(self, name: str, value: Any, reason: str) -> Any:
-        """Set a value that was not passed; return the one that holds."""
-        if name not in self.reasons:
-            self.values[name], self.reasons[name] = value, reason
-        return self.values[name]
-
-
 def resolve(
     given: Given,
     machine: Machine,
@@ -237,52 +219,16 @@ def resolve(
 
     Unless `remarks` is None, it gets what the machine lacks, which is no error then.
     """
-    choices = Choices(given)
-    add, values, gpus = choices.add, choices.values, machine.gpus
-    root, reason = default_data_root()
-    built_in = is_roadsigns(Path(add("data_root", str(root), reason)))
-    name = add("recipe", "roadsigns" if built_in else "reference",
-               "the built-in data's" if built_in else "the published recipe")  # fmt: skip
-    base = recipes.RECIPES[name]
-    small = name == "roadsigns"  # what a laptop can train; the others are for ImageNet
-    epochs = add("num_epochs", base.num_epochs, f"the recipe {name}")
-    if small:
-        base = recipes.shortened(base, epochs)
-    if values["network"] != "tiny":
-        add("num_layers", 50, "the default")
-    form, why = "auto", "records where there are some, else files"
-    if values["backend"] == "tensorflow":
-        from rn50lib.data.source import format_for_tensorflow
-
-        form = format_for_tensorflow(values["data_root"])
-        why = "TensorFlow reads files, else TFRecord shards"
-    add("data_format", form, why)
-    add("loader", *best_loader(values, machine))
-    if add("dtype", *best_dtype(machine, name)) == "float16":
-        add("loss_scale", "dynamic", "float16 loses small gradients without it")
-    if group is not None:
-        n = add("n", group.size, f"as many as {group.launcher} has started")
-    elif gpus and not small:
-        n = add("n", min(8, len(gpus)), "the reference's 8, or the GPUs there are")
-    else:
-        n = add("n", 1, "one GPU is enough for this data" if gpus else "one process")
-    if "comm" not in values:  # asking what Horovod was built with takes seconds
-        add("comm", *best_comm(values, bool(gpus), group))
-    if n > 1 and group is None and (comm := values["comm"]) != "local":
-        add("launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}")
-    batch, reason = 32, "the recipe's" if small else "no GPU: a small batch"
-    if gpus and not small:
-        batch = base.batch_size
-        reason = "the reference's, for 16 GB in FP16" if name == "reference" else f"of {name}"
-    if macro := values["macrobatch_size"]:
-        batch = max(size for size in range(1, batch + 1) if macro % size == 0)
-        reason = f"a divisor of --macrobatch-size {macro}"
-    add("batch_size", batch, reason)
-    add("num_classes", num_classes, "the data set's")
-    add_recipe(choices, base)
-    add("val_resize", recipes.val_resize(values["image_shape"]), "size x 256 / 224")
-    add_threads(choices, machine, group)
-    add("profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU")
+    passed = validated({name: value for name, value in given.items() if value is not None})
+    for name in ("profile", "data_format"):
+        if passed.get(name) == "auto":
+            del passed[name]
+    reasons = dict.fromkeys(passed, "given")
+    values = {name: flag.default for name, flag in FLAGS.items() if flag.default is not ...}
+    values |= passed
+    for name, value, reason in choices(values, machine, num_classes, group):
+        if name not in reasons:
+            values[name], reasons[name] = value, reason
     config = TrainConfig(**values)
     caps: tuple[str, ...] = ()
     contradictions.check_values(config)
@@ -295,28 +241,81 @@ def resolve(
         if remarks is None:
             raise
         remarks.append(f"not on this machine: {error}")
-    return Resolved(config, choices.reasons, caps)
+    return Resolved(config, reasons, caps)
 
 
-def add_recipe(choices: Choices, base: recipes.Recipe) -> None:
-    """Add the recipe's numbers. Raises UserError if it has none that fits the flags."""
-    values = choices.values
+def choices(
+    values: Given, machine: Machine, num_classes: int, group: LaunchEnv | None
+) -> Iterator[Choice]:
+    """Yield (field, value, reason); `values` has what was passed, and what was yielded before."""
+    gpus = machine.gpus
+    root, why = default_data_root()
+    yield "data_root", str(root), why
+    if is_roadsigns(Path(values["data_root"])):
+        yield "recipe", "roadsigns", "the built-in data's"
+    yield "recipe", "reference", "the published recipe"
+    name = values["recipe"]
+    base, small = recipes.RECIPES[name], name == "roadsigns"  # what a laptop can train
+    yield "num_epochs", base.num_epochs, f"the recipe {name}"
+    if small:
+        base = recipes.shortened(base, values["num_epochs"])
+    if values["network"] != "tiny":
+        yield "num_layers", 50, "the default"
+    if values["backend"] == "tensorflow":
+        from rn50lib.data.source import format_for_tensorflow
+
+        form = format_for_tensorflow(values["data_root"])
+        yield "data_format", form, "TensorFlow reads files, else TFRecord shards"
+    yield "data_format", "auto", "records where there are some, else files"
+    yield "loader", *best_loader(values, machine)
+    yield "dtype", *best_dtype(machine, name)
+    if values["dtype"] == "float16":
+        yield "loss_scale", "dynamic", "float16 loses small gradients without it"
+    if group is not None:
+        yield "n", group.size, f"as many as {group.launcher} has started"
+    elif gpus and not small:
+        yield "n", min(8, len(gpus)), "the reference's 8, or the GPUs there are"
+    yield "n", 1, "one GPU is enough for this data" if gpus else "one process"
+    if "comm" not in values:  # asking what Horovod was built with takes seconds
+        yield "comm", *best_comm(values, bool(gpus), group)
+    if values["n"] > 1 and group is None and (comm := values["comm"]) != "local":
+        yield "launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}"
+    batch, why = 32, "the recipe's" if small else "no GPU: a small batch"
+    if gpus and not small:
+        batch = base.batch_size
+        why = "the reference's, for 16 GB in FP16" if name == "reference" else f"of {name}"
+    if macro := values["macrobatch_size"]:
+        batch = max(size for size in range(1, batch + 1) if macro % size == 0)
+        why = f"a divisor of --macrobatch-size {macro}"
+    yield "batch_size", batch, why
+    yield "num_classes", num_classes, "the data set's"
+    yield from recipe_choices(values, base)
+    yield "val_resize", recipes.val_resize(values["image_shape"]), "size x 256 / 224"
+    cores, why = share_of_cores(values, machine, group)
+    yield "threads", cores, why
+    yield "data_nthreads", cores, why
+    yield "profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU"
+
+
+def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:
+    """Yield the recipe's numbers. Raises UserError if it has none that fits the flags."""
     if replaces(values["override"], "decay_groups"):
-        choices.add("bn_decay", True, "your decay_groups decides")
-    schedule = choices.add("lr_schedule", base.lr_schedule, f"the recipe {base.name}")
+        yield "bn_decay", True, "your decay_groups decides"
+    yield "lr_schedule", base.lr_schedule, f"the recipe {base.name}"
+    schedule = values["lr_schedule"]
     if schedule == "step" != base.lr_schedule and not values.get("lr_step_epochs"):
         raise UserError(
             f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"
         )
     if schedule != "step":
-        choices.add("lr_step_epochs", (), f"a {schedule} schedule has none")
+        yield "lr_step_epochs", (), f"a {schedule} schedule has none"
     for name in FLAGS.keys() & vars(base).keys():
-        choices.add(name, getattr(base, name), f"the recipe {base.name}")
+        yield name, getattr(base, name), f"the recipe {base.name}"
 
 
-def add_threads(choices: Choices, machine: Machine, group: LaunchEnv | None) -> None:
-    """Add the threads of a worker: an equal share of the cores."""
-    hosts, sharing = choices.values["hosts"], choices.values["n"]
+def share_of_cores(values: Given, machine: Machine, group: LaunchEnv | None) -> tuple[int, str]:
+    """Return the threads of a worker, an equal share of the cores, and why."""
+    hosts, sharing = values["hosts"], values["n"]
     if group is not None:
         sharing = group.local_size
     elif hosts:
@@ -324,10 +323,8 @@ def add_threads(choices: Choices, machine: Machine, group: LaunchEnv | None) -> 
     cores = max(1, machine.cores // sharing)
     if group is not None and group.cores is not None:
         cores, sharing = min(group.cores, machine.cores), 1
-    reason = f"the {machine.cores} cores this process may use"
-    reason += f", shared by {sharing} workers" if sharing > 1 else ""
-    choices.add("threads", cores, reason)
-    choices.add("data_nthreads", cores, reason)
+    shared = f", shared by {sharing} workers" if sharing > 1 else ""
+    return cores, f"the {machine.cores} cores this process may use{shared}"
 
 
 def best_loader(values: Given, machine: Machine) -> tuple[str, str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from rn50 import installed
 from rn50.launch import is_local
@@ -24,11 +23,19 @@ NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capab
 TORCH_PARTS = ("predictor", "loss_scale_update")  # that --override replaces for PyTorch only
 
 
-def refuse(*problems: tuple[object, str]) -> None:
-    """Raise UserError with the message of the first problem that there is."""
-    for wrong, message in problems:
-        if wrong:
-            raise UserError(message)
+def check_values(config: TrainConfig) -> None:
+    """Raise UserError if two values contradict each other, or one is impossible on any machine."""
+    for problem in declared(config):
+        raise UserError(problem)
+    for names, remedy in rules(config):
+        flags = flags_of({name: getattr(config, name) for name in names.split()})
+        raise UserError(f"{shlex.join(flags)}: {remedy}")
+
+
+def check_machine(config: TrainConfig, machine: Machine, group: LaunchEnv | None = None) -> None:
+    """Raise UserError if a machine, or the `group` that started this process, does not fit."""
+    for problem in machine_rules(config, machine, group):
+        raise UserError(problem)
 
 
 def replaces(override: Sequence[str], part: str) -> bool:
@@ -39,79 +46,65 @@ def replaces(override: Sequence[str], part: str) -> bool:
 # --- on any machine -------------------------------------------------------------------------------
 
 
-class Rule(NamedTuple):
-    """A contradiction: the fields that the line begins with, if there is one, and what to do."""
-
-    names: str
-    broken: Callable[[TrainConfig], object]
-    remedy: str  # with the values of fields in braces
-
-
-RULES = (
-    Rule("bn_decay override", lambda c: not c.bn_decay and replaces(c.override, "decay_groups"),
-         "both choose what decays: leave one of them out"),
-    Rule("lr_schedule lr_step_epochs", lambda c: c.lr_schedule != "step" and c.lr_step_epochs,
-         "this schedule has no steps: leave one of them out, or pass --lr-schedule step"),
-    Rule("loss_scale override", lambda c: replaces(c.override, "loss_scale_update")
-         and not c.only_inference and parse_loss_scale(c.loss_scale or "1")[1] is None,
-         "this run has no dynamic loss scale: pass --set loss_scale=dynamic"),
-    Rule("backend loader", lambda c: c.backend == "tensorflow" and c.loader == "dali",
-         "DALI feeds PyTorch: use --loader native, or use --backend torch"),
-    Rule("backend data_format", lambda c: c.backend == "tensorflow" and c.data_format == "recordio",
-         "TensorFlow reads class folders and TFRecord shards: leave --data-format out, make shards"
-         " by `python -m data_prep.tfrecord {data_root}`, or use --backend torch"),
-    Rule("macrobatch_size batch_size",
-         lambda c: c.macrobatch_size and c.macrobatch_size % c.batch_size,
-         "use a multiple of the batch size, or change -b"),
-    Rule("val_resize image_shape", lambda c: c.val_resize < c.image_shape,
-         "the image is smaller than its crop: use {image_shape} or more, or a smaller"
-         " --image-shape"),
-    Rule("batch_size image_shape", lambda c: c.batch_size < smallest_batch(c),
-         "the last layers have one pixel, and batch norm cannot train on a single value per"
-         " channel: use -b 2 or more, or larger images"),
-    Rule("n comm", lambda c: c.n > 1 and c.comm == "local",
-         "local is one worker: use --comm horovod or ddp"),
-    Rule("n hosts", lambda c: c.hosts and c.n > sum(slots(c.hosts).values()),
-         "there are too few slots: use a smaller -n or name more slots"),
-    Rule("backend comm", lambda c: c.comm == "ddp" and c.backend != "torch",
-         "DDP is PyTorch's: use --comm horovod"),
-    Rule("comm launcher", lambda c: c.launcher and (c.comm == "ddp") != (c.launcher == "torchrun"),
-         "use --comm ddp with torchrun, and --comm horovod with the other launchers"),
-    Rule("launcher hosts", lambda c: c.launcher == "torchrun" and not is_local(c.hosts),
-         "torchrun starts workers on one host only: start `rn50 train` with torchrun on each host"
-         " (docs/commands.md), or use --comm horovod"),
-)  # fmt: skip
-
-
-def check_values(config: TrainConfig) -> None:
-    """Raise UserError if two values contradict each other, or one is impossible on any machine."""
-    check_declared(config)
-    for rule in RULES:
-        if rule.broken(config):
-            flags = flags_of({name: getattr(config, name) for name in rule.names.split()})
-            raise UserError(f"{shlex.join(flags)}: {rule.remedy.format(**vars(config))}")
-
-
-def check_declared(config: TrainConfig) -> None:
-    """Raise UserError if a flag lacks what it needs, or is used with one that it excludes."""
+def declared(config: TrainConfig) -> Iterator[str]:
+    """Yield an error for each flag that lacks what it needs, or is used with one it excludes."""
     used = {name: flag_name(name) for name in config.to_dict()}
     used |= {part: f"--override {part}" for part in REPLACEABLE if replaces(config.override, part)}
     only_torch = (*scoped("torch"), *TORCH_PARTS) if config.backend == "tensorflow" else ()
+    many = set(scoped("group")) - {"comm"} if config.comm == "local" else ()
     for name, flag in used.items():
         if name in only_torch:
-            raise UserError(f"{flag} is for PyTorch: leave it out, or use --backend torch")
-        if config.comm == "local" and name in scoped("group") and name != "comm":
-            raise UserError(f"{flag} is for many workers: pass -n 2 or more, or leave it out")
+            yield f"{flag} is for PyTorch: leave it out, or use --backend torch"
+        if name in many:
+            yield f"{flag} is for many workers: pass -n 2 or more, or leave it out"
         if name in REPLACEABLE:
             continue
         for other in FLAGS[name].needs.split():
             if other not in used:
-                raise UserError(f"{flag} needs {flag_name(other)}: pass it too")
+                yield f"{flag} needs {flag_name(other)}: pass it too"
         for other in FLAGS[name].excludes.split():
             if other in used:
-                raise UserError(
-                    f"{flag} and {used[other]} contradict each other: leave one of them out"
-                )
+                yield f"{flag} and {used[other]} contradict each other: leave one of them out"
+
+
+def rules(c: TrainConfig) -> Iterator[tuple[str, str]]:
+    """Yield the fields of each contradiction, with which its line begins, and what to do."""
+    if not c.bn_decay and replaces(c.override, "decay_groups"):
+        yield "bn_decay override", "both choose what decays: leave one of them out"
+    if c.lr_schedule != "step" and c.lr_step_epochs:
+        yield ("lr_schedule lr_step_epochs", "this schedule has no steps: leave one of them out, or"
+               " pass --lr-schedule step")  # fmt: skip
+    adapts = replaces(c.override, "loss_scale_update") and not c.only_inference
+    if adapts and parse_loss_scale(c.loss_scale or "1")[1] is None:
+        yield ("loss_scale override",
+               "this run has no dynamic loss scale: pass --set loss_scale=dynamic")  # fmt: skip
+    if c.backend == "tensorflow" and c.loader == "dali":
+        yield "backend loader", "DALI feeds PyTorch: use --loader native, or use --backend torch"
+    if c.backend == "tensorflow" and c.data_format == "recordio":
+        yield ("backend data_format", "TensorFlow reads class folders and TFRecord shards: leave"
+               f" --data-format out, make shards by `python -m data_prep.tfrecord {c.data_root}`,"
+               " or use --backend torch")  # fmt: skip
+    if c.macrobatch_size and c.macrobatch_size % c.batch_size:
+        yield "macrobatch_size batch_size", "use a multiple of the batch size, or change -b"
+    if c.val_resize < c.image_shape:
+        yield ("val_resize image_shape", f"the image is smaller than its crop: use {c.image_shape}"
+               " or more, or a smaller --image-shape")  # fmt: skip
+    if c.batch_size < smallest_batch(c):
+        yield ("batch_size image_shape", "the last layers have one pixel, and batch norm cannot"
+               " train on a single value per channel: use -b 2 or more, or larger"
+               " images")  # fmt: skip
+    if c.n > 1 and c.comm == "local":
+        yield "n comm", "local is one worker: use --comm horovod or ddp"
+    if c.hosts and c.n > sum(slots(c.hosts).values()):
+        yield "n hosts", "there are too few slots: use a smaller -n or name more slots"
+    if c.comm == "ddp" and c.backend != "torch":
+        yield "backend comm", "DDP is PyTorch's: use --comm horovod"
+    if c.launcher and (c.comm == "ddp") != (c.launcher == "torchrun"):
+        yield ("comm launcher", "use --comm ddp with torchrun, and --comm horovod with the other"
+               " launchers")  # fmt: skip
+    if c.launcher == "torchrun" and not is_local(c.hosts):
+        yield ("launcher hosts", "torchrun starts workers on one host only: start `rn50 train` with"
+               " torchrun on each host (docs/commands.md), or use --comm horovod")  # fmt: skip
 
 
 def smallest_batch(config: TrainConfig) -> int:
@@ -135,28 +128,6 @@ def check_classes(config: TrainConfig) -> None:
 # --- on this machine ------------------------------------------------------------------------------
 
 
-def check_machine(config: TrainConfig, machine: Machine, group: LaunchEnv | None = None) -> None:
-    """Raise UserError if a machine, or the `group` that started this process, does not fit."""
-    why = unsupported_reason(config.dtype, machine, config.network)
-    refuse((why, f"--dtype {config.dtype} {why}"))
-    if group is None:
-        check_workers(config, machine)
-    else:
-        check_started(config, group)
-    refuse(
-        (config.profile == "gpu" and not machine.gpus,
-         "--profile gpu: there is no GPU here; use --profile cpu"),
-        (config.loader == "dali" and not installed.has("nvidia.dali"),
-         "--loader dali: DALI is not installed here: `make setup` installs it if there is a wheel"
-         " (Linux), or use --loader native"),
-        ("tensorboard" in config.logger and not installed.has("tensorboard"),
-         "--logger tensorboard: it is not installed here: `pip install tensorboard`"),
-        *((text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]),
-           f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION")
-          for text in config.logger),
-    )  # fmt: skip
-
-
 def unsupported_reason(dtype: str, machine: Machine, network: str = "resnet") -> str | None:
     """Return why a machine cannot train in `dtype`, with the remedy, or None.
 
@@ -178,42 +149,60 @@ def unsupported_reason(dtype: str, machine: Machine, network: str = "resnet") ->
     )
 
 
-def check_started(config: TrainConfig, group: LaunchEnv) -> None:
-    """Raise UserError if a worker's configuration contradicts the group that started it."""
-    many = group.size > 1
-    started = f"{group.launcher} has started {group.size} worker{'s' if many else ''}"
-    refuse(
-        (config.max_restarts,
-         f"--max-restarts is for `rn50 run`, and {group.launcher} has started this worker: leave it"
-         " out, and start again with --resume"),
-        (config.n != group.size,
-         f"-n {config.n}: {started}, and this is one of them: leave -n out, or start {config.n}"),
-        (many and group.launcher in ("torchrun", "srun") and config.backend != "torch",
-         f"--backend {config.backend}: {started}, which only PyTorch's DDP connects: use horovodrun"
-         " or mpirun"),
-        (many and config.comm == "horovod" and group.launcher == "torchrun",
-         f"--comm horovod: {started}, for DDP: leave the flag out, or use horovodrun or mpirun"),
-    )  # fmt: skip
+def machine_rules(c: TrainConfig, machine: Machine, group: LaunchEnv | None) -> Iterator[str]:
+    """Yield an error for everything in which a machine, or a launcher, does not fit."""
+    if why := unsupported_reason(c.dtype, machine, c.network):
+        yield f"--dtype {c.dtype} {why}"
+    if group is None:
+        yield from worker_rules(c, len(machine.gpus), machine.cores)
+    else:
+        yield from started_rules(c, group)
+    if c.profile == "gpu" and not machine.gpus:
+        yield "--profile gpu: there is no GPU here; use --profile cpu"
+    if c.loader == "dali" and not installed.has("nvidia.dali"):
+        yield ("--loader dali: DALI is not installed here: `make setup` installs it if there is a"
+               " wheel (Linux), or use --loader native")  # fmt: skip
+    if "tensorboard" in c.logger and not installed.has("tensorboard"):
+        yield "--logger tensorboard: it is not installed here: `pip install tensorboard`"
+    for text in c.logger:
+        if text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]):
+            yield f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION"
 
 
-def check_workers(config: TrainConfig, machine: Machine) -> None:
-    """Raise UserError if this machine cannot start the workers."""
-    n, gpus, cores = config.n, len(machine.gpus), max(2, machine.cores)
-    mpi = config.launcher == "mpirun"
-    refuse(
-        (not config.hosts and gpus and n > gpus,
-         f"-n {n}: this machine has {gpus} GPU(s): use -n {gpus}"),
-        (not config.hosts and not gpus and n > cores,
-         f"-n {n}: this machine has {machine.cores} cores: use -n {cores} or less, or pass --hosts"
-         f" localhost:{n} to share them anyway"),
-        (config.comm == "horovod" and not installed.horovod_serves(config.backend),
-         f"--comm horovod: Horovod is not built for {config.backend} here: run `make horovod`"
-         " (`rn50 doctor` says what is missing)"
-         + ", or use --comm ddp" * (config.backend == "torch")),
-        (mpi and shutil.which("mpirun") is None,
-         "--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian: apt-get"
-         " install openmpi-bin libopenmpi-dev), then `make horovod`; or use --launcher horovodrun"),
-        (mpi and not installed.horovod_has("mpi", config.backend),
-         "--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open MPI"
-         " installed, or use --launcher horovodrun"),
-    )  # fmt: skip
+def started_rules(c: TrainConfig, group: LaunchEnv) -> Iterator[str]:
+    """Yield what contradicts the group that has started this worker."""
+    many, by = group.size > 1, group.launcher
+    started = f"{by} has started {group.size} worker{'s' if many else ''}"
+    if c.max_restarts:
+        yield (f"--max-restarts is for `rn50 run`, and {by} has started this worker: leave it out,"
+               " and start again with --resume")  # fmt: skip
+    if c.n != group.size:
+        yield f"-n {c.n}: {started}, and this is one of them: leave -n out, or start {c.n}"
+    if many and by in ("torchrun", "srun") and c.backend != "torch":
+        yield (f"--backend {c.backend}: {started}, which only PyTorch's DDP connects: use"
+               " horovodrun or mpirun")  # fmt: skip
+    if many and c.comm == "horovod" and by == "torchrun":
+        yield (f"--comm horovod: {started}, for DDP: leave the flag out, or use horovodrun or"
+               " mpirun")  # fmt: skip
+
+
+def worker_rules(c: TrainConfig, gpus: int, cores: int) -> Iterator[str]:
+    """Yield why this machine cannot start the workers."""
+    if not c.hosts and gpus and c.n > gpus:
+        yield f"-n {c.n}: this machine has {gpus} GPU(s): use -n {gpus}"
+    if not c.hosts and not gpus and c.n > (most := max(2, cores)):
+        yield (f"-n {c.n}: this machine has {cores} cores: use -n {most} or less, or pass --hosts"
+               f" localhost:{c.n} to share them anyway")  # fmt: skip
+    if c.comm == "horovod" and not installed.horovod_serves(c.backend):
+        yield (f"--comm horovod: Horovod is not built for {c.backend} here: run `make horovod`"
+               " (`rn50 doctor` says what is missing)"
+               + ", or use --comm ddp" * (c.backend == "torch"))  # fmt: skip
+    if c.launcher != "mpirun":
+        return
+    if shutil.which("mpirun") is None:
+        yield ("--launcher mpirun: mpirun is not installed here: install Open MPI (on Debian:"
+               " apt-get install openmpi-bin libopenmpi-dev), then `make horovod`; or use"
+               " --launcher horovodrun")  # fmt: skip
+    if not installed.horovod_has("mpi", c.backend):
+        yield ("--launcher mpirun: Horovod was built without MPI: run `make horovod` with Open MPI"
+               " installed, or use --launcher horovodrun")  # fmt: skip

@@ -145,13 +145,12 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
 
 def main(argv: list[str]) -> int:
     parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
-    parser.add_argument("prefix", help="the --model-prefix of the training run")
-    parser.add_argument("epoch", type=int, nargs="?", help="the epoch (default: the last)")
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True,
-        help="FILE.onnx; or FILE.pth or FILE.safetensors, weights for torchvision and timm",
-    )  # fmt: skip
-    parser.add_argument("--int8", action="store_true", help="8-bit weights and activations (.onnx)")
+    add = parser.add_argument
+    add("prefix", help="the --model-prefix of the training run")
+    add("epoch", type=int, nargs="?", help="the epoch (default: the last)")
+    formats = "FILE.onnx; or FILE.pth or FILE.safetensors, weights for torchvision and timm"
+    add("-o", "--output", type=Path, required=True, help=formats)
+    add("--int8", action="store_true", help="8-bit weights and activations (.onnx)")
     args = parser.parse_args(argv)
     epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
     export(args.prefix, epoch, args.output, args.int8)

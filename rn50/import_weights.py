@@ -70,12 +70,11 @@ def renamed(arrays: Mapping[str, np.ndarray], net: Network, file: Path) -> dict[
         "other shapes": [
             f"{name} {arrays[name].shape} instead of {shape}"
             for name, shape in shapes.items()
-            if arrays.get(name, np.empty(shape)).shape != shape
+            if name in arrays and arrays[name].shape != shape
         ],
     }
-    if any(problems.values()):
-        texts = [f"{what}: {first_names(names)}" for what, names in problems.items() if names]
-        text = "; ".join(texts)
+    text = "; ".join(f"{what}: {first_names(names)}" for what, names in problems.items() if names)
+    if text:
         raise UserError(f"{file} is not torchvision's or timm's {net.name}: {text}")
     return {name: arrays[name_there(name)] for name in net.arrays()}
 
@@ -124,22 +123,17 @@ def main(argv: list[str]) -> int:
     from rn50lib.config import image_shape
 
     parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")
-    parser.add_argument("library", choices=("torchvision", "timm"), help="which has saved them")
-    parser.add_argument("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
-    parser.add_argument("-o", "--output", required=True, help="the prefix of the checkpoint")
-    parser.add_argument(
-        "--image-shape", type=converter(image_shape), default=REFERENCE.image_shape,
-        help="size at which `rn50 score` and `predict` feed it images (default: 224)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--val-resize", type=whole(),
+    add = parser.add_argument
+    add("library", choices=("torchvision", "timm"), help="which has saved them")
+    add("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
+    add("-o", "--output", required=True, help="the prefix of the checkpoint")
+    add("--image-shape", type=converter(image_shape), default=REFERENCE.image_shape,
+        help="size at which `rn50 score` and `predict` feed it images (default: 224)")  # fmt: skip
+    add("--val-resize", type=whole(),
         help="shorter side of an image before the crop (default: size x 256 / 224; torchvision's"
-        " IMAGENET1K_V2 weights: 232)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--num-classes", type=whole(),
-        help="replace the last layer by an untrained one for this number of classes",
-    )  # fmt: skip
+        " IMAGENET1K_V2 weights: 232)")  # fmt: skip
+    add("--num-classes", type=whole(),
+        help="replace the last layer by an untrained one for this number of classes")  # fmt: skip
     args = parser.parse_args(argv)
     resize = args.val_resize or val_resize(args.image_shape)
     if resize < args.image_shape:

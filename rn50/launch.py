@@ -79,20 +79,19 @@ def run_folder(name: str) -> Path:
 
 def new_run(name: str) -> Path:
     """Make a new `run_folder` and return it. Raises UserError if that is impossible."""
-    first = run_folder(name)
-    for attempt in itertools.count():
-        folder = first.with_name(f"{first.name}-{attempt}") if attempt else first
+    folder = first = run_folder(name)
+    numbers = itertools.count(1)
+    while True:
         try:
             folder.mkdir(parents=True)
             return folder
         except FileExistsError:
-            continue
+            folder = first.with_name(f"{first.name}-{next(numbers)}")
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be made ({error.strerror}): set RN50_RUNS to a folder that you"
                 " may write to"
             ) from error
-    raise AssertionError("itertools.count does not end")
 
 
 # --- command lines and environment ----------------------------------------------------------------

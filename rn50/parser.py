@@ -172,14 +172,6 @@ def read_values(values: Mapping[str, Any], source: str, without: Container[str] 
     return validated(passed, source, texts=True)
 
 
-def repeated_names(node: Any) -> list[str]:
-    """Return the names that a YAML mapping has more than once, of which YAML takes the last."""
-    pairs = node.value if getattr(node, "id", "") == "mapping" else []
-    names = [key.value for key, _ in pairs if isinstance(key.value, str)]
-    inner = [name for _, value in pairs for name in repeated_names(value)]
-    return [name for name in names if names.count(name) > 1] + inner
-
-
 def read_file(file: Path) -> dict[str, Any]:
     """Return the names and values in a YAML or JSON file. Raises UserError."""
     if file.suffix not in (".yaml", ".yml"):
@@ -189,9 +181,11 @@ def read_file(file: Path) -> dict[str, Any]:
 
         try:
             text = file.read_text(encoding="utf-8")
-            if repeated := repeated_names(yaml.compose(text, yaml.SafeLoader)):
-                raise UserError(f"{file} has {repeated[0]!r} twice: remove one of them")
-            content = yaml.safe_load(text)
+            content, node = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+            names = [key.value for key, _ in node.value] if isinstance(content, dict) else []
+            for name in names:
+                if names.count(name) > 1:  # YAML takes the last
+                    raise UserError(f"{file} has {name!r} twice: remove one of them")
         except OSError as error:
             raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
         except (ValueError, yaml.YAMLError) as error:

@@ -157,25 +157,23 @@ def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequ
 
 def main(argv: list[str]) -> int:
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
-    parser.add_argument("prefix", help="the --model-prefix of the training run")
-    parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
-    parser.add_argument("images", nargs="*", type=Path, help="image files")
-    parser.add_argument("--split", choices=("train", "val"), help="a whole split of the data set")
-    parser.add_argument("--data-root", help="the data set (default: that of the training)")
-    parser.add_argument("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
-    parser.add_argument(
-        "-b", "--batch-size", type=whole(), metavar="N",
-        help="images at the same time (default: as in the training)",
-    )  # fmt: skip
-    engine = FLAGS["engine"]
-    parser.add_argument("--engine", choices=engine.choices, help=engine.help)
+    add, engine = parser.add_argument, FLAGS["engine"]
+    add("prefix", help="the --model-prefix of the training run")
+    add("epoch", type=int, help="the epoch of the checkpoint")
+    add("images", nargs="*", type=Path, help="image files")
+    add("--split", choices=("train", "val"), help="a whole split of the data set")
+    add("--data-root", help="the data set (default: that of the training)")
+    add("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
+    add("-b", "--batch-size", type=whole(), metavar="N",
+        help="images at the same time (default: as in the training)")  # fmt: skip
+    add("--engine", choices=engine.choices, help=engine.help)
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or use --split val: one of the two")
-    if args.output and args.output.suffix != ".npz" and not is_stream(args.output):
-        raise UserError(f"--output {args.output}: name a file that ends in .npz")
     output = None
     if args.output:
+        if args.output.suffix != ".npz" and not is_stream(args.output):
+            raise UserError(f"--output {args.output}: name a file that ends in .npz")
         output = Output("--output", args.output, "a file of rn50 predict", is_predictions)
     root = args.data_root or trained_as(args.prefix, args.epoch).data_root
     images: Any = Files(tuple(args.images))
@@ -189,8 +187,7 @@ def main(argv: list[str]) -> int:
             print_sources({args.split: images}, every=False)
         data = images.classes if args.split else classes_of(root)
     classes = check_classes(checkpoint.path(args.prefix, args.epoch), data)
-    asked = {"engine": args.engine, "batch_size": args.batch_size}
-    values = {name: value for name, value in asked.items() if value is not None}
+    values = {n: getattr(args, n) for n in ("engine", "batch_size") if getattr(args, n) is not None}
     probabilities, bad = predict(args.prefix, args.epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]

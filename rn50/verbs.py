@@ -16,7 +16,6 @@ VERBS = {
     "workshop": "build, check and run the notebooks",
 }
 MODULES = {  # which have a `main`, where they are not `rn50.VERB`
-    "benchmark": "rn50.benchmark.command",
     "import": "rn50.import_weights",
     "scale": "rn50.scaling.command",
     "diagnose": "rn50.diagnose.command",

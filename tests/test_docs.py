@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50 import benchmark
 from rn50 import parser as parsers
-from rn50.benchmark import command as benchmark
 from rn50.parser import PRESETS
 from rn50.run import run_parser
 from rn50lib.recipe import RECIPES

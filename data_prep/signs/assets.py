@@ -46,11 +46,8 @@ class Assets:
 
 
 def _at_sizes(face: faces.Face) -> dict[int, Image.Image]:
-    large = faces.draw_face(face, FACE_SIZES[0])
-    smaller = {
-        size: large.resize((size, size), Image.Resampling.LANCZOS) for size in FACE_SIZES[1:]
-    }
-    return {FACE_SIZES[0]: large, **smaller}
+    large = faces.draw_face(face, FACE_SIZES[0])  # which `resize` only copies
+    return {size: large.resize((size, size), Image.Resampling.LANCZOS) for size in FACE_SIZES}
 
 
 def make_assets(seed: int) -> Assets:
@@ -60,14 +57,8 @@ def make_assets(seed: int) -> Assets:
     autumn = [(190, 120, 44), (170, 84, 40), (204, 160, 60)]
     walls = [(214, 196, 164), (196, 150, 120), (176, 108, 86), (222, 214, 200), (168, 172, 172),
              (206, 178, 120), (150, 138, 130), (190, 198, 204)]  # fmt: skip
-    paints = [
-        (176, 30, 34),
-        (40, 70, 120),
-        (200, 202, 204),
-        (46, 48, 52),
-        (236, 236, 232),
-        (70, 96, 76),
-    ]
+    paints = [(176, 30, 34), (40, 70, 120), (200, 202, 204), (46, 48, 52), (236, 236, 232),
+              (70, 96, 76)]  # fmt: skip
     leaves = [sprites.leaf_cluster(rng, c) for c in (greens[0], greens[1], greens[3], autumn[0])]
     size = FACE_SIZES[0]
     noise = rng.normal(0, 1, (GRAIN, GRAIN, 1)) + 0.45 * rng.normal(0, 1, (GRAIN, GRAIN, 3))

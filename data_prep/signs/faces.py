@@ -6,11 +6,12 @@ The drawings are our own, after the shapes and colours of the Vienna Convention 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from PIL import Image
 
-from data_prep.signs.vector import Canvas, Colour, arc, join, line, regular, rounded, smooth
+from data_prep.signs.vector import Canvas, Colour, arc, box, join, line, regular, rounded, smooth
 
 RED: Colour = (196, 22, 34)
 BLUE: Colour = (0, 84, 166)
@@ -22,9 +23,11 @@ STEEL: Colour = (158, 162, 166)
 Face = Callable[[Canvas], None]
 
 # Digits and letters as centre lines in a box 1 wide and 1.6 high, y downwards.
+ZERO = [join(arc(0.5, 0.55, 0.38, 0.44, 180, 360), arc(0.5, 1.05, 0.38, 0.44, 0, 180),
+             line((0.12, 1.05), (0.12, 0.8), (0.12, 0.55)))]  # fmt: skip
 GLYPHS: dict[str, list[np.ndarray]] = {
-    "0": [join(arc(0.5, 0.55, 0.38, 0.44, 180, 360), arc(0.5, 1.05, 0.38, 0.44, 0, 180),
-               line((0.12, 1.05), (0.12, 0.8), (0.12, 0.55)))],
+    "0": ZERO,
+    "O": ZERO,
     "3": [join(arc(0.48, 0.46, 0.36, 0.35, 195, 450), line((0.36, 0.81))),
           join(arc(0.47, 1.13, 0.41, 0.36, -90, 168))],
     "5": [line((0.86, 0.11), (0.22, 0.11)), line((0.25, 0.0), (0.17, 0.84)),
@@ -34,8 +37,6 @@ GLYPHS: dict[str, list[np.ndarray]] = {
     "S": [join(arc(0.5, 0.47, 0.38, 0.36, -25, -180), arc(0.5, 0.47, 0.38, 0.33, 180, 105),
                arc(0.5, 1.13, 0.38, 0.36, -75, 90), arc(0.5, 1.13, 0.40, 0.36, 90, 158))],
     "T": [line((0.02, 0.11), (0.98, 0.11)), line((0.5, 0.11), (0.5, 1.6))],
-    "O": [join(arc(0.5, 0.55, 0.38, 0.44, 180, 360), arc(0.5, 1.05, 0.38, 0.44, 0, 180),
-               line((0.12, 1.05), (0.12, 0.8), (0.12, 0.55)))],
     "P": [line((0.13, 0.0), (0.13, 1.6)),
           join(line((0.13, 0.11), (0.45, 0.11)), arc(0.5, 0.48, 0.37, 0.37, -90, 90),
                line((0.45, 0.85), (0.13, 0.85)))],
@@ -49,18 +50,7 @@ def write(canvas: Canvas, text: str, height: float, colour: Colour, pen: float =
     left = -advance * len(text) / 2 + 0.08 * unit
     for i, letter in enumerate(text):
         for path in GLYPHS[letter]:
-            placed = path * unit + (left + i * advance, -height / 2)
-            canvas.stroke(placed, pen * unit, colour)
-
-
-def _square(half: float) -> np.ndarray:
-    return line((-half, -half), (half, -half), (half, half), (-half, half))
-
-
-def _triangle(radius: float, down: bool = False) -> np.ndarray:
-    """Return an equilateral triangle, centred so that it fills the square from -1 to 1."""
-    tip = regular(3, radius, 90 if down else -90)
-    return tip + (0, -0.2 if down else 0.2)
+            canvas.stroke(path * unit + (left + i * advance, -height / 2), pen * unit, colour)
 
 
 def _ring(canvas: Canvas, colour: Colour, inner: Colour, radius: float = 0.7) -> None:
@@ -69,23 +59,25 @@ def _ring(canvas: Canvas, colour: Colour, inner: Colour, radius: float = 0.7) ->
     canvas.disc(0, 0, radius, inner)
 
 
+def _triangle(canvas: Canvas, inner: float, down: bool = False) -> None:
+    """Draw a white triangle with a red border, which fills the square from -1 to 1."""
+    for radius, corner, colour in ((1.16, 0.2, WHITE), (1.09, 0.18, RED), (inner, 0.06, WHITE)):
+        tips = regular(3, radius, 90 if down else -90) + (0, -0.2 if down else 0.2)
+        canvas.fill(rounded(tips, corner), colour)
+
+
 def _warning(canvas: Canvas) -> None:
-    canvas.fill(rounded(_triangle(1.16), 0.2), WHITE)
-    canvas.fill(rounded(_triangle(1.09), 0.18), RED)
-    canvas.fill(rounded(_triangle(0.78), 0.06), WHITE)
+    _triangle(canvas, 0.78)
 
 
 def _plate(canvas: Canvas, colour: Colour) -> None:
-    canvas.fill(rounded(_square(0.94), 0.14), WHITE)
-    canvas.fill(rounded(_square(0.89), 0.12), colour)
+    canvas.fill(rounded(box(-0.94, -0.94, 0.94, 0.94), 0.14), WHITE)
+    canvas.fill(rounded(box(-0.89, -0.89, 0.89, 0.89), 0.12), colour)
 
 
-def _speed(limit: str) -> Face:
-    def face(canvas: Canvas) -> None:
-        _ring(canvas, RED, WHITE, 0.73)
-        write(canvas, limit, 0.88, BLACK, pen=0.25)
-
-    return face
+def _speed(canvas: Canvas, limit: str) -> None:
+    _ring(canvas, RED, WHITE, 0.73)
+    write(canvas, limit, 0.88, BLACK, pen=0.25)
 
 
 def stop(canvas: Canvas) -> None:
@@ -95,22 +87,17 @@ def stop(canvas: Canvas) -> None:
 
 
 def give_way(canvas: Canvas) -> None:
-    canvas.fill(rounded(_triangle(1.16, down=True), 0.2), WHITE)
-    canvas.fill(rounded(_triangle(1.09, down=True), 0.18), RED)
-    canvas.fill(rounded(_triangle(0.68, down=True), 0.06), WHITE)
+    _triangle(canvas, 0.68, down=True)
 
 
 def no_entry(canvas: Canvas) -> None:
     _ring(canvas, RED, RED)
-    canvas.fill(
-        rounded(line((-0.72, -0.17), (0.72, -0.17), (0.72, 0.17), (-0.72, 0.17)), 0.03), WHITE
-    )
+    canvas.fill(rounded(box(-0.72, -0.17, 0.72, 0.17), 0.03), WHITE)
 
 
 def priority(canvas: Canvas) -> None:
-    canvas.fill(rounded(regular(4, 1.0), 0.12), BLACK)
-    canvas.fill(rounded(regular(4, 0.96), 0.11), WHITE)
-    canvas.fill(rounded(regular(4, 0.66), 0.05), YELLOW)
+    for radius, corner, colour in ((1.0, 0.12, BLACK), (0.96, 0.11, WHITE), (0.66, 0.05, YELLOW)):
+        canvas.fill(rounded(regular(4, radius), corner), colour)
 
 
 def bicycle(canvas: Canvas) -> None:
@@ -135,13 +122,14 @@ def _walker(canvas: Canvas, x: float, y: float, s: float, colour: Colour) -> Non
         return np.array(points) * s + (x, y)
 
     canvas.disc(x + 0.03 * s, y - 0.66 * s, 0.115 * s, colour)
-    canvas.fill(
-        rounded(at((-0.13, -0.5), (0.14, -0.5), (0.11, 0.04), (-0.12, 0.04)), 0.06 * s), colour
-    )
-    canvas.limb(at((-0.05, 0.0), (-0.13, 0.32), (-0.33, 0.6)), 0.125 * s, colour)
-    canvas.limb(at((0.05, 0.0), (0.17, 0.3), (0.27, 0.62)), 0.125 * s, colour)
-    canvas.limb(at((-0.1, -0.43), (-0.26, -0.2), (-0.2, 0.02)), 0.09 * s, colour)
-    canvas.limb(at((0.1, -0.43), (0.25, -0.22), (0.38, -0.08)), 0.09 * s, colour)
+    body = at((-0.13, -0.5), (0.14, -0.5), (0.11, 0.04), (-0.12, 0.04))
+    canvas.fill(rounded(body, 0.06 * s), colour)
+    for side in (((-0.05, 0.0), (-0.13, 0.32), (-0.33, 0.6)),
+                 ((0.05, 0.0), (0.17, 0.3), (0.27, 0.62))):  # fmt: skip
+        canvas.limb(at(*side), 0.125 * s, colour)
+    for side in (((-0.1, -0.43), (-0.26, -0.2), (-0.2, 0.02)),
+                 ((0.1, -0.43), (0.25, -0.22), (0.38, -0.08))):  # fmt: skip
+        canvas.limb(at(*side), 0.09 * s, colour)
 
 
 def crosswalk(canvas: Canvas) -> None:
@@ -149,9 +137,8 @@ def crosswalk(canvas: Canvas) -> None:
     canvas.fill(rounded(line((0, -0.78), (0.8, 0.66), (-0.8, 0.66)), 0.05), WHITE)
     _walker(canvas, 0.02, 0.06, 0.62, BLACK)
     for x in (-0.5, -0.25, 0.0, 0.25, 0.5):
-        canvas.fill(
-            line((x - 0.07, 0.47), (x + 0.03, 0.47), (x + 0.07, 0.6), (x - 0.07, 0.6)), BLACK
-        )
+        stripe = line((x - 0.07, 0.47), (x + 0.03, 0.47), (x + 0.07, 0.6), (x - 0.07, 0.6))
+        canvas.fill(stripe, BLACK)
 
 
 def roadworks(canvas: Canvas) -> None:
@@ -197,9 +184,8 @@ def roundabout(canvas: Canvas) -> None:
         centre = np.array([np.cos(a), np.sin(a)])
         along = np.array([np.sin(a), -np.cos(a)])  # anticlockwise in the image
         tip = 0.5 * centre + 0.24 * along - 0.05 * centre
-        canvas.fill(
-            np.stack([0.71 * centre - 0.02 * along, tip, 0.29 * centre - 0.02 * along]), WHITE
-        )
+        head = [0.71 * centre - 0.02 * along, tip, 0.29 * centre - 0.02 * along]
+        canvas.fill(np.stack(head), WHITE)
 
 
 def parking(canvas: Canvas) -> None:
@@ -217,14 +203,12 @@ def end_of_limits(canvas: Canvas) -> None:
     canvas.disc(0, 0, 0.98, STEEL)
     canvas.disc(0, 0, 0.94, WHITE)
     for offset in (-0.24, -0.08, 0.08, 0.24):
-        canvas.stroke(
-            line((-0.55 + offset, 0.6 + offset), (0.55 + offset, -0.6 + offset)), 0.07, BLACK
-        )
+        canvas.stroke(line((-0.55, 0.6), (0.55, -0.6)) + offset, 0.07, BLACK)
 
 
 def ahead(canvas: Canvas) -> None:
     _ring(canvas, BLUE, BLUE)
-    canvas.fill(line((-0.11, 0.65), (0.11, 0.65), (0.11, -0.1), (-0.11, -0.1)), WHITE)
+    canvas.fill(box(-0.11, -0.1, 0.11, 0.65), WHITE)
     canvas.fill(line((0, -0.7), (0.4, -0.12), (0.11, -0.2), (-0.11, -0.2), (-0.4, -0.12)), WHITE)
 
 
@@ -233,8 +217,7 @@ def back(canvas: Canvas) -> None:
     canvas.disc(0, 0, 0.98, (120, 124, 128))
     canvas.disc(0, 0, 0.92, STEEL)
     for y in (-0.4, 0.4):
-        canvas.fill(line((-0.85, y - 0.05), (0.85, y - 0.05), (0.85, y + 0.05), (-0.85, y + 0.05)),
-                    (134, 138, 142))  # fmt: skip
+        canvas.fill(box(-0.85, y - 0.05, 0.85, y + 0.05), (134, 138, 142))
 
 
 FACES: dict[str, Face] = {
@@ -245,9 +228,9 @@ FACES: dict[str, Face] = {
     "priority": priority,
     "roadworks": roadworks,
     "roundabout": roundabout,
-    "speed-30": _speed("30"),
-    "speed-50": _speed("50"),
-    "speed-80": _speed("80"),
+    "speed-30": partial(_speed, limit="30"),
+    "speed-50": partial(_speed, limit="50"),
+    "speed-80": partial(_speed, limit="80"),
     "stop": stop,
     "yield": give_way,
 }

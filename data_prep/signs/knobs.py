@@ -36,15 +36,8 @@ OTHER_SIGNS = 0.45  # up to three signs of no class, on their own posts
 COMPANION = 0.22  # a sign of no class or a plate on the same post
 OBJECTS = (4, 9)  # houses, trees, lamps, cars
 
-# Light: name and weight.
-LIGHTS = (
-    ("day", 0.36),
-    ("overcast", 0.16),
-    ("golden", 0.13),
-    ("dusk", 0.10),
-    ("night", 0.13),
-    ("haze", 0.12),
-)
+# Light: weight by name.
+LIGHTS = {"day": 0.36, "overcast": 0.16, "golden": 0.13, "dusk": 0.10, "night": 0.13, "haze": 0.12}
 
 # The camera.
 BACKGROUND_BLUR = (0.0, 1.8)  # radius in pixels: the sign is in focus, the scene less

@@ -46,6 +46,5 @@ LIGHTS = {
 
 
 def choose_light(rng: np.random.Generator) -> Light:
-    names, weights = zip(*knobs.LIGHTS, strict=True)
-    share = np.array(weights)
+    names, share = list(knobs.LIGHTS), np.array(list(knobs.LIGHTS.values()))
     return LIGHTS[names[rng.choice(len(names), p=share / share.sum())]]

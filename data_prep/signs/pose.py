@@ -48,13 +48,8 @@ def _homography(quad: np.ndarray) -> np.ndarray:
     dy1, dy2, dy3 = y1 - y2, y3 - y2, y0 - y1 + y2 - y3
     det = dx1 * dy2 - dx2 * dy1
     g, h = (dx3 * dy2 - dx2 * dy3) / det, (dx1 * dy3 - dx3 * dy1) / det
-    return np.array(
-        [
-            [x1 - x0 + g * x1, x3 - x0 + h * x3, x0],
-            [y1 - y0 + g * y1, y3 - y0 + h * y3, y0],
-            [g, h, 1],
-        ]
-    )
+    x, y = [x1 - x0 + g * x1, x3 - x0 + h * x3, x0], [y1 - y0 + g * y1, y3 - y0 + h * y3, y0]
+    return np.array([x, y, [g, h, 1]])
 
 
 def warp(

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from data_prep.signs.textures import smooth_noise
-from data_prep.signs.vector import Canvas, Colour, line, rounded, smooth
+from data_prep.signs.vector import Canvas, Colour, box, line, rounded, smooth
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Sprite:
 
 def _sprite(image: Image.Image, metres: float, lit: Image.Image | None = None) -> Sprite:
     """Return a sprite from an RGBA drawing, cropped to what is drawn on it."""
-    box = image.getbbox()
-    image = image.crop(box)
+    drawn = image.getbbox()
+    image = image.crop(drawn)
     around = image.filter(ImageFilter.BoxBlur(3)).convert("RGB")
     mask = image.getchannel("A")
     around.paste(image.convert("RGB"), (0, 0), mask)
-    layers = (around, mask, lit.crop(box) if lit else None)
+    layers = (around, mask, lit.crop(drawn) if lit else None)
     halves = (tuple(i.reduce(n) if i else None for i in layers) for n in (2, 4))
     return Sprite(metres, (layers, *halves))  # type: ignore[arg-type]
 
@@ -53,9 +53,8 @@ def tree(rng: np.random.Generator, base: Colour) -> Sprite:
     image = Image.new("RGBA", (w, h), (*_shade(base, 0.5), 0))
     draw = ImageDraw.Draw(image)
     bark = _shade((96, 76, 58), rng.uniform(0.7, 1.1))
-    draw.polygon(
-        [(w * 0.46, h * 0.5), (w * 0.54, h * 0.5), (w * 0.56, h), (w * 0.44, h)], fill=bark
-    )
+    trunk = [(w * 0.46, h * 0.5), (w * 0.54, h * 0.5), (w * 0.56, h), (w * 0.44, h)]
+    draw.polygon(trunk, fill=bark)
     for side in (-1, 1):
         draw.line([(w * 0.5, h * 0.68), (w * (0.5 + 0.2 * side), h * 0.42)], fill=bark, width=10)
     lumps = [(0.5, 0.36, 0.30)] + [
@@ -104,9 +103,8 @@ def building(rng: np.random.Generator, floors: int, wall: Colour) -> Sprite:
     image = Image.fromarray(np.dstack([pixels, np.full((h, w), 255, np.uint8)]), "RGBA")
     lit = Image.new("RGBA", (w, h), (255, 206, 130, 0))
     draw, shine = ImageDraw.Draw(image), ImageDraw.Draw(lit)
-    tiles = _shade(
-        ((146, 70, 52), (92, 84, 82), (120, 92, 70))[rng.integers(3)], rng.uniform(0.8, 1.1)
-    )
+    tiles = ((146, 70, 52), (92, 84, 82), (120, 92, 70))[rng.integers(3)]
+    tiles = _shade(tiles, rng.uniform(0.8, 1.1))
     draw.rectangle((0, 0, w, roof), fill=(0, 0, 0, 0))
     if floors <= 3:
         inset = rng.uniform(0.02, 0.3) * w
@@ -155,18 +153,16 @@ def building(rng: np.random.Generator, floors: int, wall: Colour) -> Sprite:
 def car(rng: np.random.Generator, paint: Colour) -> Sprite:
     canvas, lit = Canvas(150), Canvas(150)
     dark = (24, 26, 30)
-    canvas.fill(line((-0.85, 0.74), (-0.55, 0.74), (-0.55, 1.0), (-0.85, 1.0)), dark)
-    canvas.fill(line((0.55, 0.74), (0.85, 0.74), (0.85, 1.0), (0.55, 1.0)), dark)
-    canvas.fill(
-        rounded(line((-0.68, -0.5), (0.68, -0.5), (0.9, 0.2), (-0.9, 0.2)), 0.2), _shade(paint, 0.9)
-    )
-    canvas.fill(
-        rounded(line((-0.6, -0.4), (0.6, -0.4), (0.74, 0.06), (-0.74, 0.06)), 0.12), (60, 76, 90)
-    )
+    canvas.fill(box(-0.85, 0.74, -0.55, 1.0), dark)
+    canvas.fill(box(0.55, 0.74, 0.85, 1.0), dark)
+    cabin = line((-0.68, -0.5), (0.68, -0.5), (0.9, 0.2), (-0.9, 0.2))
+    canvas.fill(rounded(cabin, 0.2), _shade(paint, 0.9))
+    window = line((-0.6, -0.4), (0.6, -0.4), (0.74, 0.06), (-0.74, 0.06))
+    canvas.fill(rounded(window, 0.12), (60, 76, 90))
     canvas.fill(line((-0.56, -0.36), (0.1, -0.36), (-0.3, 0.02), (-0.68, 0.02)), (120, 140, 156))
-    canvas.fill(rounded(line((-0.95, 0.1), (0.95, 0.1), (0.95, 0.9), (-0.95, 0.9)), 0.16), paint)
+    canvas.fill(rounded(box(-0.95, 0.1, 0.95, 0.9), 0.16), paint)
     canvas.fill(line((-0.95, 0.66), (0.95, 0.66), (0.93, 0.86), (-0.93, 0.86)), _shade(paint, 0.7))
-    canvas.fill(line((-0.25, 0.42), (0.25, 0.42), (0.25, 0.54), (-0.25, 0.54)), (236, 236, 228))
+    canvas.fill(box(-0.25, 0.42, 0.25, 0.54), (236, 236, 228))
     for side in (-1, 1):
         lamp = line((0.62, 0.24), (0.93, 0.2), (0.93, 0.46), (0.66, 0.44)) * (side, 1)
         canvas.fill(lamp, (170, 20, 24))
@@ -175,27 +171,25 @@ def car(rng: np.random.Generator, paint: Colour) -> Sprite:
 
 
 def lamp(rng: np.random.Generator) -> Sprite:
-    canvas, lit = Canvas(300), Canvas(300)
-    canvas.limb(line((-0.3, 1.0), (-0.3, -0.8)), 0.035, (96, 100, 104))
-    canvas.stroke(
-        smooth([(-0.3, -0.7), (-0.24, -0.9), (0.0, -0.95)], closed=False), 0.03, (96, 100, 104)
-    )
+    canvas, lit, steel = Canvas(300), Canvas(300), (96, 100, 104)
+    canvas.limb(line((-0.3, 1.0), (-0.3, -0.8)), 0.035, steel)
+    arm = smooth([(-0.3, -0.7), (-0.24, -0.9), (0.0, -0.95)], closed=False)
+    canvas.stroke(arm, 0.03, steel)
     canvas.fill(line((-0.04, -0.97), (0.2, -0.95), (0.18, -0.9), (-0.04, -0.92)), (112, 116, 120))
     lit.disc(0.08, -0.9, 0.07, (255, 232, 180))
-    box = (90, 0, 200, 300)
-    return _sprite(canvas.finish().crop(box), 6.5, lit.finish().crop(box))
+    part = (90, 0, 200, 300)
+    return _sprite(canvas.finish().crop(part), 6.5, lit.finish().crop(part))
 
 
 def board(rng: np.random.Generator) -> Sprite:
     """Draw an advertising board: loud colours and shapes, but not a sign."""
     palette = [(228, 60, 60), (36, 92, 170), (250, 196, 40), (40, 150, 110), (240, 240, 236),
                (236, 120, 40), (130, 70, 150), (30, 34, 44)]  # fmt: skip
-    order = rng.permutation(len(palette))
-    colour = [palette[i] for i in order]
+    colour = [palette[i] for i in rng.permutation(len(palette))]
     canvas = Canvas(240)
     for x in (-0.6, 0.6):
         canvas.limb(line((x, 0.3), (x, 1.0)), 0.06, (90, 92, 96))
-    panel = line((-0.97, -0.95), (0.97, -0.95), (0.97, 0.42), (-0.97, 0.42))
+    panel = box(-0.97, -0.95, 0.97, 0.42)
     canvas.fill(panel, (70, 72, 76))
     canvas.fill(panel * 0.96 + (0, -0.01), colour[0])
     for i in range(int(rng.integers(2, 4))):
@@ -207,22 +201,16 @@ def board(rng: np.random.Generator) -> Sprite:
             canvas.fill(line((x - 1.5 * r, y), (x, y - r), (x + r, y), (x, y + r)), colour[1 + i])
     for i in range(int(rng.integers(2, 5))):
         y, x = -0.8 + 0.24 * i, rng.uniform(-0.8, -0.1)
-        half = rng.uniform(0.04, 0.08)
-        width = rng.uniform(0.3, 0.8)
-        bar = line((x, y - half), (x + width, y - half), (x + width, y + half), (x, y + half))
-        canvas.fill(bar, colour[6])
-    image = canvas.finish()
-    return _sprite(image, rng.uniform(3.0, 5.0))
+        half, width = rng.uniform(0.04, 0.08), rng.uniform(0.3, 0.8)
+        canvas.fill(box(x, y - half, x + width, y + half), colour[6])
+    return _sprite(canvas.finish(), rng.uniform(3.0, 5.0))
 
 
 def leaf_cluster(rng: np.random.Generator, base: Colour) -> Image.Image:
     """Draw a twig of large leaves, hanging into the image close to the camera."""
     canvas = Canvas(220)
-    canvas.stroke(
-        smooth([(-0.7, 0.0), (-0.4, -0.05), (0.3, 0.06), (0.6, 0.0)], closed=False),
-        0.04,
-        (80, 64, 48),
-    )
+    twig = smooth([(-0.7, 0.0), (-0.4, -0.05), (0.3, 0.06), (0.6, 0.0)], closed=False)
+    canvas.stroke(twig, 0.04, (80, 64, 48))
     leaf = _leaf()
     for _ in range(46):
         x, y = rng.uniform(-0.68, 0.68), np.clip(rng.normal(0, 0.3), -0.68, 0.68)
@@ -231,14 +219,11 @@ def leaf_cluster(rng: np.random.Generator, base: Colour) -> Image.Image:
         colour = _shade(base, rng.uniform(0.55, 1.25))
         placed = (leaf[:, :1] * turn[0] + leaf[:, 1:] * turn[1]) * size + (x, y)
         canvas.fill(placed, colour)
-        vein = np.stack([placed[0], placed[len(placed) // 2]])
-        canvas.stroke(vein, 0.012, _shade(colour, 1.25))
+        canvas.stroke(placed[[0, len(placed) // 2]], 0.012, _shade(colour, 1.25))
     return canvas.finish()
 
 
 def _leaf() -> np.ndarray:
     t = np.linspace(0, 1, 12)
-    bulge = 0.42 * np.sin(np.pi * t) ** 0.8
-    upper = np.stack([2 * t - 1, bulge], axis=1)
-    lower = np.stack([1 - 2 * t, -bulge], axis=1)
-    return np.concatenate([upper, lower])
+    upper = np.stack([2 * t - 1, 0.42 * np.sin(np.pi * t) ** 0.8], axis=1)
+    return np.concatenate([upper, -upper])

@@ -11,21 +11,16 @@ TEXTURE = 256  # side of a ground texture; it is mirrored, so that it repeats wi
 
 
 def smooth_noise(
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-    cell: int,
-    octaves: int = 4,
+    rng: np.random.Generator, height: int, width: int, cell: int, octaves: int = 4,
     gain: float = 0.55,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Return fractal noise, float32 (height, width), mean about 0.5, mostly 0.2 to 0.8."""
     total = np.zeros((height, width), np.float32)
     weight, norm = 1.0, 0.0
     for _ in range(octaves):
         grid = rng.random((height // cell + 3, width // cell + 3), dtype=np.float32)
-        total += weight * np.asarray(
-            Image.fromarray(grid).resize((width, height), Image.Resampling.BICUBIC)
-        )
+        layer = Image.fromarray(grid).resize((width, height), Image.Resampling.BICUBIC)
+        total += weight * np.asarray(layer)
         norm += weight
         weight *= gain
         cell = max(1, cell // 2)
@@ -44,9 +39,8 @@ def ground_texture(
 
     Fine grain of strength `rough`, and patches of strength `patch` that tend towards `tint`.
     """
-    fine = rng.normal(0, rough, (TEXTURE, TEXTURE, 1)) + rng.normal(
-        0, rough / 4, (TEXTURE, TEXTURE, 3)
-    )
+    fine = rng.normal(0, rough, (TEXTURE, TEXTURE, 1))
+    fine = fine + rng.normal(0, rough / 4, (TEXTURE, TEXTURE, 3))
     large = (smooth_noise(rng, TEXTURE, TEXTURE, 64) - 0.5)[..., None] * patch
     value = np.array(colour) + fine + large * (60 + np.array(tint))
     return _mirrored(np.clip(value, 0, 255).astype(np.uint8))

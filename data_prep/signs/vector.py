@@ -26,6 +26,10 @@ def line(*points: tuple[float, float]) -> np.ndarray:
     return np.array(points, dtype=float)
 
 
+def box(left: float, top: float, right: float, bottom: float) -> np.ndarray:
+    return line((left, top), (right, top), (right, bottom), (left, bottom))
+
+
 def join(*paths: np.ndarray) -> np.ndarray:
     return np.concatenate(paths)
 
@@ -87,23 +91,19 @@ class Canvas:
         self.draw.polygon(self._xy(path), fill=(*colour, 255))
 
     def disc(self, x: float, y: float, radius: float, colour: Colour) -> None:
-        (box,) = self._xy(np.array([[x - radius, y - radius]]))
-        (end,) = self._xy(np.array([[x + radius, y + radius]]))
-        self.draw.ellipse((*box, *end), fill=(*colour, 255))
+        square = self._xy(line((x - radius, y - radius), (x + radius, y + radius)))
+        self.draw.ellipse(square, fill=(*colour, 255))
 
-    def stroke(
-        self, path: np.ndarray, width: float, colour: Colour, round_ends: bool = False
-    ) -> None:
+    def stroke(self, path: np.ndarray, width: float, colour: Colour) -> None:
         """Draw a line of `width` along a smooth `path`; use `limb` for a path with corners."""
         self.fill(outline(path, width), colour)
-        if round_ends:
-            for x, y in (path[0], path[-1]):
-                self.disc(x, y, width / 2, colour)
 
     def limb(self, path: np.ndarray, width: float, colour: Colour) -> None:
         """Draw a line of `width` with round ends and round corners."""
         for a, b in zip(path, path[1:], strict=False):
-            self.stroke(np.stack([a, b]), width, colour, round_ends=True)
+            self.stroke(np.stack([a, b]), width, colour)
+            for x, y in (a, b):
+                self.disc(x, y, width / 2, colour)
 
     def finish(self) -> Image.Image:
         return self.image.reduce(SUPERSAMPLE)

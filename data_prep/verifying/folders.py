@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.verifying.problems import Problems
+from data_prep.verifying.images import Images, Task
 from rn50lib.data.classes import MAX_CLASSES, Classes, unnamed
 from rn50lib.data.scan import (
     DANGLING,
@@ -30,14 +30,13 @@ RUN = 64
 """Images in one task."""
 
 
-@dataclass
-class Part:
-    """One split in one form: its images, their labels and, once they are read, their digests.
+@dataclass(kw_only=True)
+class Part(Images):
+    """One split in one form, and its images, once the workers have read them.
 
     Attributes:
-        names: What each image is called in a report.
         classes: The classes by class folders, or by the list of a record file.
-        runs: The tasks for the workers, as (first image, task).
+        tasks: What the workers read.
         contents: The proof that the bytes are those that were written: "checksums", or none,
             "decoded".
         left_out: What the scan of the folders did not take.
@@ -46,80 +45,93 @@ class Part:
     form: str
     split: str
     path: Path
-    names: list[str] = field(default_factory=list)
-    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    digests: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     classes: Classes | None = None
-    runs: list[tuple[int, list]] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
     contents: str = "decoded"
     left_out: LeftOut = field(default_factory=LeftOut)
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def extend(self, images: Images) -> None:
+        self.names += images.names
+        self.labels += images.labels
+        self.digests += images.digests
+        self.problems += images.problems
+
     def stated_classes(self) -> Classes:
         """Return the classes, without names if they are unknown."""
-        count = min(int(self.labels.max()) + 1, MAX_CLASSES)
-        return self.classes or unnamed(count, self.path, seen=True)
+        return self.classes or unnamed(min(max(self.labels) + 1, MAX_CLASSES), self.path, seen=True)
 
-    def class_counts(self, classes: int = 0) -> np.ndarray:
+    def class_counts(self, classes: int = 0) -> list[int]:
         """Return the images of each label, at least ``classes`` long."""
-        return np.bincount(self.labels[self.labels >= 0], minlength=classes)
+        labels = np.array([label for label in self.labels if label >= 0], np.int64)
+        return np.bincount(labels, minlength=classes).tolist()
 
 
-def read_split(path: Path, split: str, problems: Problems) -> Part:
-    """Return the images of the class folders in ``path``; add what is wrong with the folders."""
-    part = Part("files", split, path)
-    labels: list[int] = []
-    top = _list(path, problems)
+def read_split(path: Path, split: str) -> Part:
+    """Return the class folders in ``path``, with a task for the images, and what is wrong."""
+    part = Part(form="files", split=split, path=path)
+    add = part.problems.add
+    top = _list(path, part)
     if top.images:
-        problems.add("flat", path, f"{len(top.images):,} images are next to the class folders")
+        add("flat", path, f"{len(top.images):,} images are next to the class folders")
         part.left_out.add(LOOSE, *top.images)
     part.classes = Classes(tuple(top.folders), str(path))
     for name, reason in top.left_out:
         part.left_out.add(reason, name)
         if is_lost_class(name, reason):
-            problems.add("lost-class", path / name, LOST_CLASS)
+            add("lost-class", path / name, LOST_CLASS)
         elif reason == DANGLING:
-            problems.add("dangling", path / name)
+            add("dangling", path / name)
     for label, name in enumerate(top.folders):
         if breaks_lines(name):
-            problems.add("names", path, describe_broken_name(name))
-        listing = _list(path / name, problems)
-        names = listing.images
-        for folder in listing.folders:
-            walk = os.walk(path / name / folder)
-            names_inside = (file.lower() for _, _, files in walk for file in files)
-            inside = sum(file.endswith(IMAGE_EXTENSIONS) for file in names_inside)
-            problems.add("nested", path / name / folder, f"{inside:,} images")
+            add("names", path, describe_broken_name(name))
+        folder = path / name
+        listing = _list(folder, part)
+        for inner in listing.folders:
+            files = (file.lower() for _, _, names in os.walk(folder / inner) for file in names)
+            inside = sum(file.endswith(IMAGE_EXTENSIONS) for file in files)
+            add("nested", folder / inner, f"{inside:,} images")
         lost = listing.lost()
         if lost:
-            problems.add("lost-class", path / name, describe_lost_class(lost))
-        elif not names and split == "train" and not listing.folders:
-            problems.add("lost-class", path / name, "it has no images to train on")
-        elif not names:
-            problems.add("empty-class", path / name)
+            add("lost-class", folder, describe_lost_class(lost))
+        elif not listing.images and split == "train" and not listing.folders:
+            add("lost-class", folder, "it has no images to train on")
+        elif not listing.images:
+            add("empty-class", folder)
         for file, reason in listing.left_out:
             part.left_out.add(reason, f"{name}/{file}")
             if not lost and reason not in HARMLESS:
-                kind = "dangling" if reason == DANGLING else "left-out"
-                problems.add(kind, path / name / file)
-        for first in range(0, len(names), RUN):
-            task = ["files", str(path / name), names[first : first + RUN]]
-            part.runs.append((len(part.names) + first, task))
-        part.names += [str(path / name / image) for image in names]
-        labels += [label] * len(names)
-    part.labels = np.array(labels, np.int64)
-    part.digests = np.full(len(labels), -1, np.int64)
-    if not labels and os.access(path, os.R_OK):
-        problems.add("no-images", path)
+                add("dangling" if reason == DANGLING else "left-out", folder / file)
+        for first in range(0, len(listing.images), RUN):
+            images = listing.images[first : first + RUN]
+            part.tasks.append((check_files, str(folder), label, images))
+    if not part.tasks and os.access(path, os.R_OK):
+        add("no-images", path)
     return part
 
 
-def _list(folder: Path, problems: Problems) -> Listing:
+def _list(folder: Path, part: Part) -> Listing:
     """Return the entries of a folder; nothing, and a problem, if it cannot be read."""
     try:
         return list_folder(folder)
     except UserError as error:
-        problems.add("unreadable", folder, str(error))
+        part.problems.add("unreadable", folder, str(error))
         return Listing([], [], [])
+
+
+def check_files(found: Images, folder: str, label: int, names: list[str]) -> None:
+    """Check image files of one class; runs in a worker."""
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            if not os.path.isfile(path):
+                raise OSError("not a regular file")
+            with open(path, "rb", buffering=0) as file:
+                data = file.read()
+        except OSError as error:
+            found.add(path, label, -1)
+            found.problems.add("unreadable", path, error.strerror or str(error))
+        else:
+            found.check(path, label, data, name)

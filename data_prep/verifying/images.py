@@ -6,15 +6,15 @@ data.
 
 from __future__ import annotations
 
-import os
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image
 
+from data_prep.verifying.problems import Problems
 from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
-from rn50lib.data.recordfile import MappedFile, crc32c
-from rn50lib.data.recordio import HEADER, join, locate, unpack
 from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
@@ -25,6 +25,50 @@ except ImportError:  # no wheel for this platform: Pillow is used
 
 Finding = tuple[str, str]
 """A kind of problem and details."""
+
+Task = tuple[Any, ...]
+"""A function that a worker calls with the images to fill and the arguments."""
+
+
+@dataclass
+class Images:
+    """Images that were read: what a report calls each, its label, its digest; and the problems.
+
+    The label is -1 if it is not a class, the digest if the image could not be read.
+    """
+
+    names: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    digests: list[int] = field(default_factory=list)
+    problems: Problems = field(default_factory=Problems)
+
+    def add(self, name: str, label: int, digest: int) -> None:
+        self.names.append(name)
+        self.labels.append(label)
+        self.digests.append(digest)
+
+    def check(self, name: str, label: int, data: bytes, file: str = "") -> None:
+        """Add an image, and what is wrong with it."""
+        self.add(name, label, digest(data))
+        for kind, text in check_image(data, file):
+            self.problems.add(kind, name, text)
+
+
+def prepare(settings: None) -> Callable[[Task], Images]:
+    """Return the worker's function: it returns the images of a task, and what is wrong."""
+
+    def check(task: Task) -> Images:
+        found = Images()
+        function, *arguments = task
+        function(found, *arguments)
+        return found
+
+    return check
+
+
+def digest(data: bytes) -> int:
+    """Return a 63-bit number that is the same for the same bytes, and hardly ever for others."""
+    return (zlib.crc32(data) << 31) | (len(data) & 0x7FFFFFFF)
 
 
 def check_image(data: bytes, name: str = "") -> list[Finding]:
@@ -39,31 +83,27 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
     try:
         image = open_image(data, "it")
     except UserError as error:
-        return [_not_an_image(data, error)]
-    is_jpeg = image.format != "PNG"
-    misnamed = not is_jpeg and bool(name) and not name.lower().endswith(".png")
-    checks = [
-        ("png-as-jpeg", misnamed),
-        ("cmyk", image.mode == "CMYK" and "adobe" in image.info),
-        ("cmyk-plain", image.mode == "CMYK" and "adobe" not in image.info),
-        ("turned", find_orientation(data) != 1),
-        ("grey", len(image.getbands()) == 1 and image.mode != "P"),
-    ]
-    return [(kind, "") for kind, applies in checks if applies] + _decode(data, image, is_jpeg)
+        if not data.startswith((b"\xff\xd8\xff", b"\x89PNG")):
+            return [("no-image", f"it starts with {data[:8]!r}")]
+        too_large = TOO_LARGE in str(error)
+        return [("undecodable", str(error) if too_large else "its header is damaged or cut short")]
+    cmyk, png = image.mode == "CMYK", image.format == "PNG"
+    checks = {
+        "png-as-jpeg": png and name and not name.lower().endswith(".png"),
+        "cmyk": cmyk and "adobe" in image.info,
+        "cmyk-plain": cmyk and "adobe" not in image.info,
+        "turned": find_orientation(data) != 1,
+        "grey": len(image.getbands()) == 1 and image.mode != "P",
+    }
+    found = [(kind, "") for kind, applies in checks.items() if applies]
+    return found + _decode(data, image, by_turbo=not (cmyk or png))
 
 
-def _not_an_image(data: bytes, error: UserError) -> Finding:
-    if not data.startswith((b"\xff\xd8\xff", b"\x89PNG")):
-        return ("no-image", f"it starts with {data[:8]!r}")
-    too_large = TOO_LARGE in str(error)
-    return ("undecodable", str(error) if too_large else "its header is damaged or cut short")
-
-
-def _decode(data: bytes, image: Image.Image, is_jpeg: bool) -> list[Finding]:
+def _decode(data: bytes, image: Image.Image, by_turbo: bool) -> list[Finding]:
     """Decode at an eighth of the size: by libjpeg-turbo, which finds more, then by Pillow."""
     width, height = image.width // 8 or 1, image.height // 8 or 1
     complaint = ""
-    if simplejpeg is not None and is_jpeg and image.mode != "CMYK":
+    if simplejpeg is not None and by_turbo:
         small = {"min_height": height, "min_width": width}
         try:
             simplejpeg.decode_jpeg(data, "GRAY", fastdct=True, fastupsample=True, **small)
@@ -80,45 +120,3 @@ def _decode(data: bytes, image: Image.Image, is_jpeg: bool) -> list[Finding]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def digest(data: bytes) -> int:
-    """Return a 63-bit number that is the same for the same bytes, and hardly ever for others."""
-    return (zlib.crc32(data) << 31) | (len(data) & 0x7FFFFFFF)
-
-
-def check_files(folder: str, names: list[str]) -> dict[str, list]:
-    """Check image files; return their digests (-1 if unreadable) and (number, *finding)."""
-    answer: dict[str, list] = {"digests": [], "found": []}
-    for number, name in enumerate(names):
-        path = os.path.join(folder, name)
-        try:
-            if not os.path.isfile(path):
-                raise OSError("not a regular file")
-            with open(path, "rb", buffering=0) as file:
-                _add_image(answer, number, file.read(), name)
-        except OSError as error:
-            answer["found"].append([number, "unreadable", error.strerror or str(error)])
-            answer["digests"].append(-1)
-    return answer
-
-
-def check_records(path: str, places: list[tuple[int, int | None]]) -> dict[str, list]:
-    """Check records given as (offset, checksum or None) in the same way as files."""
-    answer: dict[str, list] = {"digests": [], "found": []}
-    file = MappedFile(path)
-    for number, (offset, wanted) in enumerate(places):
-        record = join(file.data(), locate(file.data(), offset, file.size))
-        crc = wanted if wanted is None else crc32c(record)
-        if crc != wanted:
-            text = f"0x{crc:08x} instead of 0x{wanted:08x}"
-            answer["found"].append([number, "checksum", text])
-        # A record may be too short even for its header.
-        image = unpack(record).image if len(record) >= HEADER.size else b""
-        _add_image(answer, number, image, "")
-    return answer
-
-
-def _add_image(answer: dict[str, Any], number: int, data: bytes, name: str) -> None:
-    answer["found"] += [[number, *finding] for finding in check_image(data, name)]
-    answer["digests"].append(digest(data))

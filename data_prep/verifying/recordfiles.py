@@ -10,9 +10,9 @@ import numpy as np
 from data_prep.lists import read_list
 from data_prep.remedies import relist
 from data_prep.verifying.folders import RUN, Part
-from data_prep.verifying.problems import Problems
+from data_prep.verifying.images import Images
 from rn50lib.data.classes import read_list as read_list_classes
-from rn50lib.data.recordfile import MappedFile, RecordError
+from rn50lib.data.recordfile import MappedFile, RecordError, crc32c
 from rn50lib.data.recordio import (
     HEADER,
     MAGIC_BYTES,
@@ -27,60 +27,65 @@ from rn50lib.data.recordio import (
 from rn50lib.errors import UserError
 
 
-def read_record_file(path: Path, split: str, problems: Problems) -> Part:
+def read_record_file(path: Path, split: str) -> Part:
     """Return the records of PREFIX.rec, compared with PREFIX.idx, .lst and .crc.
 
     Damaged records are added to the problems and skipped.
     """
-    part = Part("recordio", split, path)
+    part = Part(form="recordio", split=split, path=path)
+    add = part.problems.add
     try:
         file = MappedFile(str(path))
         data = file.data()
     except RecordError as error:
-        problems.add("damage", path, str(error))
+        add("damage", path, str(error))
         return part
-    starts: list[int] = []
-    keys: list[int] = []
-    labels: list[float] = []
+    labels: dict[int, tuple[int, float]] = {}  # key and label of a record by its offset
     offset = 0
     while offset < file.size:
         try:
             span = locate(data, offset, file.size)
         except Damage as damage:
             following = _next_record(data, offset, file.size)
-            text = f"after {len(starts):,} good records: {damage}; "
-            problems.add("damage", path, text + f"{following - offset:,} bytes are lost", offset)
+            text = f"after {len(labels):,} good records: {damage}; "
+            add("damage", path, text + f"{following - offset:,} bytes are lost", offset)
             offset = following
             continue
         is_followed = span.end == file.size or data[span.end : span.end + 4] == MAGIC_BYTES
         if is_followed and any(data[span.parts[-1][1] : span.end]):
-            problems.add("damage", path, "its padding to four bytes is not zero", offset)
+            add("damage", path, "its padding to four bytes is not zero", offset)
         try:
-            key, label = _read_header(data, span)
+            labels[offset] = _read_header(data, span)
         except RecordError as error:
-            problems.add("damage", path, str(error), offset)
-        else:
-            starts.append(offset)
-            keys.append(key)
-            labels.append(label)
+            add("damage", path, str(error), offset)
         offset = span.end
-    if not starts:
-        problems.add("no-images", path)
-    places = zip(keys, starts, strict=True)
-    part.names = [f"{path}, key {key}, offset {start:,}" for key, start in places]
-    part.labels = _classes(np.array(labels, np.float64), part.names, problems)
-    part.digests = np.full(len(starts), -1, np.int64)
-    checksums = _checksums(path, starts, problems)
+    if not labels:
+        add("no-images", path)
+    checksums = _checksums(part, [*labels])
     part.contents = "checksums" if checksums else "decoded"
-    images = [(start, checksums.get(start)) for start in starts]
-    part.runs = [
-        (first, ["records", str(path), images[first : first + RUN]])
-        for first in range(0, len(starts), RUN)
-    ]
-    _check_index(path, np.array(starts, np.int64), keys, problems)
-    _check_list(path, dict(zip(keys, labels, strict=True)), problems)
+    images = []
+    for offset, (key, label) in labels.items():
+        name, good = f"{path}, key {key}, offset {offset:,}", 0 <= label < 2**31 and not label % 1
+        if not good:
+            text = "several labels" if np.isnan(label) else f"the label is {label:g}"
+            add("label", name, text)
+        images.append((name, int(label) if good else -1, offset, checksums.get(offset)))
+    for first in range(0, len(images), RUN):
+        part.tasks.append((check_records, str(path), images[first : first + RUN]))
+    _check_index(part, {offset: key for offset, (key, _) in labels.items()})
+    _check_list(part, dict(labels.values()))
     part.classes, _ = read_list_classes(path.with_suffix(".lst"))
     return part
+
+
+def check_records(found: Images, path: str, records: list[tuple]) -> None:
+    """Check records, each (name, label, offset, checksum or None); runs in a worker."""
+    file = MappedFile(path)
+    for name, label, offset, wanted in records:
+        record = join(file.data(), locate(file.data(), offset, file.size))
+        if wanted is not None and (crc := crc32c(record)) != wanted:
+            found.problems.add("checksum", name, f"0x{crc:08x} instead of 0x{wanted:08x}")
+        found.check(name, label, unpack(record).image)
 
 
 def _next_record(data: Any, offset: int, size: int) -> int:
@@ -101,88 +106,72 @@ def _next_record(data: Any, offset: int, size: int) -> int:
 def _read_header(data: Any, span: Span) -> tuple[int, float]:
     """Return key and label of a record; NaN for several labels. Usually reads no image."""
     start, stop = span.parts[0]
-    if len(span.parts) == 1 and stop - start >= HEADER.size:
-        flag, value, key, _ = HEADER.unpack_from(data, start)
-        if flag == 0:
-            return key, value
-    label, key, _ = unpack(join(data, span))
+    header = data[start : min(stop, start + HEADER.size)]
+    whole = len(header) < HEADER.size or any(header[:4])  # too short, or with several labels
+    label, key, _ = unpack(join(data, span) if whole else header)
     return key, label
 
 
-def _classes(labels: np.ndarray, names: list[str], problems: Problems) -> np.ndarray:
-    """Return the labels as classes; -1 for one that is not a class."""
-    good = (labels >= 0) & (labels < 2**31) & (labels == np.floor(labels))
-    for i in np.flatnonzero(~good):
-        text = "several labels" if np.isnan(labels[i]) else f"the label is {labels[i]:g}"
-        problems.add("label", names[i], text)
-    return np.where(good, labels, -1).astype(np.int64)
-
-
-def _checksums(path: Path, starts: list[int], problems: Problems) -> dict[int, int]:
+def _checksums(part: Part, starts: list[int]) -> dict[int, int]:
     """Return offset → checksum of the records from PREFIX.crc; nothing if that is unusable."""
-    path_crc = checksum_path(path)
+    path_crc, add = checksum_path(part.path), part.problems.add
     if not path_crc.exists():
-        problems.add("no-checksums", path)
+        add("no-checksums", part.path)
         return {}
     try:
-        pairs = read_numbers(path_crc, "--checksums")
+        found: dict[int, int] = dict(read_numbers(path_crc, "--checksums").tolist())
     except RecordError as error:
-        problems.add("checksum-file", path_crc, str(error))
+        add("checksum-file", path_crc, str(error))
         return {}
-    found: dict[int, int] = dict(pairs.tolist())
-    matching = sum(start in found for start in starts)
-    text = ""
+    matching, text = len(found.keys() & starts), ""
     if 2 * matching < max(len(found), len(starts)):
-        text, found = f"most records of {path} start at other offsets", {}
+        text, found = f"most records of {part.path} start at other offsets", {}
     elif matching < len(starts):
         text = f"it lacks {len(starts) - matching:,} of the {len(starts):,} records"
     if text:
-        problems.add("checksum-file", path_crc, f"{text}; {relist(path, '--checksums')}")
+        add("checksum-file", path_crc, f"{text}; {relist(part.path, '--checksums')}")
     return found
 
 
-def _check_index(path: Path, starts: np.ndarray, keys: list[int], problems: Problems) -> None:
-    path_idx = path.with_suffix(".idx")
+def _check_index(part: Part, keys: dict[int, int]) -> None:
+    """Compare PREFIX.idx with the records, given as their keys by offset."""
+    path_idx, add = part.path.with_suffix(".idx"), part.problems.add
     try:
-        index_keys, offsets = read_numbers(path_idx, "--index").T
+        index: dict[int, int] = dict(read_numbers(path_idx, "--index")[:, ::-1].tolist())
     except RecordError as error:
-        problems.add("index", path_idx, str(error))
+        add("index", path_idx, str(error))
         return
-    for i in np.flatnonzero(~np.isin(offsets, starts))[:100]:
-        text = f"key {index_keys[i]}: no record starts there"
-        problems.add("index", path_idx, text, int(offsets[i]))
-    missing = starts[~np.isin(starts, offsets)]
-    if len(missing):
+    for offset in [offset for offset in index if offset not in keys][:100]:
+        add("index", path_idx, f"key {index[offset]}: no record starts there", offset)
+    if missing := [offset for offset in keys if offset not in index]:
         text = f"it leaves out {len(missing):,} records, the first at this offset"
-        problems.add("index", path_idx, text, int(missing[0]))
-    if np.array_equal(np.sort(index_keys), np.arange(len(index_keys))):
+        add("index", path_idx, text, missing[0])
+    if sorted(index.values()) == [*range(len(index))]:
         return  # keys that merely count
-    by_offset = dict(zip(starts.tolist(), keys, strict=True))
-    pairs = zip(offsets.tolist(), index_keys.tolist(), strict=True)
-    bad = [(offset, key) for offset, key in pairs if by_offset.get(offset, key) != key]
-    for offset, key in bad[:100]:
-        text = f"it has key {key}, the record's id is {by_offset[offset]}"
-        problems.add("index", path_idx, text, offset)
+    bad = [offset for offset, key in index.items() if keys.get(offset, key) != key]
+    for offset in bad[:100]:
+        text = f"it has key {index[offset]}, the record's id is {keys[offset]}"
+        add("index", path_idx, text, offset)
 
 
-def _check_list(path: Path, labels: dict[int, float], problems: Problems) -> None:
-    """Compare with PREFIX.lst, if it is there."""
-    path_lst = path.with_suffix(".lst")
+def _check_list(part: Part, labels: dict[int, float]) -> None:
+    """Compare PREFIX.lst, if it is there, with the records' labels by key."""
+    path_lst, add = part.path.with_suffix(".lst"), part.problems.add
     if not path_lst.exists():
         return
     try:
         entries = read_list(path_lst)
     except (UserError, OSError) as error:
-        problems.add("list", path_lst, str(error))
+        add("list", path_lst, str(error))
         return
     missing = [entry for entry in entries if entry.key not in labels]
     if missing or len(entries) != len(labels):
         text = f"it has {len(entries):,} entries, the record file {len(labels):,} whole records"
         if missing:
             text += f"; there is no record for key {missing[0].key} ({missing[0].path})"
-        problems.add("list", path_lst, text)
+        add("list", path_lst, text)
     for entry in entries:
         label = labels.get(entry.key)
         if label is not None and np.float32(entry.labels[0]) != np.float32(label):
             text = f"{entry.path} has the label {entry.labels[0]:g} here, {label:g} in its record"
-            problems.add("list", path_lst, text)
+            add("list", path_lst, text)

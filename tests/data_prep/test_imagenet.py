@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import imagenet
+from data_prep import imagenet, processes
 from rn50lib.errors import UserError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -136,7 +136,7 @@ def run(*arguments):
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
     """Avoid worker processes, which would take most of the time of these tests."""
-    monkeypatch.setattr(imagenet, "usable_cores", lambda: 0)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 0)
 
 
 @pytest.mark.parametrize(

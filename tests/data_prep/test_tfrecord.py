@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import im2rec, tfrecord
+from data_prep import im2rec, processes, tfrecord
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, parse_example
 from rn50lib.errors import UserError
 from tests.data_prep.test_imagenet import contents
@@ -44,7 +44,7 @@ def make_root(root, train=10, val=4):
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
     """Avoid worker processes, which would take most of the time of these tests."""
-    monkeypatch.setattr(tfrecord, "usable_cores", lambda: 0)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 0)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from data_prep import im2rec
+from rn50 import benchmark
 from rn50 import parser as parsers
-from rn50.benchmark import command as benchmark
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
 from rn50lib.resnet import resnet

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from rn50 import autoconfig, installed
+from rn50 import autoconfig, benchmark, installed
 from rn50.autoconfig import resolve
-from rn50.benchmark import command as benchmark
 from rn50.parser import PRESETS, config_parser, parse_given, read_file
 from rn50lib import resnet as networks
 from rn50lib.config import (

@@ -1,1 +1,0 @@
-"""Sweeps over numbers of workers and batch sizes, as the reference's `benchmark`."""
