@@ -42,7 +42,7 @@ def start(number: str, profile: str = "auto") -> Session:
     if number.startswith("ex"):
         ask.show_exercises(number)
     else:
-        _show_machine(machine, chosen, reason)
+        show_machine(machine, chosen, reason)
         session.ensure_data(root, chosen)
     checkout = paths.need_checkout()
     results = expected.load(checkout / "notebooks" / "expected")
@@ -90,14 +90,7 @@ def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
     return {name: values.get(profile, values["cpu"]) for name, values in listed.items()}
 
 
-def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
-    rows = machine_rows(machine) + [["Profile", f"{profile}: {reason}"]]
-    html = output.table_html(rows, ["", "this machine"]).replace("<thead>", "<thead hidden>")
-    output.show(html, "\n".join(f"{name}: {value}" for name, value in rows))
-
-
-def machine_rows(machine: hardware.Machine) -> list[list[str]]:
-    """Return the machine as pairs of name and text, for a table."""
+def show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
     memory = f"{machine.memory / 2**30:.0f} GiB" if machine.memory else "not known"
     bfloat16 = machine.bfloat16 or "none: bfloat16 would be emulated, slower than float32"
     rows = [
@@ -108,4 +101,6 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
         capability = ".".join(map(str, gpu.capability))
         text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, capability {capability}"
         rows.append([f"GPU {gpu.index}", f"{text}, driver {gpu.driver}"])
-    return rows if machine.gpus else [*rows, ["GPU", "none"]]
+    if not machine.gpus:
+        rows.append(["GPU", "none"])
+    output.table([*rows, ["Profile", f"{profile}: {reason}"]], ["", "this machine"])

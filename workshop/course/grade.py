@@ -30,7 +30,7 @@ from pathlib import Path
 from rn50lib.errors import UserError
 from rn50lib.files import Output
 from workshop import catalogue, output, paths, processes
-from workshop.checks import engine
+from workshop.checks import alone, engine
 from workshop.course import build, pages, run, uploads
 from workshop.course.nbgrader import POINTS
 from workshop.course.uploads import MAX_FILE, Cell, clean, code_cells
@@ -39,7 +39,6 @@ START_S = 120  # for the kernel and the imports of a notebook, in addition to it
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # environment variables
 BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL"
          " --ro-bind / / --dev /dev --proc /proc").split()  # fmt: skip
-DEFINITION = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 NOTHING = {item.name: engine.Result(item.name, engine.NOT_ATTEMPTED, "it was not handed in.")
            for item in catalogue.EXERCISES}  # fmt: skip
 
@@ -170,10 +169,8 @@ def definitions(source: str) -> str:
     plain = re.sub(r"\A\s*%%(time|timeit|capture)\b.*", "", source)
     try:
         code = TransformerManager().transform_cell(plain)  # lines such as %matplotlib inline
-        return "\n".join(
-            ast.unparse(node) for node in ast.parse(code).body if isinstance(node, DEFINITION)
-            or isinstance(node, ast.Assign | ast.AnnAssign) and "workshop." not in ast.unparse(node)
-        )  # fmt: skip
+        kept = (node for node in ast.parse(code).body if alone.is_kept(node, {"workshop"}))
+        return "\n".join(map(ast.unparse, kept))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
 
