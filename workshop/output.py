@@ -13,28 +13,12 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 RESULT_MIME = "application/vnd.rn50.result+json"
 
-STYLE = """<style>
-.rn50{color:var(--jp-ui-font-color1,#1f2328);margin:2px 0 6px;
-font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
-.rn50.rn50 table{border-collapse:collapse;margin:4px 0;font-size:14px}
-.rn50.rn50 caption{text-align:left;font-weight:600;padding:2px 0 4px}
-.rn50.rn50.rn50 tr,.rn50.rn50.rn50 tr:hover{background:none}
-.rn50.rn50 th,.rn50.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;
-background:none;max-width:none;border:0;
-border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal;overflow-wrap:break-word}
-.rn50.rn50 th{font-weight:600}
-.rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums}
-.rn50.rn50 td.n{white-space:nowrap}
-.rn50.rn50 .dim{color:var(--jp-ui-font-color2,#59636e);font-size:13px}
-.rn50.rn50 .box{border-left:4px solid #0072b2;padding:2px 0 2px 12px}
-.rn50.rn50 .warn{border-left-color:#d55e00}
-.rn50.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);
-font-size:12px;background:none;padding:0}
-</style>"""
+STYLE = (Path(__file__).parent / "templates" / "cell.css").read_text(encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -55,7 +39,8 @@ def quiet_stderr() -> Iterator[None]:
 
 def bundle(html: str, text: str) -> dict[str, Any]:
     """Return a display bundle: HTML for the notebook, text for a terminal."""
-    return {"text/html": f'{STYLE}<div class="rn50">{html}</div>', "text/plain": text}
+    html = f'<style>\n{STYLE}</style><div class="rn50">{html}</div>'
+    return {"text/html": html, "text/plain": text}
 
 
 def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
