@@ -150,15 +150,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     left_out = [cell for cell in code if cell.execution_count is None]
     if status == PASSED and left_out:
         status, error, excerpt = FAILED, "this cell was not executed", left_out[0].source
-    outputs = [output for cell in code for output in cell.outputs]
-    records = [output.get("data", {}).get(RESULT_MIME) or {} for output in outputs]
+    records = [out.get("data", {}).get(RESULT_MIME) or {} for cell in code for out in cell.outputs]
     notes = [record for record in records if record.get("kind") == "note"]  # of `session.note`
-    lines = [line for line in excerpt.splitlines() if line.strip("- ")]
-    return replace(
-        job,
-        status=status,
-        seconds=seconds,
-        error=error,
-        excerpt="\n".join(lines[-EXCERPT_LINES:]),
-        notes=notes,
-    )
+    excerpt = "\n".join([x for x in excerpt.splitlines() if x.strip("- ")][-EXCERPT_LINES:])
+    return replace(job, status=status, seconds=seconds, error=error, excerpt=excerpt, notes=notes)
