@@ -36,7 +36,9 @@ def start(number: str, profile: str = "auto") -> Session:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # nor when a profiler starts and stops
-    _put_programs_on_path()
+    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    if path.split(os.pathsep)[0] != programs:  # for `rn50` in a %%bash cell
+        os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
@@ -66,13 +68,6 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
     if machine.gpus:
         return "gpu", f"{len(machine.gpus)} GPU(s) found"
     return "cpu", "no GPU found, so the lessons are sized for a few cores"
-
-
-def _put_programs_on_path() -> None:
-    """Put this environment's programs first on PATH, for `rn50` in a %%bash cell."""
-    folder, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
-    if path.split(os.pathsep)[0] != folder:
-        os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
 
 
 def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:

@@ -132,20 +132,17 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
 def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) -> list[Learner]:
     """Return the learners of the uploads in a folder. Two uploads of one name keep their suffix."""
     entries = sorted(folder.glob("[!.]*"))
-    called = [learner_name(path) for path in entries]
+    called = [  # without what `submit` and Moodle add
+        re.sub(r"_\d+_assignsubmission_\w+$", "", name.removeprefix("rn50-"))
+        for name in (path.name if path.is_dir() else path.stem for path in entries)
+    ]
     return [
         Learner(
-            name if called.count(name) == 1 else clean(path.name),
+            clean(name if called.count(name) == 1 else path.name),
             *uploads.read(path, fresh, names),
         )
         for path, name in zip(entries, called, strict=True)
     ]
-
-
-def learner_name(path: Path) -> str:
-    """Return the learner that an entry is named after, without what `submit` and Moodle add."""
-    name = path.name if path.is_dir() else path.stem
-    return clean(re.sub(r"_\d+_assignsubmission_\w+$", "", name.removeprefix("rn50-")))
 
 
 def paste(fresh: list[Cell], cells: list[Cell]) -> list[Cell]:
