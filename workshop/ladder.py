@@ -133,16 +133,16 @@ def predict(rung: str, factor: float) -> None:
     print(f"Recorded: you expect {RUNGS[name]} to run at {factor:.2f} × the previous rung.")
 
 
-def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[str, Any]:
+def climb(rung: str, *, ranks: int = 1, **flags: Any) -> dict[str, Any]:
     """Run the script of a rung, record its report, and return it.
 
     The report has images_per_s; input_ms, compute_ms and communication_ms per step; and the path
-    of the script: your train.py if it is at this rung and `own` is True, else the finished one.
+    of the script: your train.py if it is at this rung, else the finished one.
     `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. With `trace`, a
     file, nothing is recorded, because the profiler slows the run. Returns an empty report if DALI
     is missing here. Raises RunFailed if the script fails.
     """
-    prepared = _prepare(rung, ranks, own, flags)
+    prepared = _prepare(rung, ranks, True, flags)
     if prepared is None:
         return {}
     runner, report = prepared

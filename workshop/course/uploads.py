@@ -104,7 +104,9 @@ def files(upload: Path, left_out: dict[str, list[str]]) -> Iterator[File]:
         try:
             if path.is_symlink():
                 left_out["link"].append(where)
-            elif not path.is_file() and not path.is_dir():
+            elif path.is_dir():
+                continue
+            elif not path.is_file():
                 left_out["neither a file nor a folder"].append(where)
             elif where.lower().endswith(".zip") or (path == upload and zipfile.is_zipfile(path)):
                 with zipfile.ZipFile(path) as archive:
@@ -114,7 +116,7 @@ def files(upload: Path, left_out: dict[str, list[str]]) -> Iterator[File]:
                         if not name.endswith("/"):
                             content = partial(archive.read, info)
                             yield File(name, info.date_time, info.file_size, content)
-            elif path.is_file():
+            else:
                 found = path.stat()
                 when = time.localtime(found.st_mtime)[:6]
                 yield File(where, when, found.st_size, path.read_bytes)
