@@ -17,6 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from rn50lib.errors import first_line
 from workshop import catalogue
 from workshop.checks import compare
 
@@ -120,9 +121,7 @@ def dotted_line(function: Any) -> int:
 
 def message(error: BaseException) -> str:
     """Return an error's type and the first line of its text."""
-    text = (str(error).strip() or "without a message").splitlines()[0]
-    text = re.sub(r"^\{\{.*?\}\} ", "", text)  # TensorFlow's name for the place
-    return f"{type(error).__name__}: {text}"
+    return re.sub(r": \{\{.*?\}\} ", ": ", first_line(error), count=1)  # TensorFlow's place
 
 
 def own_frame(error: BaseException, answer: Any) -> str:

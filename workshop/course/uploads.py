@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from rn50lib.errors import first_names
 from workshop import catalogue
 
 Cell = dict[str, Any]
@@ -78,11 +79,11 @@ def read(
         several.sort(key=lambda one: one[0])
         (_, best, graded[key]), *others = several
         if others:
-            losers = listed([file.where for _, file, _ in others])
+            losers = first_names([file.where for _, file, _ in others])
             notes.append(f"{key} is {best.where}; not graded: {losers}")
     quiet = {OTHER, RESOURCE, LESSON} if found else set()
     reasons = [
-        f"{why} ({len(where)}{'' if why in quiet else f': {listed(where)}'})"
+        f"{why} ({len(where)}{'' if why in quiet else f': {first_names(where)}'})"
         for why, where in left_out.items()
     ]
     if reasons:
@@ -152,12 +153,6 @@ def code_cells(data: bytes) -> list[Cell]:
         if cell["cell_type"] == "code":
             found.append({"kind": kind, "exercise": name, "source": source})
     return found
-
-
-def listed(names: list[str]) -> str:
-    """Return the first three of the names, each cut at its beginning, and how many follow."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(n if len(n) < 120 else f"…{n[-118:]}" for n in names[:3]) + more
 
 
 def clean(text: str, limit: int = 300) -> str:

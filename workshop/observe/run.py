@@ -10,11 +10,10 @@ import sys
 import tempfile
 import time
 from collections import deque
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rn50 import launch
+from rn50 import installed, launch
 from rn50lib import hardware, lifetime
 from rn50lib.distributed import launch_env
 from rn50lib.errors import UserError
@@ -124,7 +123,7 @@ def choose_launcher(script: Path) -> str:
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
     distributed = re.search(r"\btorch(?:\.| import )(?:distributed|nn\.parallel)\b", imports)
     chosen = distributed and "horovod" not in imports
-    return "torchrun" if chosen or find_spec("horovod") is None else "horovodrun"
+    return "torchrun" if chosen or not installed.has("horovod") else "horovodrun"
 
 
 def command(launcher: str, ranks: int, words: list[str], own: Path) -> list[str]:
