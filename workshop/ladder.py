@@ -22,7 +22,7 @@ from typing import Any
 from rn50 import installed
 from rn50lib import hardware
 from rn50lib.errors import UserError
-from rn50lib.files import write_file
+from rn50lib.report import write_json
 from workshop import expected, output, paths, programs, session
 from workshop import race as racing
 
@@ -129,7 +129,7 @@ def predict(rung: str, factor: float) -> None:
     name, _ = _split(rung)
     record = _load(_file())
     record["predictions"][name] = factor
-    _save(record)
+    write_json(_file(), record)
     print(f"Recorded: you expect {RUNGS[name]} to run at {factor:.2f} × the previous rung.")
 
 
@@ -152,7 +152,7 @@ def climb(rung: str, *, ranks: int = 1, **flags: Any) -> dict[str, Any]:
         return found
     record = _load(_file())
     record["rungs"][runner.name] = found
-    _save(record)
+    write_json(_file(), record)
     guess = record["predictions"].get(_split(rung)[0])
     before = _before(runner.name, record["rungs"])
     if guess and before:
@@ -197,7 +197,7 @@ def race(
             ms = 1000 * statistics.fmean(itertools.chain(*runner.turns))
             parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
             one |= {key: ms * part / sum(parts.values()) for key, part in parts.items()}
-    _save(record)
+    write_json(_file(), record)
     return found
 
 
@@ -400,7 +400,3 @@ def _file() -> Path:
 def _load(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"rungs": {}, "predictions": {}}
     return found | json.loads(file.read_text(encoding="utf-8")) if file.exists() else found
-
-
-def _save(record: dict[str, Any]) -> None:
-    write_file(_file(), json.dumps(record, indent=1))
