@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rn50 import installed
 from rn50lib.errors import UserError
 
 # --- notebooks ------------------------------------------------------------------------------------
@@ -82,14 +82,6 @@ PACKAGES = {
 }
 
 
-def installed(package: str) -> bool:
-    """Return True if a package can be imported; does not import it."""
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # of the package that it is a part of
-        return False
-
-
 @dataclass(frozen=True)
 class Exercise:
     """One exercise.
@@ -122,7 +114,7 @@ class Exercise:
     @property
     def lacks(self) -> str:
         """Return the name of a package that it needs and that is missing here, or nothing."""
-        missing = [package for package in self.needs.split() if not installed(package)]
+        missing = [package for package in self.needs.split() if not installed.has(package)]
         return PACKAGES[missing[0]] if missing else ""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from types import TracebackType
 from typing import Any
 
@@ -43,12 +44,9 @@ def show_user_errors_plainly() -> None:
     That is a UserError, and the use of an answer whose cell has not been run. Does nothing outside
     IPython.
     """
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return
-    shell = get_ipython()
-    if shell is not None:
+    from IPython import get_ipython
+
+    if (shell := get_ipython()) is not None:
         shell.set_custom_exc((UserError, NameError), _handler)
 
 
@@ -56,25 +54,15 @@ def _handler(
     shell: Any, kind: type, value: BaseException, trace: TracebackType, tb_offset: int | None = None
 ) -> list[str]:
     if isinstance(value, NameError):
-        lines = _not_run(value, trace)
-        if not lines:
+        *_, (frame, _) = traceback.walk_tb(trace)
+        answers = {item.answer for item in catalogue.EXERCISES}
+        if frame.f_code.co_name != "<module>" or value.name not in answers:
             shell.showtraceback((kind, value, trace), tb_offset=tb_offset)
             return []
+        lines = [f"○ {value.name} does not exist yet."]
+        lines.append("  Run the cell above in which you write it, then this one again.")
     else:
         render = getattr(value, "_render_traceback_", None)
         lines = render() if render else [f"error: {value}"]
     shell._showtraceback(kind, value, lines)
     return lines
-
-
-def _not_run(value: NameError, trace: TracebackType) -> list[str]:
-    """Return a message if a check cell uses an answer that does not exist yet, else nothing."""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    in_cell = trace.tb_frame.f_code.co_name == "<module>"
-    if not in_cell or value.name not in {item.answer for item in catalogue.EXERCISES}:
-        return []
-    return [
-        f"○ {value.name} does not exist yet.",
-        "  Run the cell above in which you write it, then this one again.",
-    ]

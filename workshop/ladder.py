@@ -22,7 +22,7 @@ from typing import Any
 from rn50 import installed
 from rn50lib import hardware
 from rn50lib.errors import UserError
-from rn50lib.files import write_file
+from rn50lib.report import write_json
 from workshop import expected, output, paths, programs, session
 from workshop import race as racing
 
@@ -43,6 +43,14 @@ TECHNIQUES = {
     "a setting of rung 5": r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression)\b",
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
+MISTAKES = (  # what a script has, what it lacks, and the remedy
+    (r"DistributedSampler\(", r"set_epoch\(",
+     "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
+    (r"(?s)(\bhorovod\b|torch\.distributed).*DataLoader\(", r"DistributedSampler\(",
+     "Each rank draws from all images: give its DataLoader a DistributedSampler."),
+    *((r"GradScaler\(", rf"scal\w*\.{call}\(", f"The loss scaler needs scaler.{call}, too.")
+      for call in ("scale", "step", "update")),
+)  # fmt: skip
 PARTS = {"compute": "#0072b2", "communication": "#d55e00", "input": "#e69f00"}
 PUBLISHED = {
     "FP32": "published.v100.1gpu.fp32.ips",
@@ -65,7 +73,7 @@ def chosen_library() -> str:
         not hardware.machine().gpus or installed.horovod_has("nccl", "torch")
     )
     own = _own()
-    uses_ddp = own.exists() and "DDP" in _used(_text(own))
+    uses_ddp = own.exists() and "DDP" in _used(own)
     return "horovod" if built and not uses_ddp else "ddp"
 
 
@@ -87,7 +95,7 @@ def script(rung: str) -> Path:
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
     wanted = finished(rung)
-    yours, needed = (_used(_text(path)) for path in (own, wanted))
+    yours, needed = _used(own), _used(wanted)
     if yours == needed:
         print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
         return own
@@ -121,34 +129,34 @@ def predict(rung: str, factor: float) -> None:
     name, _ = _split(rung)
     record = _load(_file())
     record["predictions"][name] = factor
-    _save(record)
+    write_json(_file(), record)
     print(f"Recorded: you expect {RUNGS[name]} to run at {factor:.2f} × the previous rung.")
 
 
-def climb(rung: str, *, ranks: int = 1, own: bool = True, **flags: Any) -> dict[str, Any]:
+def climb(rung: str, *, ranks: int = 1, **flags: Any) -> dict[str, Any]:
     """Run the script of a rung, record its report, and return it.
 
     The report has images_per_s; input_ms, compute_ms and communication_ms per step; and the path
-    of the script: your train.py if it is at this rung and `own` is True, else the finished one.
+    of the script: your train.py if it is at this rung, else the finished one.
     `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. With `trace`, a
     file, nothing is recorded, because the profiler slows the run. Returns an empty report if DALI
     is missing here. Raises RunFailed if the script fails.
     """
-    prepared = _prepare(rung, ranks, own, flags)
+    prepared = _prepare(rung, ranks, True, flags)
     if prepared is None:
         return {}
     runner, report = prepared
     programs.run_script(runner.script, *runner.flags, np=ranks, launcher=runner.launcher)
-    found = json.loads(report.read_text()) | {"ranks": ranks, "script": str(runner.script)}
+    found = _report(runner, report)
     if "trace" in flags:
         return found
     record = _load(_file())
-    rungs, name = record["rungs"], runner.name
-    rungs[name] = found
-    _save(record)
-    guess, before = record["predictions"].get(_split(name)[0]), _before(name, rungs)
+    record["rungs"][runner.name] = found
+    write_json(_file(), record)
+    guess = record["predictions"].get(_split(rung)[0])
+    before = _before(runner.name, record["rungs"])
     if guess and before:
-        ratio = rungs[name]["images_per_s"] / rungs[before]["images_per_s"]
+        ratio = found["images_per_s"] / record["rungs"][before]["images_per_s"]
         print(f"{ratio:.2f} times as fast as {_label(before)}; you predicted {guess:g}.")
     elif guess:
         print(f"You predicted {guess:g} times the speed of an earlier rung; none has run here.")
@@ -169,31 +177,27 @@ def race(
 
     Raises RunFailed if a script fails.
     """
-    window = flags["steps"]
-    runners, reports = {}, {}
+    window, runs = flags["steps"], {}
     for rung in rungs:
         count = 1 if rung == "1_single" else ranks
         if prepared := _prepare(rung, count, rung == own, flags, turns):
-            runners[rung], reports[rung] = prepared
-    together = _fit_in_memory(list(runners.values()))
-    groups = [list(runners.values())] if together else [[each] for each in runners.values()]
-    for group in groups:
+            runs[rung] = prepared
+    runners = [runner for runner, _ in runs.values()]
+    together = _fit_in_memory(runners)
+    for group in [runners] if together else [[runner] for runner in runners]:
         racing.race(group, flags["warm_up"], window, turns)
     record, found = _load(_file()), {}
-    for rung, runner in runners.items():
+    for rung, (runner, report) in runs.items():
+        one = found[rung] = record["rungs"][runner.name] = _report(runner, report)
         images = flags["batch_size"] * runner.ranks * window
-        found[rung] = json.loads(reports[rung].read_text())
-        rates = [images / sum(turn) for turn in runner.turns] or [found[rung]["images_per_s"]]
-        found[rung] |= {"images_per_s": statistics.median(rates), "turns": rates}
-        found[rung] |= {"ranks": runner.ranks, "script": str(runner.script)}
-        found[rung]["paired"] = together and bool(runner.turns)
-        measured = {f"{part}_ms": found[rung].get(f"{part}_ms", 0.0) for part in PARTS}
+        rates = [images / sum(turn) for turn in runner.turns] or [one["images_per_s"]]
+        one |= {"images_per_s": statistics.median(rates), "turns": rates}
+        one["paired"] = together and bool(runner.turns)
         if runner.turns:  # the script divides by all steps, but its sums are of those that count
             ms = 1000 * statistics.fmean(itertools.chain(*runner.turns))
-            share = ms / (sum(measured.values()) or 1)
-            found[rung] |= {key: share * part for key, part in measured.items() if part}
-        record["rungs"][runner.name] = found[rung]
-    _save(record)
+            parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
+            one |= {key: ms * part / sum(parts.values()) for key, part in parts.items()}
+    write_json(_file(), record)
     return found
 
 
@@ -205,7 +209,7 @@ def _prepare(
     With `turns`, the steps are those of as many turns.
     """
     path = script(rung) if own else finished(rung)
-    uses = _used(_text(path))
+    uses = _used(path)
     if "DALI" in uses and not session.has("nvidia.dali"):
         return None
     name = finished(rung).stem
@@ -218,13 +222,18 @@ def _prepare(
         lead = max(lead, TRACED_STEPS)
     if turns:
         flags = {**flags, "steps": turns * (lead + flags["steps"])}
-    words: list[object] = []
+    data = shards() if "readers.tfrecord" in _text(path) else session.need().data_root
+    words: list[object] = ["--data", data, "--report", report]
     for flag, value in flags.items():
         words += [f"--{flag.replace('_', '-')}", value]
-    data = shards() if "readers.tfrecord" in _text(path) else session.need().data_root
-    words = ["--data", data, *words, "--report", report]
     launcher = "torchrun" if "DDP" in uses else "horovodrun"
     return racing.Runner(name, path, words, ranks, launcher, lead), report
+
+
+def _report(runner: racing.Runner, file: Path) -> dict[str, Any]:
+    """Return what a script has written, with its ranks and its path."""
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found | {"ranks": runner.ranks, "script": str(runner.script)}
 
 
 def _fit_in_memory(runners: Sequence[racing.Runner]) -> bool:
@@ -279,36 +288,30 @@ def picture(file: Path) -> dict[str, Any]:
             1, 1 + bool(climbed), figsize=(10 if climbed else 6, 4), squeeze=False
         )
     here, there = axes[0, 0], axes[0, -1]
-    rates: list[float] = []
+    labels, guesses, turns = [], {}, set()
     for row, name in enumerate(climbed):
         found = record["rungs"][name]
+        rate, spread, ranks = found["images_per_s"], found.get("turns"), found.get("ranks", 1)
+        labels.append(_label(name) + (f"\n{ranks} workers" if ranks > 1 else ""))
         parts = {part: found.get(f"{part}_ms", 0.0) for part in PARTS}
-        rates.append(found["images_per_s"])
         left = 0.0
         for part, ms in parts.items():
-            width = rates[-1] * ms / sum(parts.values())
+            width = rate * ms / sum(parts.values())
             here.barh(row, width, left=left, color=PARTS[part], label="" if row else part)
             left += width
-        if spread := found.get("turns"):
-            ends = [[rates[-1] - min(spread)], [max(spread) - rates[-1]]]
-            here.errorbar(rates[-1], row, xerr=ends, fmt="none", ecolor="black", capsize=3)
+        if spread:
+            turns.add(len(spread))
+            ends = [[rate - min(spread)], [max(spread) - rate]]
+            here.errorbar(rate, row, xerr=ends, fmt="none", ecolor="black", capsize=3)
         before, guess = _before(name, record["rungs"]), record["predictions"].get(_split(name)[0])
         if before and guess:
-            label = "your prediction"
-            seen = here.get_legend_handles_labels()[1]
-            at = guess * record["rungs"][before]["images_per_s"]
-            here.plot(at, row, "kD", label="" if label in seen else label)
-    turns = sorted({len(record["rungs"][name].get("turns", ())) for name in climbed} - {0})
-    lines = f" (lines: range of {' or '.join(map(str, turns))} turns)" if turns else ""
+            guesses[row] = guess * record["rungs"][before]["images_per_s"]
+    if guesses:
+        here.plot([*guesses.values()], [*guesses], "kD", label="your prediction")
     if climbed:
-        ranks = [record["rungs"][name].get("ranks", 1) for name in climbed]
-        labels = [_label(name) + (f"\n{n} workers" if n > 1 else "")
-                  for name, n in zip(climbed, ranks, strict=True)]  # fmt: skip
+        lines = f" (lines: range of {' or '.join(map(str, sorted(turns)))} turns)" if turns else ""
+        here.set(title="This machine", xlabel=f"images/s{lines}; colours: share of the step")
         here.set_yticks(range(len(climbed)), labels)
-        here.set(
-            title="This machine",
-            xlabel=f"images/s{lines}; colours: share of the step",
-        )
         here.set_ylim(max(len(climbed), 4) - 0.5, -0.5)
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
@@ -325,13 +328,11 @@ def picture(file: Path) -> dict[str, Any]:
     there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
     there.locator_params(axis="x", nbins=6)
     there.invert_yaxis()
-    steps = ", ".join(
-        f"{_label(name)} {rate:.3g}" for name, rate in zip(climbed, rates, strict=True)
-    )
-    others = "; ".join(f"{name}: {rate:,.0f}" for name, rate in (values | gpu).items())
-    others += " (the H100 read JPEG files)"
-    alt = f"The ladder in images/s. {f'This machine: {steps}' if climbed else others}."
-    return output.figure_bundle(fig, alt)
+    steps = [f"{_label(name)} {record['rungs'][name]['images_per_s']:.3g}" for name in climbed]
+    others = [f"{name}: {rate:,.0f}" for name, rate in (values | gpu).items()]
+    alt = f"{'; '.join(others)} (the H100 read JPEG files)"
+    alt = f"This machine: {', '.join(steps)}" if climbed else alt
+    return output.figure_bundle(fig, f"The ladder in images/s. {alt}.")
 
 
 def _split(rung: str) -> tuple[str, str]:
@@ -339,12 +340,10 @@ def _split(rung: str) -> tuple[str, str]:
 
     Raises UserError for an unknown rung.
     """
-    name, _, chosen = rung.rpartition("_")
-    if chosen not in LIBRARIES:
-        name, chosen = rung, ""
-    if name not in RUNGS:
+    found = re.fullmatch(rf"({'|'.join(RUNGS)})(?:_({'|'.join(LIBRARIES)}))?", rung)
+    if not found:
         raise UserError(f"rung {rung!r} does not exist: use one of {', '.join(RUNGS)}")
-    return name, chosen
+    return found[1], found[2] or ""
 
 
 def _label(script: str) -> str:
@@ -374,31 +373,21 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _used(text: str) -> set[str]:
+def _used(script: Path) -> set[str]:
     """Return which of the techniques of the rungs a script uses."""
-    code = re.sub(r"#.*", "", text)
+    code = re.sub(r"#.*", "", _text(script))
     return {name for name, pattern in TECHNIQUES.items() if re.search(pattern, code)}
 
 
 def _warnings(text: str) -> list[str]:
     """Return a line for each mistake of a script that its measurements do not show."""
-    code, found = re.sub(r"#.*", "", text), []
-    if "DistributedSampler(" in code and "set_epoch(" not in code:
-        found.append(
-            "✗ Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."
-        )
-    parallel = re.search(r"\bhorovod\b|torch\.distributed", code)
-    if parallel and "DataLoader(" in code and "DistributedSampler(" not in code:
-        found.append("✗ Each rank draws from all images: give its DataLoader a DistributedSampler.")
+    code = re.sub(r"#.*", "", text)
+    found = [f"✗ {remedy}" for has, needs, remedy in MISTAKES
+             if re.search(has, code) and not re.search(needs, code)]  # fmt: skip
     if re.search(r"""autocast\((device_type=)?["']cuda""", code) and not hardware.machine().gpus:
         found.append(
             '✗ autocast("cuda") does nothing without a GPU: pass device.type instead of "cuda".'
         )
-    calls = {"scale", "step", "update"} if "GradScaler(" in code else set()
-    lacks = [f"scaler.{name}" for name in sorted(calls)
-             if not re.search(rf"scal\w*\.{name}\(", code)]  # fmt: skip
-    if lacks:
-        found.append(f"✗ The loss scaler needs {' and '.join(lacks)}, too.")
     return found
 
 
@@ -411,7 +400,3 @@ def _file() -> Path:
 def _load(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"rungs": {}, "predictions": {}}
     return found | json.loads(file.read_text(encoding="utf-8")) if file.exists() else found
-
-
-def _save(record: dict[str, Any]) -> None:
-    write_file(_file(), json.dumps(record, indent=1))

@@ -36,13 +36,15 @@ def start(number: str, profile: str = "auto") -> Session:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # nor when a profiler starts and stops
-    _put_programs_on_path()
+    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    if path.split(os.pathsep)[0] != programs:  # for `rn50` in a %%bash cell
+        os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
         ask.show_exercises(number)
     else:
-        _show_machine(machine, chosen, reason)
+        show_machine(machine, chosen, reason)
         session.ensure_data(root, chosen)
     checkout = paths.need_checkout()
     results = expected.load(checkout / "notebooks" / "expected")
@@ -68,13 +70,6 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
     return "cpu", "no GPU found, so the lessons are sized for a few cores"
 
 
-def _put_programs_on_path() -> None:
-    """Put this environment's programs first on PATH, for `rn50` in a %%bash cell."""
-    folder, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
-    if path.split(os.pathsep)[0] != folder:
-        os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
-
-
 def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
     """Return the sizes of a notebook under a profile; one that is not listed is that of cpu.
 
@@ -90,14 +85,7 @@ def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
     return {name: values.get(profile, values["cpu"]) for name, values in listed.items()}
 
 
-def _show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
-    rows = machine_rows(machine) + [["Profile", f"{profile}: {reason}"]]
-    html = output.table_html(rows, ["", "this machine"]).replace("<thead>", "<thead hidden>")
-    output.show(html, "\n".join(f"{name}: {value}" for name, value in rows))
-
-
-def machine_rows(machine: hardware.Machine) -> list[list[str]]:
-    """Return the machine as pairs of name and text, for a table."""
+def show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
     memory = f"{machine.memory / 2**30:.0f} GiB" if machine.memory else "not known"
     bfloat16 = machine.bfloat16 or "none: bfloat16 would be emulated, slower than float32"
     rows = [
@@ -108,4 +96,6 @@ def machine_rows(machine: hardware.Machine) -> list[list[str]]:
         capability = ".".join(map(str, gpu.capability))
         text = f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB, capability {capability}"
         rows.append([f"GPU {gpu.index}", f"{text}, driver {gpu.driver}"])
-    return rows if machine.gpus else [*rows, ["GPU", "none"]]
+    if not machine.gpus:
+        rows.append(["GPU", "none"])
+    output.table([*rows, ["Profile", f"{profile}: {reason}"]], ["", "this machine"])

@@ -13,28 +13,12 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 RESULT_MIME = "application/vnd.rn50.result+json"
 
-STYLE = """<style>
-.rn50{color:var(--jp-ui-font-color1,#1f2328);margin:2px 0 6px;
-font:14px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)}
-.rn50.rn50 table{border-collapse:collapse;margin:4px 0;font-size:14px}
-.rn50.rn50 caption{text-align:left;font-weight:600;padding:2px 0 4px}
-.rn50.rn50.rn50 tr,.rn50.rn50.rn50 tr:hover{background:none}
-.rn50.rn50 th,.rn50.rn50 td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;
-background:none;max-width:none;border:0;
-border-bottom:1px solid var(--jp-border-color2,#d0d7de);white-space:normal;overflow-wrap:break-word}
-.rn50.rn50 th{font-weight:600}
-.rn50.rn50 td.n,.rn50.rn50 th.n{text-align:right;font-variant-numeric:tabular-nums}
-.rn50.rn50 td.n{white-space:nowrap}
-.rn50.rn50 .dim{color:var(--jp-ui-font-color2,#59636e);font-size:13px}
-.rn50.rn50 .box{border-left:4px solid #0072b2;padding:2px 0 2px 12px}
-.rn50.rn50 .warn{border-left-color:#d55e00}
-.rn50.rn50 code{font-family:var(--jp-code-font-family,ui-monospace,monospace);
-font-size:12px;background:none;padding:0}
-</style>"""
+STYLE = (Path(__file__).parent / "templates" / "cell.css").read_text(encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -53,13 +37,10 @@ def quiet_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def wrap(html: str) -> str:
-    return f'{STYLE}<div class="rn50">{html}</div>'
-
-
 def bundle(html: str, text: str) -> dict[str, Any]:
     """Return a display bundle: HTML for the notebook, text for a terminal."""
-    return {"text/html": wrap(html), "text/plain": text}
+    html = f'<style>\n{STYLE}</style><div class="rn50">{html}</div>'
+    return {"text/html": html, "text/plain": text}
 
 
 def show(html: str, text: str, extra: Mapping[str, Any] | None = None) -> None:
@@ -101,24 +82,19 @@ class Slot:
         self.update(figure_bundle(fig, alt))
 
 
-def picture_bundle(png: bytes, alt: str) -> dict[str, Any]:
-    """Return a PNG as a display bundle with its alt text.
+def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
+    """Return a matplotlib figure as a display bundle with its alt text, and close it.
 
     It is HTML because JupyterLab shows an `image/png` without the alt text of its metadata.
     """
-    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    html = f'<img src="{source}" alt="{escape(alt)}" style="max-width:100%;height:auto">'
-    return {"text/html": html, "text/plain": alt}
-
-
-def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
-    """Return a matplotlib figure as a display bundle, and close it."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
     plt.close(fig)
-    return picture_bundle(buffer.getvalue(), alt)
+    source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    html = f'<img src="{source}" alt="{escape(alt)}" style="max-width:100%;height:auto">'
+    return {"text/html": html, "text/plain": alt}
 
 
 def figure(fig: Any, alt: str) -> None:
@@ -144,21 +120,20 @@ def cell_text(value: Any) -> str:
 
 def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
     """Return the table as HTML; a column of numbers is right-aligned."""
-    numeric = [
-        any(isinstance(row[i], int | float) for row in rows)
-        and all(row[i] is None or isinstance(row[i], int | float) for row in rows)
-        for i in range(len(columns))
-    ]
-    kind = [' class="n"' if number else "" for number in numeric]
-    head = "".join(f"<th{k}>{escape(c)}</th>" for k, c in zip(kind, columns, strict=True))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{k}>{escape(cell_text(v))}</td>" for k, v in zip(kind, row, strict=True))
-        + "</tr>"
-        for row in rows
-    )
+    kinds = []
+    for i in range(len(columns)):
+        values = [row[i] for row in rows if row[i] is not None]
+        numeric = bool(values) and all(isinstance(value, int | float) for value in values)
+        kinds.append(' class="n"' if numeric else "")
+
+    def line(tag: str, row: Sequence[Any]) -> str:
+        cells = zip(kinds, row, strict=True)
+        inner = (f"<{tag}{kind}>{escape(cell_text(value))}</{tag}>" for kind, value in cells)
+        return f"<tr>{''.join(inner)}</tr>"
+
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(line("td", row) for row in rows)
+    return f"<table>{title}<thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
 
 
 def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
@@ -177,18 +152,14 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = 
 def images(items: Sequence[Any], alt: str, labels: Sequence[str]) -> None:
     """Show a contact sheet of images, uint8 arrays (height, width, 3) or PIL's."""
     import matplotlib.pyplot as plt
-    import numpy as np
 
-    columns = 6
-    rows = -(-len(items) // columns)
-    fig, axes = plt.subplots(
-        rows, columns, figsize=(10.5, rows * 10.5 / columns * 0.86), squeeze=False
-    )
-    for i, axis in enumerate(axes.flat):
+    rows = -(-len(items) // 6)
+    fig = plt.figure(figsize=(10.5, 1.5 * rows))
+    for place, (item, label) in enumerate(zip(items, labels, strict=True), 1):
+        axis = fig.add_subplot(rows, 6, place)
+        axis.imshow(item, interpolation="nearest")
+        axis.set_title(label, fontsize=9)
         axis.axis("off")
-        if i < len(items):
-            axis.imshow(np.asarray(items[i]), interpolation="nearest")
-            axis.set_title(labels[i], fontsize=9)
     fig.tight_layout()
     figure(fig, alt)
 

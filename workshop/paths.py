@@ -35,29 +35,14 @@ def need_checkout() -> Path:
     return found
 
 
-def writable(folder: Path) -> bool:
-    """Return True if `folder`, or the nearest existing folder above it, is writable."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return os.access(folder, os.W_OK)
-
-
 def data_home() -> Path:
-    """Return `$RN50_DATA`, else `data/` in the checkout, or a cache folder if that is read-only."""
-    if os.environ.get("RN50_DATA"):
-        return Path(os.environ["RN50_DATA"]).absolute()
-    default = (checkout() or Path.cwd()) / "data"
-    if default.is_dir() or writable(default):
-        return default
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "rn50-workbook" / "data"
+    """Return `$RN50_DATA`, else `data/` in the checkout, or in the working directory."""
+    return Path(os.environ.get("RN50_DATA") or (checkout() or Path.cwd()) / "data").absolute()
 
 
 def runs_home() -> Path:
     """Return `$RN50_RUNS`, else `runs/` in the checkout, or in the working directory."""
-    if os.environ.get("RN50_RUNS"):
-        return Path(os.environ["RN50_RUNS"]).absolute()
-    return (checkout() or Path.cwd()) / "runs"
+    return Path(os.environ.get("RN50_RUNS") or (checkout() or Path.cwd()) / "runs").absolute()
 
 
 def set_environment() -> tuple[Path, Path]:

@@ -30,17 +30,6 @@ GRACE_S = 10.0  # between asking a program to end and ending it
 MAX_RANKS, RANKS_PER_CORE = 64, 4
 
 
-def program(module: str, *arguments: object, folder: str | os.PathLike = ".") -> None:
-    """Run `python -m MODULE ARGUMENTS...` in `folder`; show the command and its output.
-
-    Raises:
-        RunFailed: The exit status is not 0.
-    """
-    words = list(map(str, arguments))
-    name = ["rn50"] if module == "rn50" else ["python", "-m", module]
-    run(["-m", module, *words], shlex.join([*name, *words]), folder)
-
-
 def run_script(
     script: str | os.PathLike, *arguments: object, np: int = 1, launcher: str = "horovodrun"
 ) -> None:
@@ -56,7 +45,7 @@ def run_script(
     """
     path = Path(script).resolve()
     words, shown, threads = command(path.name, arguments, np, launcher)
-    run(words, shown, path.parent, threads)
+    run(words, path.parent, shown, threads)
 
 
 def command(
@@ -106,11 +95,16 @@ LAUNCHERS = {"horovodrun": horovodrun, "torchrun": torchrun}
 
 def run(
     words: Sequence[str],
-    shown: str,
-    folder: str | os.PathLike,
+    folder: str | os.PathLike = ".",
+    shown: str = "",
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run Python with these arguments, under the name `shown`, as `program` does."""
+    """Run Python with these arguments in `folder`; show its output, and the command as `shown`.
+
+    Raises:
+        RunFailed: The exit status is not 0.
+    """
+    shown = shown or shlex.join(["python", *words]).replace("python -m rn50 ", "rn50 ")
     lines: list[str] = []
     slot = output.Slot()
 

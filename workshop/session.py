@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rn50 import installed
 from rn50lib import hardware
 from rn50lib.errors import UserError
 from workshop import catalogue, expected, output
@@ -125,7 +126,7 @@ def ensure_data(root: Path, profile: str) -> None:
 
 def has(package: str) -> bool:
     """Return True if a framework is installed; if not, print that the cell is skipped."""
-    found = catalogue.installed(package)
+    found = installed.has(package)
     if not found:
         name = catalogue.PACKAGES.get(package, package)
         text = f"{name} is not installed here, so this cell is skipped."

@@ -12,10 +12,10 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rn50lib.errors import UserError
 from workshop import output
@@ -55,28 +55,21 @@ class Lane:
     """A row of the timeline: a thread or a GPU stream, what it ran, and the named ranges there."""
 
     name: str
-    spans: list[Span] = field(default_factory=list)
-    ranges: list[Span] = field(default_factory=list)
+    spans: list[Span]
+    ranges: list[Span]
 
 
 @dataclass
 class Steps:
-    """The traced steps: their spans on the host, and the lanes of the device that trains."""
+    """The traced steps, and what ran from the first one's start to the end of the last one's work.
+
+    `steps` are their times on the host.
+    """
 
     steps: list[tuple[float, float]]
+    window: tuple[float, float]
     host: list[Lane]
     gpu: list[Lane]
-
-    @property
-    def window(self) -> tuple[float, float]:
-        """The time from the start of the first step to the end of the last one's work."""
-        ends = [span[1] for lane in self.gpu for span in lane.spans]
-        return self.steps[0][0], max([self.steps[-1][1], *ends])
-
-    def timeline(self) -> list[Span]:
-        """Return what the device does at every instant of the window."""
-        lanes, idle = (self.gpu, "waiting") if self.gpu else (self.host, "other")
-        return occupied([span for lane in lanes for span in lane.spans], *self.window, idle)
 
 
 def trace(file: str | PathLike, show: bool = True) -> dict[str, float]:
@@ -92,25 +85,51 @@ def trace(file: str | PathLike, show: bool = True) -> dict[str, float]:
         UserError: The file is not a trace with the steps of torch.profiler.
     """
     found = read(Path(file))
-    (begin, end), steps, timeline = found.window, len(found.steps), found.timeline()
-    ms = dict.fromkeys(KINDS, 0.0)
-    for first, last, kind in timeline:
-        ms[kind] += (last - first) / steps
+    count, order = len(found.steps), list(KINDS)
+    lanes, idle = (found.gpu, "waiting") if found.gpu else (found.host, "other")
+    spans = [span for lane in lanes for span in lane.spans]
+    spans.sort(key=lambda span: -order.index(span[2]))
+    timeline = painted([(*found.window, idle), *spans])
+    ms = {kind: total(timeline, kind) / count for kind in KINDS}
     if not show:
         return ms
     output.Slot().update(draw(found))
-    whole = (end - begin) / steps
+    whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
     rows = [[kind, spent, 100 * spent / whole] for kind, spent in longest if spent]
     output.table(
         [*rows, ["the step", whole, 100.0]],
         ["kind", "ms per step", "%"],
-        f"Time of the {where}, mean of {steps} steps; the profiler adds some",
+        f"Time of the {where}, mean of {count} steps; the profiler adds some",
     )
-    if text := remarks(found, timeline, ms, steps):
+    lines = []
+    exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
+    if (hidden := exchange - ms["exchange"]) > 0.001 * exchange > 0:
+        lines.append(
+            f"Exchange takes {short(exchange)} per step; {short(hidden)} of it are hidden behind"
+            " other work and not in the table."
+        )
+    if found.gpu and found.host:
+        during: dict[str, float] = defaultdict(float)
+        for begin, end, name in found.host[0].ranges:
+            during[name] += total(clipped(timeline, begin, end), "waiting") / count
+        if parts := [f"{name} {short(spent)}" for name, spent in during.items() if spent > 0.01]:
+            lines.append(f"The GPU waits while the host is in: {', '.join(parts)}.")
+    if text := " ".join(lines):
         output.show(f"<p>{text}</p>", text)
     return ms
+
+
+class Event(NamedTuple):
+    """An event on a thread or a stream, in milliseconds."""
+
+    name: str
+    cat: str
+    begin: float
+    end: float
+    lane: tuple[Any, Any]
+    external: Any
 
 
 def read(file: Path) -> Steps:
@@ -118,8 +137,13 @@ def read(file: Path) -> Steps:
     try:
         data = file.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        events = json.loads(data)["traceEvents"]
-        events = [Event.of(event) for event in events if event["ph"] == "X" and "cat" in event]
+        events = [
+            Event(
+                str(e["name"]), e["cat"], e["ts"] / 1000, (e["ts"] + e.get("dur", 0)) / 1000,
+                (e["pid"], e["tid"]), e.get("args", {}).get("External id"),
+            )
+            for e in json.loads(data)["traceEvents"] if e["ph"] == "X" and "cat" in e
+        ]  # fmt: skip
     except BROKEN as wrong:
         reason = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
         raise UserError(
@@ -133,49 +157,30 @@ def read(file: Path) -> Steps:
         )
     marks.sort(key=lambda event: event.begin)
     main = marks[0].lane
+    last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])
+    window = marks[0].begin, last
     ops = {e.external: e.name for e in events if e.cat == "cpu_op"}
     lanes: dict[Any, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.cat in (*ON_GPU, *ON_HOST, "gpu_user_annotation"):
-            lanes[event.lane].append(event)
-    host, gpu = [], []
+    for event in sorted(events, key=lambda e: (e.begin, -e.end)):  # what is inside comes later
+        lanes[event.lane].append(event)
+    host: list[Lane] = []
+    gpu: list[Lane] = []
     for key, members in sorted(lanes.items(), key=lambda item: (item[0] != main, str(item[0]))):
-        work = [e for e in members if e.cat in ON_GPU]
-        ranges = [(e.begin, e.end, e.name) for e in members if e.name in RANGES]
-        if work:
-            for event in work:
-                event.kind = kind_of(event.name) or kind_of(ops.get(event.external, "")) or "other"
-            gpu.append(Lane(f"GPU {key[0]}, stream {key[1]}", innermost(work), ranges))
-        elif spans := innermost([e for e in members if e.cat in ON_HOST], inherit=True):
-            host.append(Lane("main thread" if key == main else thread(members), spans, ranges))
-    gpu.sort(key=lambda lane: sum(begin - end for begin, end, _ in lane.spans))  # the busiest first
-    steps = [(mark.begin, mark.end) for mark in marks]
-    found = Steps(steps, host, gpu)
-    for lane in [*host, *gpu]:
-        lane.spans = clipped(lane.spans, *found.window)
-    return Steps(steps, [lane for lane in host if lane.spans], [lane for lane in gpu if lane.spans])
-
-
-@dataclass
-class Event:
-    """An event on a thread or a stream, in milliseconds."""
-
-    name: str
-    cat: str
-    begin: float
-    end: float
-    lane: tuple[Any, Any]
-    external: Any
-    kind: str | None = None
-
-    @classmethod
-    def of(cls, event: dict[str, Any]) -> Event:
-        """Return an event of the file, whose times are in microseconds."""
-        begin = event["ts"] / 1000
-        args = event.get("args", {})
-        lane, name = (event["pid"], event["tid"]), str(event["name"])
-        end = begin + event.get("dur", 0) / 1000
-        return cls(name, event["cat"], begin, end, lane, args.get("External id"))
+        spans = [
+            (e.begin, e.end, kind_of(e.name) or kind_of(ops.get(e.external, "")) or "other")
+            for e in members if e.cat in ON_GPU
+        ]  # fmt: skip
+        if spans:
+            found, name = gpu, f"GPU {key[0]}, stream {key[1]}"
+        else:
+            members = [event for event in members if event.cat in ON_HOST]
+            found, name = host, "main thread" if key == main else thread(members)
+            spans = host_spans(members)
+        if spans := clipped(painted(spans), *window):
+            ranges = [(e.begin, e.end, e.name) for e in members if e.name in RANGES]
+            found.append(Lane(name, spans, ranges))
+    gpu.sort(key=lambda lane: -total(lane.spans))  # the busiest first
+    return Steps([(mark.begin, mark.end) for mark in marks], window, host, gpu)
 
 
 @functools.cache
@@ -191,44 +196,41 @@ def thread(events: Sequence[Event]) -> str:
     return "autograd thread" if any("autograd" in e.name for e in events) else "another thread"
 
 
-def innermost(events: Iterable[Event], inherit: bool = False) -> list[Span]:
-    """Return the spans of one lane by its innermost events, which do not overlap.
+def host_spans(events: Sequence[Event]) -> list[Span]:
+    """Return the kinds of the events of a thread, which are in the order of their start.
 
-    With `inherit`, the kinds are those of the host: an operator that has none takes that of the
-    event around it, and a few ranges give theirs to everything inside.
+    An operator that has no kind takes that of the event around it, and a few ranges give theirs to
+    everything inside.
     """
     spans: list[Span] = []
     stack: list[tuple[float, str | None, bool]] = []  # end, kind, and whether it is for all inside
-    at = 0.0
-
-    def until(time: float) -> None:
-        nonlocal at
-        while stack:
-            end, kind, _ = stack[-1]
-            stop = min(end, time)
-            if kind and stop > at:
-                if spans and spans[-1][1:] == (at, kind):
-                    spans[-1] = (spans[-1][0], stop, kind)
-                else:
-                    spans.append((at, stop, kind))
-            at = max(at, stop)
-            if end > time:
-                break
+    for event in events:
+        while stack and stack[-1][0] <= event.begin:
             stack.pop()
-        at = time
-
-    for event in sorted(events, key=lambda e: (e.begin, -e.end)):
-        until(event.begin)
-        kind, whole = event.kind, False
-        if inherit:
-            _, around, whole = stack[-1] if stack else (0.0, None, False)
-            kind = around if whole else kind_of(event.name) or around
-            if kind is None and event.cat == "cpu_op":
-                kind = "other"
-            whole = whole or bool(WHOLE.search(event.name))
-        stack.append((event.end, kind, whole))
-    until(float("inf"))
+        _, kind, whole = stack[-1] if stack else (0.0, None, False)
+        if not whole:
+            kind = kind_of(event.name) or kind or ("other" if event.cat == "cpu_op" else None)
+        if kind:
+            spans.append((event.begin, event.end, kind))
+        stack.append((event.end, kind, whole or bool(WHOLE.search(event.name))))
     return spans
+
+
+def painted(spans: Sequence[Span]) -> list[Span]:
+    """Return spans that do not overlap: each of those given covers the ones before it."""
+    edges = sorted({time for span in spans for time in span[:2]})
+    place = {time: i for i, time in enumerate(edges)}
+    kinds = [""] * len(edges)  # from each edge to the next
+    for begin, end, kind in spans:
+        first, last = place[begin], place[end]
+        kinds[first:last] = [kind] * (last - first)
+    found: list[Span] = []
+    for begin, end, kind in zip(edges, edges[1:], kinds, strict=False):
+        if kind and found and found[-1][1:] == (begin, kind):
+            found[-1] = (found[-1][0], end, kind)
+        elif kind:
+            found.append((begin, end, kind))
+    return found
 
 
 def clipped(spans: Iterable[Span], begin: float, end: float) -> list[Span]:
@@ -236,40 +238,9 @@ def clipped(spans: Iterable[Span], begin: float, end: float) -> list[Span]:
     return [(max(b, begin), min(e, end), kind) for b, e, kind in spans if e > begin and b < end]
 
 
-def occupied(spans: Sequence[Span], begin: float, end: float, idle: str) -> list[Span]:
-    """Return the kind of every instant: the first of KINDS that runs, or `idle` if none does."""
-    edges = [(b, 1, kind) for b, _, kind in spans] + [(e, -1, kind) for _, e, kind in spans]
-    running: Counter[str] = Counter()
-    found: list[Span] = []
-    at = begin
-    for time, change, kind in [*sorted(edges), (end, 0, idle)]:
-        if time > at:
-            found.append((at, time, next((k for k in KINDS if running[k]), idle)))
-            at = time
-        running[kind] += change
-    return found
-
-
-def remarks(found: Steps, timeline: list[Span], ms: dict[str, float], steps: int) -> str:
-    """Return what the table does not show: hidden exchange, and what a waiting GPU waits for."""
-    lines = []
-    spans = [s for lane in found.gpu or found.host for s in lane.spans if s[2] == "exchange"]
-    busy = occupied(spans, *found.window, "idle")
-    whole = sum(e - b for b, e, kind in busy if kind == "exchange") / steps
-    if (hidden := whole - ms["exchange"]) > 0.001 * whole > 0:
-        lines.append(
-            f"Exchange takes {short(whole)} per step; {short(hidden)} of it are hidden behind"
-            " other work and not in the table."
-        )
-    if found.gpu and ms["waiting"]:
-        gaps = [span for span in timeline if span[2] == "waiting"]
-        during: dict[str, float] = defaultdict(float)
-        for begin, end, name in found.host[0].ranges if found.host else []:
-            during[name] += sum(e - b for b, e, _ in clipped(gaps, begin, end)) / steps
-        parts = [f"{name} {short(spent)}" for name, spent in during.items() if spent > 0.01]
-        if parts:
-            lines.append(f"The GPU waits while the host is in: {', '.join(parts)}.")
-    return " ".join(lines)
+def total(spans: Iterable[Span], kind: str = "") -> float:
+    """Return the milliseconds of spans, of all or of one kind."""
+    return sum(end - begin for begin, end, its in spans if kind in ("", its))
 
 
 def draw(found: Steps) -> dict[str, Any]:
@@ -285,10 +256,8 @@ def draw(found: Steps) -> dict[str, Any]:
     with plot.style():
         fig, axes = plt.subplots(figsize=(10, 1.3 + 0.75 * len(rows)))
         for row, (lane, spans) in enumerate(rows):
-            spent: dict[str, float] = defaultdict(float)
-            for b, e, kind in spans:
-                spent[kind] += e - b
-            for kind in spent:
+            spent = Counter({kind: total(spans, kind) for kind in KINDS})
+            for kind in +spent:
                 bars = [(b - begin, e - b) for b, e, k in spans if k == kind]
                 hatch = {"hatch": "///", "edgecolor": "#777777"} if kind == "waiting" else {}
                 axes.broken_barh(bars, (row - 0.2, 0.5), facecolor=KINDS[kind], lw=0, **hatch)
@@ -298,9 +267,8 @@ def draw(found: Steps) -> dict[str, Any]:
                 if e - b > 0.07 * (end - begin):
                     axes.text((b + e) / 2 - begin, row - 0.32, f"{name} {short(e - b)}",
                               ha="center", va="center", fontsize="small")  # fmt: skip
-            longest = sorted(spent.items(), key=lambda item: -item[1])[:3]
-            top = ", ".join(f"{kind} {short(ms)}" for kind, ms in longest)
-            texts.append(f"{lane.name}: {top}")
+            top = [f"{kind} {short(ms)}" for kind, ms in (+spent).most_common(3)]
+            texts.append(f"{lane.name}: {', '.join(top)}")
         axes.set_yticks(range(len(rows)), [lane.name for lane, _ in rows])
         axes.set(xlim=(0, end - begin), ylim=(len(rows) - 0.45, -0.55), xlabel="time (ms)")
         axes.set(title="One step by thread and stream; blank: nothing runs", axisbelow=True)

@@ -12,8 +12,8 @@ from workshop.errors import RunFailed
 
 def test_run_shows_the_last_lines_of_a_failure(tmp_path: Path) -> None:
     (tmp_path / "works.py").write_text("open('out', 'w').write('done')")
-    programs.run(["-I", "works.py"], "python -I works.py", tmp_path)
+    programs.run(["-I", "works.py"], tmp_path)
     assert (tmp_path / "out").read_text() == "done"
     with pytest.raises(RunFailed, match="^python ended with exit status 1") as failed:
-        programs.run(["-c", "raise SystemExit('no libcuda.so')"], "python -c …", tmp_path)
+        programs.run(["-c", "raise SystemExit('no libcuda.so')"], tmp_path)
     assert "libcuda.so" in failed.value.log and failed.value.log.endswith("device_id=None")

@@ -110,16 +110,6 @@ def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
     assert paths.set_environment() == (repository / "data", tmp_path / "here")
 
 
-def test_data_that_cannot_be_written_goes_to_the_cache(tmp_path, monkeypatch):
-    monkeypatch.delenv("RN50_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(paths, "writable", lambda folder: False)
-    monkeypatch.setattr(paths, "checkout", lambda: tmp_path)
-    assert paths.data_home() == tmp_path / "cache" / "rn50-workbook" / "data"
-    (tmp_path / "data").mkdir()  # read-only and shared: it is used
-    assert paths.data_home() == tmp_path / "data"
-
-
 @pytest.mark.slow
 @pytest.mark.needs("linux_x86_64")
 def test_data_made_once_is_used_by_all_without_writing(tmp_path):

@@ -101,5 +101,4 @@ def show_exercises(notebook: str) -> None:
         for one in status.collect()
         if one.item.notebook == notebook
     ]  # fmt: skip
-    columns = ["", "exercise", "kind", "difficulty", "time", "goal"]
-    output.show(output.table_html(rows, columns), output.table_text(rows, columns))
+    output.table(rows, ["", "exercise", "kind", "difficulty", "time", "goal"])

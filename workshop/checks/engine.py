@@ -17,6 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from rn50lib.errors import first_line
 from workshop import catalogue
 from workshop.checks import compare
 
@@ -59,22 +60,17 @@ def judge(name: str, answer: Any) -> Result:
     if left := unanswered(answer):
         then = f"Fill it in, run that cell and then this one again; {hint}"
         return Result(name, NOT_ATTEMPTED, left, then)
-    return _run_check(exercise, answer, hint)
-
-
-def _run_check(exercise: catalogue.Exercise, answer: Any, hint: str) -> Result:
-    name = exercise.name
-    if answer is None:
-        said = f"`{exercise.answer}` is None."
-        return Result(name, WRONG, said, f"Write the answer into its cell; {hint}")
-    if exercise.function and not callable(answer):
-        said = f"`{exercise.answer}` is {compare.kind_of(answer, 'a function')}."
-        return Result(name, WRONG, said, f"Pass the function itself, without calling it; {hint}")
     limited = not exercise.launches  # a check that starts processes has its own limits
     if limited:  # their import does not count as the answer's time
         for package in exercise.needs.split():
             importlib.import_module(package)
     try:
+        form = compare.kind_of(answer, "a function")
+        compare.refuse(
+            (answer is None, f"`{exercise.answer}` is None.", "Write the answer into its cell."),
+            (exercise.function and not callable(answer), f"`{exercise.answer}` is {form}.",
+             "Pass the function itself, without calling it."),
+        )  # fmt: skip
         with compare.time_limit() if limited else contextlib.nullcontext():
             said = exercise.check(answer)
     except compare.TooLong as error:
@@ -125,9 +121,7 @@ def dotted_line(function: Any) -> int:
 
 def message(error: BaseException) -> str:
     """Return an error's type and the first line of its text."""
-    text = (str(error).strip() or "without a message").splitlines()[0]
-    text = re.sub(r"^\{\{.*?\}\} ", "", text)  # TensorFlow's name for the place
-    return f"{type(error).__name__}: {text}"
+    return re.sub(r": \{\{.*?\}\} ", ": ", first_line(error), count=1)  # TensorFlow's place
 
 
 def own_frame(error: BaseException, answer: Any) -> str:

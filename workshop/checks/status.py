@@ -13,24 +13,13 @@ from workshop.checks import records
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in one exercise, with the help taken until it was passed."""
+    """The progress in one exercise, with the help taken until it was passed, as text."""
 
     item: catalogue.Exercise
     passed: bool
+    state: str
     tries: int
-    hints: int
-    solution: bool
-
-    @property
-    def state(self) -> str:
-        """Return '✓ passed', '✗ tried' or a dash."""
-        return "✓ passed" if self.passed else "✗ tried" if self.tries else "–"
-
-    @property
-    def help_taken(self) -> str:
-        """Return '2 hints, solution', or an empty string."""
-        hints = f"{self.hints} hint{'s' if self.hints > 1 else ''}" if self.hints else ""
-        return ", ".join(filter(None, [hints, "solution" if self.solution else ""]))
+    help_taken: str
 
 
 def collect() -> list[Progress]:
@@ -38,13 +27,15 @@ def collect() -> list[Progress]:
     found = []
     for item in catalogue.EXERCISES:
         record = records.load(item.notebook).get(item.name, {})
+        passed, tries = bool(record.get("passed_at")), record.get("tries", 0)
+        state = "✓ passed" if passed else "✗ tried" if tries else "–"
         taken = record.get("passed_with") or record
-        found.append(
-            Progress(
-                item, bool(record.get("passed_at")), record.get("tries", 0),
-                taken.get("hints", 0), bool(taken.get("solution")),
-            )
-        )  # fmt: skip
+        help_taken = []
+        if hints := taken.get("hints", 0):
+            help_taken.append(f"{hints} hint{'s' * (hints > 1)}")
+        if taken.get("solution"):
+            help_taken.append("solution")
+        found.append(Progress(item, passed, state, tries, ", ".join(help_taken)))
     return found
 
 
@@ -57,13 +48,10 @@ def progress(everything: bool = False) -> None:
         if everything or one.state != "–"
     ]
     left = [one.item for one in found if not one.passed]
-    after = "You have passed all exercises."
-    if left:
-        after = (
-            f"Next: {left[0].name} in exercises/, {left[0].minutes} minutes: you {left[0].goal}."
-        )
-    count = f"{len(found) - len(left)} of {len(found)} exercises passed"
-    said = f"{count}; records: {records.answers_home()}. {after}"
+    said = f"{len(found) - len(left)} of {len(found)} exercises passed"
+    said += f"; records: {records.answers_home()}."
+    for item in left[:1]:
+        said += f" Next: {item.name} in exercises/, {item.minutes} minutes: you {item.goal}."
     if rows:
         output.table(rows, ("exercise", "", "tries", "help", "you …"), said)
     else:

@@ -78,7 +78,7 @@ def train(name: str, **given: Any) -> Path:
     write_json(folder / "config.json", fields | given)
     words = ["run", "--run-dir", str(folder), "--config", str(folder / "config.json")]
     parent = {PARENT: str(os.getpid())}  # the run ends with this kernel
-    programs.run(["-m", "rn50", *words], f"rn50 {' '.join(words)}", ".", parent)
+    programs.run(["-m", "rn50", *words], env=parent)
     return folder
 
 
@@ -113,11 +113,8 @@ def pack(function: str, data_root: Path) -> None:
         (root / "train" / name).mkdir(parents=True)
         first = source.read(int((source.labels < label).sum()))
         (root / "train" / name / "first.jpg").write_bytes(first)
-    programs.program(
-        "data_prep.im2rec", "--list", "--recursive", "records/train", "train", folder=root
-    )
-    packing = ("--pass-through", "--framing", function)
-    programs.program("data_prep.im2rec", *packing, "records/train", "train", folder=root)
+    for flags in (["--list", "--recursive"], ["--pass-through", "--framing", function]):
+        programs.run(["-m", "data_prep.im2rec", *flags, "records/train", "train"], root)
     files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
     packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
     if wrong := [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,16 @@ from workshop.masters import Cell, read_master, stub
 from workshop.masters import solved as with_solution
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-FOLDERS = {"notebooks": r"\d\d_[a-z0-9_]+", "exercises": r"ex\d\d_[a-z0-9_]+"}  # names of masters
 
 
 def masters(root: Path) -> list[Path]:
     """Return all masters of a checkout: the lessons in order, then the exercises."""
-    return [
-        file
-        for folder, pattern in FOLDERS.items()
-        for file in sorted((root / folder / "source").glob("*.py"))
-        if re.fullmatch(pattern, file.stem)
-    ]
+    lessons = root.glob("notebooks/source/[0-9][0-9]_*.py")
+    return [*sorted(lessons), *sorted(root.glob("exercises/source/ex[0-9][0-9]_*.py"))]
 
 
 def is_exercise(master: Path) -> bool:
-    return re.fullmatch(FOLDERS["exercises"], master.stem) is not None
+    return master.stem.startswith("ex")
 
 
 def target(master: Path) -> Path:

@@ -96,8 +96,7 @@ def main(argv: list[str]) -> int:
     args.argv, args.others = argv, argv[end + 1 :]  # after "--": the script's own arguments
     if args.verb in ("run", "try", "grade"):  # like Ctrl-C, so that what they started is ended
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    status: int = args.call(args)
-    return status
+    return args.call(args) or 0
 
 
 def build_notebooks(args: argparse.Namespace) -> int:
@@ -185,16 +184,15 @@ def run_course(args: argparse.Namespace) -> int:
         pages.index(out, about, jobs, trained)
     good = sum(item.status == run.PASSED for item in jobs)
     print(f"{good} of {len(jobs)} notebooks passed in {about['seconds']:.0f} s")
-    trained_well = trained is None or trained.report is not None
     if trained and trained.report:
         print(f"training: {trained.report['metrics']['val.top1'][-1]:.1f}% top-1")
     elif trained:
         print(f"training: failed; continue it with {trained.command} --resume")
     print(f"{out / 'index.html'}\n{(out / 'index.html').as_uri()}")
-    return 0 if good == len(jobs) and trained_well else 1
+    return int(good < len(jobs) or bool(trained and not trained.report))
 
 
-def reset_notebook(args: argparse.Namespace) -> int:
+def reset_notebook(args: argparse.Namespace) -> None:
     """Write a notebook as its master gives it, after renaming a changed one."""
     from workshop.course import build
 
@@ -209,23 +207,19 @@ def reset_notebook(args: argparse.Namespace) -> int:
     print(f"as it was built: {path}")
     if build.is_exercise(master):
         print("What you have passed stays passed; `rn50 workshop status` lists it.")
-    return 0
 
 
-def show_status(args: argparse.Namespace) -> int:
+def show_status(args: argparse.Namespace) -> None:
     from workshop.checks import status
 
     status.progress(everything=True)
-    return 0
 
 
 def try_script(args: argparse.Namespace) -> int:
     from workshop import headroom, observe
     from workshop.errors import RunFailed
 
-    json_output = None
-    if args.json:
-        json_output = Output("--json", args.json, "a result of try", has_key("rows"))
+    to = Output("--json", args.json, "a result of try", has_key("rows")) if args.json else None
     try:
         if args.headroom:
             script = Path(args.script).absolute()
@@ -239,27 +233,25 @@ def try_script(args: argparse.Namespace) -> int:
         print(failure.log, file=sys.stderr)
         raise
     print(result)
-    if json_output:
-        json_output.write(json.dumps(asdict(result), indent=4) + "\n")
-    return 1 if result.missing else 0
+    if to:
+        to.write(json.dumps(asdict(result), indent=4) + "\n")
+    return int(bool(result.missing))
 
 
-def release_course(args: argparse.Namespace) -> int:
+def release_course(args: argparse.Namespace) -> None:
     from workshop.course import release
 
     release.release(paths.need_checkout(), args.folder)
     print(f"{args.folder}: the course without solutions; a third hint is nearly the answer.")
-    return 0
 
 
-def submit_work(args: argparse.Namespace) -> int:
+def submit_work(args: argparse.Namespace) -> None:
     from workshop.course import submit
 
     print(submit.submit(paths.need_checkout(), args.name, args.out))
-    return 0
 
 
-def grade_class(args: argparse.Namespace) -> int:
+def grade_class(args: argparse.Namespace) -> None:
     from workshop.course import grade
 
     folder, out = args.folder.absolute(), args.out.absolute()
@@ -272,4 +264,3 @@ def grade_class(args: argparse.Namespace) -> int:
     settings = grade.Settings(args.time_limit, args.memory, folder, grade.bubblewrap_works())
     grade.grade(folder, page, table, settings, args.jobs)
     print(f"{page.path}\n{table.path}")
-    return 0

@@ -13,23 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from workshop.course.pages import render
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pytest and JupyterLab bring it on Python 3.10
     import tomli as tomllib
 
 FOLDER, PAGE = "exercises/gallery", "docs/troubleshooting.md"
-HEAD = """# When it goes wrong
-
-Common failures, each with [a small broken script](../exercises/gallery) that a test runs before and
-after the fix. To try one, run its commands in its folder. `watch.py COMMAND` runs a Python script
-and reports its threads, its disk reads and the memory that forked workers copy. If no rank's Python
-stack changes for 5 seconds, it prints where each rank is, and the command continues: it may only be
-slow. `watch.py --end 60 COMMAND` ends it after 60 such seconds.
-
-| search terms | entry |
-|---|---|
-"""
 
 
 def load(root: Path) -> dict[str, dict[str, Any]]:
@@ -39,28 +30,13 @@ def load(root: Path) -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items(), key=lambda item: (item[1]["threads"][0], item[0])))
 
 
-def link(thread: str) -> str:
-    return f"[{thread}](https://github.com/{thread.replace('#', '/issues/')})"
-
-
 def page(root: Path) -> str:
     recorded = json.loads((root / FOLDER / "recorded.json").read_text(encoding="utf-8"))
-    index, body = "", ""
-    for name, entry in load(root).items():
-        anchor = re.sub(r"[^\w\- ]", "", entry["title"].lower()).replace(" ", "-")
-        index += f"| {entry['words']} | [{entry['title']}](#{anchor}) |\n"
-        source = next((root / FOLDER / name).glob("broken.*")).name
-        threads = ", ".join(map(link, entry["threads"]))
-        body += f"\n## {entry['title']}\n\n*{entry['words']}*: {threads}."
-        body += f" [{source}](../{FOLDER}/{name}/{source})\n"
-        for key in ("run", "name"):
-            if recorded[name][key]:
-                command = entry[key].replace("\n", "\n$ ")
-                body += f"\n```text\n$ {command}\n{recorded[name][key]}\n```\n"
-            body += f"\n{entry['text']}\n" if key == "run" else ""
-        fix = entry["fix"].strip("\n")
-        body += f"\n```diff\n{fix}\n```\n"
-    return f"{HEAD}{index}{body}\nThe outputs were recorded {recorded['on']}.\n"
+    entries = load(root)
+    for name, entry in entries.items():
+        entry["anchor"] = re.sub(r"[^\w\- ]", "", entry["title"].lower()).replace(" ", "-")
+        entry["source"] = next((root / FOLDER / name).glob("broken.*")).name
+    return render("troubleshooting.md.j2", folder=FOLDER, entries=entries, recorded=recorded) + "\n"
 
 
 def drift(root: Path) -> list[str]:

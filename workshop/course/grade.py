@@ -27,10 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_names
 from rn50lib.files import Output
 from workshop import catalogue, output, paths, processes
-from workshop.checks import engine
+from workshop.checks import alone, engine
 from workshop.course import build, pages, run, uploads
 from workshop.course.nbgrader import POINTS
 from workshop.course.uploads import MAX_FILE, Cell, clean, code_cells
@@ -39,7 +39,6 @@ START_S = 120  # for the kernel and the imports of a notebook, in addition to it
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # environment variables
 BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL"
          " --ro-bind / / --dev /dev --proc /proc").split()  # fmt: skip
-DEFINITION = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 NOTHING = {item.name: engine.Result(item.name, engine.NOT_ATTEMPTED, "it was not handed in.")
            for item in catalogue.EXERCISES}  # fmt: skip
 
@@ -94,7 +93,7 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
     for who, note in [(one.name, note) for one in learners for note in one.notes]:
         print(f"{who}: {note}")
     if hidden:
-        print(clean(f"{folder}: left out: hidden ({len(hidden)}: {uploads.listed(hidden)})"))
+        print(clean(f"{folder}: left out: hidden ({len(hidden)}: {first_names(hidden)})"))
     begin = time.time()
     work = [(one, key) for one in learners for key in sorted(one.cells)]
     pasted = [paste(fresh[key], one.cells[key]) for one, key in work]
@@ -133,20 +132,17 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
 def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) -> list[Learner]:
     """Return the learners of the uploads in a folder. Two uploads of one name keep their suffix."""
     entries = sorted(folder.glob("[!.]*"))
-    called = [learner_name(path) for path in entries]
+    called = [  # without what `submit` and Moodle add
+        re.sub(r"_\d+_assignsubmission_\w+$", "", name.removeprefix("rn50-"))
+        for name in (path.name if path.is_dir() else path.stem for path in entries)
+    ]
     return [
         Learner(
-            name if called.count(name) == 1 else clean(path.name),
+            clean(name if called.count(name) == 1 else path.name),
             *uploads.read(path, fresh, names),
         )
         for path, name in zip(entries, called, strict=True)
     ]
-
-
-def learner_name(path: Path) -> str:
-    """Return the learner that an entry is named after, without what `submit` and Moodle add."""
-    name = path.name if path.is_dir() else path.stem
-    return clean(re.sub(r"_\d+_assignsubmission_\w+$", "", name.removeprefix("rn50-")))
 
 
 def paste(fresh: list[Cell], cells: list[Cell]) -> list[Cell]:
@@ -170,10 +166,8 @@ def definitions(source: str) -> str:
     plain = re.sub(r"\A\s*%%(time|timeit|capture)\b.*", "", source)
     try:
         code = TransformerManager().transform_cell(plain)  # lines such as %matplotlib inline
-        return "\n".join(
-            ast.unparse(node) for node in ast.parse(code).body if isinstance(node, DEFINITION)
-            or isinstance(node, ast.Assign | ast.AnnAssign) and "workshop." not in ast.unparse(node)
-        )  # fmt: skip
+        kept = (node for node in ast.parse(code).body if alone.is_kept(node, {"workshop"}))
+        return "\n".join(map(ast.unparse, kept))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
 

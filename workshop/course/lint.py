@@ -34,10 +34,12 @@ def lint(root: Path) -> list[str]:
         found = check_tags(cells, master)
         for number, cell in enumerate(cells, 1):
             found += [f"cell {number}: {line}" for line in check_cell(cell)]
-            if cell["cell_type"] == "markdown":
-                found += [f"cell {number}: the link to {target} leads nowhere"
-                          for target in LINK.findall(CODE.sub("", cell["source"]))
-                          if not leads_somewhere(master.parent.parent, target, built)]  # fmt: skip
+            markdown = cell["source"] if cell["cell_type"] == "markdown" else ""
+            for link in LINK.findall(CODE.sub("", markdown)):
+                path = (master.parent.parent / link).resolve()
+                exists = path in built or (path.suffix != ".ipynb" and path.exists())
+                if not exists and "://" not in link:
+                    found.append(f"cell {number}: the link to {link} leads nowhere")
         text = " ".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
         for what, count in (("cells", len(cells)), ("words", len(text.split()))):
             if count > CEILINGS[what]:
@@ -78,9 +80,3 @@ def check_cell(cell: build.Cell) -> list[str]:
              if kind == cell["cell_type"] and re.search(pattern, text, re.M)]  # fmt: skip
     found += [f"the tag {tag} hides a failure" for tag in sorted(HIDING & set(cell["tags"]))]
     return found if source.strip() else ["the cell is empty"]
-
-
-def leads_somewhere(folder: Path, target: str, built: set[Path]) -> bool:
-    """Return True if a link from a notebook in `folder` is on the web or its file exists."""
-    path = (folder / target).resolve()
-    return "://" in target or path in built or (path.suffix != ".ipynb" and path.exists())

@@ -31,11 +31,11 @@ def duration(seconds: float) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the text of a template; values are escaped."""
+    """Return the text of a template; in HTML values are escaped."""
     import jinja2
 
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    loader, escape = jinja2.FileSystemLoader(TEMPLATES), template.endswith(".html")
+    env = jinja2.Environment(loader=loader, autoescape=escape, undefined=jinja2.StrictUndefined)
     env.filters.update(duration=duration, value=cell_text)
     return env.get_template(template).render(values)
 

@@ -20,17 +20,6 @@ FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises",
            "benchmarks")  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("solutions", "__pycache__", ".*", "*.ipynb", "*.so")
 
-CONTRIBUTING = """# The learners' copy
-
-This copy of the course has everything you need to run the notebooks and to solve the exercises.
-The solutions and tests are not included; your instructor has them.
-
-- `make lab` opens the course in JupyterLab; `make run` executes it from end to end.
-- Work on `exercises/ex01_….ipynb` and so on. `rn50 workshop status` lists what you have passed.
-- `rn50 workshop reset ex03` restores an exercise and keeps a copy of yours.
-- `rn50 workshop submit --name "Anna Berg"` packs your work into a zip to hand in.
-"""
-
 
 def release(root: Path, target: Path) -> None:
     """Write the learners' copy to `target`. Raises UserError if it exists or is in the course."""
@@ -46,7 +35,7 @@ def release(root: Path, target: Path) -> None:
         shutil.copy(root / name, target / name)
     for master in build.masters(target):
         write_file(build.target(master), build.build(target, master))
-    write_file(target / "CONTRIBUTING.md", CONTRIBUTING)
+    shutil.copy(target / "workshop" / "templates" / "learners.md", target / "CONTRIBUTING.md")
 
 
 def copy(path: str, target: str) -> None:

@@ -7,8 +7,6 @@ notebook. A notebook passed only if every code cell was executed without an erro
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import json
 import logging
 import os
@@ -16,7 +14,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +31,6 @@ KERNEL_START_S = 120
 FLOOR_S = 90.0  # the shortest time limit; a limit is three times the budget
 CPU_S = 300.0  # the budget of a notebook, except under profile ci
 EXCERPT_LINES = 14
-TYPES: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": lambda text: {"true": True, "false": False}[text.lower()],
-}
 
 
 @dataclass(frozen=True)
@@ -78,41 +70,29 @@ def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | N
         name=path.stem,
         title=title[1] if title else path.stem,
         limit=limit or max(FLOOR_S, 3 * (budget or CPU_S)),
-        parameters=check_parameters(given, known_parameters(book), path.name),
+        parameters=parameters(book, given, path.name),
     )
 
 
-def known_parameters(book: Any) -> dict[str, str]:
-    """Return name and type of each parameter that the tagged cells declare.
+def parameters(book: Any, given: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Return values as the types that the cells with the tag `parameters` declare.
 
-    papermill's own `inspect_notebook` overlooks types such as `int | None`.
+    Raises UserError for an unknown name or a value of a different type. papermill's own
+    `inspect_notebook` overlooks types such as `int | None`.
     """
-    found: dict[str, str] = {}
-    for cell in book.cells:
-        if "parameters" in cell.metadata.get("tags", []):
-            with contextlib.suppress(SyntaxError):  # then the cell fails when it runs
-                found |= {
-                    ast.unparse(line.target): ast.unparse(line.annotation)
-                    for line in ast.parse(cell.source).body
-                    if isinstance(line, ast.AnnAssign)
-                }
-    return found
+    import pydantic
 
-
-def check_parameters(
-    given: Mapping[str, str], known: Mapping[str, str], where: str
-) -> dict[str, Any]:
-    """Convert values to the declared types. Raises UserError for an unknown name."""
+    source = "\n".join(c.source for c in book.cells if "parameters" in c.metadata.get("tags", []))
+    known = dict(re.findall(r"^(\w+): ([\w| ]+?) *=", source, re.M))
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name not in known:
             has = ", ".join(known) or "none in a cell with the tag `parameters`"
             raise UserError(f"{where} has no parameter {name!r}: it has {has}")
-        kind = known[name].removesuffix(" | None")
         try:
-            none = text == "None" and kind != known[name]
-            values[name] = None if none else TYPES[kind](text)
-        except (KeyError, ValueError):
+            kind = pydantic.TypeAdapter(known[name])
+            values[name] = kind.validate_python(None if text == "None" else text)
+        except (ValueError, NameError):  # NameError: of an unknown type
             wrong = f"parameter {name} is {known[name]}, and {text!r} is not"
             raise UserError(f"{where}: {wrong}") from None
     return values
@@ -170,15 +150,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     left_out = [cell for cell in code if cell.execution_count is None]
     if status == PASSED and left_out:
         status, error, excerpt = FAILED, "this cell was not executed", left_out[0].source
-    outputs = [output for cell in code for output in cell.outputs]
-    records = [output.get("data", {}).get(RESULT_MIME) or {} for output in outputs]
+    records = [out.get("data", {}).get(RESULT_MIME) or {} for cell in code for out in cell.outputs]
     notes = [record for record in records if record.get("kind") == "note"]  # of `session.note`
-    lines = [line for line in excerpt.splitlines() if line.strip("- ")]
-    return replace(
-        job,
-        status=status,
-        seconds=seconds,
-        error=error,
-        excerpt="\n".join(lines[-EXCERPT_LINES:]),
-        notes=notes,
-    )
+    excerpt = "\n".join([x for x in excerpt.splitlines() if x.strip("- ")][-EXCERPT_LINES:])
+    return replace(job, status=status, seconds=seconds, error=error, excerpt=excerpt, notes=notes)

@@ -10,11 +10,10 @@ import sys
 import tempfile
 import time
 from collections import deque
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rn50 import launch
+from rn50 import installed, launch
 from rn50lib import hardware, lifetime
 from rn50lib.distributed import launch_env
 from rn50lib.errors import UserError
@@ -86,7 +85,7 @@ def run_ranks(
 
 
 def copy_folder(folder: Path, to: Path) -> None:
-    """Copy a folder, and what links lead to, without environments, loops and unreadable files."""
+    """Copy a folder, and what links lead to, without environments, loops and dangling links."""
     size = 0
 
     def left_out(where: str, names: list[str]) -> set[str]:
@@ -94,11 +93,7 @@ def copy_folder(folder: Path, to: Path) -> None:
         gone, here = LEFT_OUT(where, names), Path(where).resolve()
         for path in (Path(where, name) for name in names):
             around = any(inner.is_relative_to(path.resolve()) for inner in (here, to))
-            special = not (path.is_file() or path.is_dir())  # a pipe, a socket, a dangling link
-            if (
-                around or special or not os.access(path, os.R_OK)
-                or (path / "pyvenv.cfg").exists()
-            ):  # fmt: skip
+            if around or not path.exists() or (path / "pyvenv.cfg").exists():
                 gone.add(path.name)
             else:
                 size += path.stat().st_size
@@ -128,7 +123,7 @@ def choose_launcher(script: Path) -> str:
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
     distributed = re.search(r"\btorch(?:\.| import )(?:distributed|nn\.parallel)\b", imports)
     chosen = distributed and "horovod" not in imports
-    return "torchrun" if chosen or find_spec("horovod") is None else "horovodrun"
+    return "torchrun" if chosen or not installed.has("horovod") else "horovodrun"
 
 
 def command(launcher: str, ranks: int, words: list[str], own: Path) -> list[str]:
