@@ -421,7 +421,7 @@ for name, form in forms.items():
         print(f"{margins[~same].median():.2f}")
 
 # %% [markdown]
-# The best test of an export is that an independent program gives the same answers. Eight bits change predictions with a small *margin* between the two largest logits. This network, trained for a minute, has many of those; score yours.
+# The best test of an export is that an independent program gives the same answers. Eight bits change predictions with a small *margin* between the two largest logits. This briefly trained network has many of those; score yours.
 #
 # ## Which version is fastest?
 #
@@ -475,7 +475,8 @@ def onnx_kinds(file, batch):
     engine = onnxruntime.InferenceSession(file, options, providers=[provider])
     for _ in range(4):
         engine.run(["logits"], {"images": batch.numpy()})
-    events = json.loads(Path(engine.end_profiling()).read_text())
+    file = Path(engine.end_profiling()).replace(f"{file}.json")  # for Perfetto, too
+    events = json.loads(file.read_text())
     nodes = [event for event in events if "op_name" in event.get("args", {})]
     ms = dict.fromkeys(kinds, 0.0)
     for event in nodes[len(nodes) // 4 :]:  # the first prediction warms up
@@ -495,13 +496,14 @@ for n in session.race:
         else:
             counts = traced(forms[name], many[:n], "version.json")
             rows[name] = counts[bool(kernels)], workshop.trace("version.json", show=False)
-    shown = [kind for kind in kinds if any(ms[kind] >= 0.1 for _, ms in rows.values())]
-    print(f"Batch {n}, milliseconds: ", *(f"{kind:>13}" for kind in shown), " operators")
+    shown = [kind for kind in kinds if any(ms[kind] >= 0.01 for _, ms in rows.values())]
+    print(f"{f'Batch {n}, milliseconds':24}", *(f"{kind:>13}" for kind in shown), end="")
+    print("   kernels" if kernels else " operators")
     for name, (count, ms) in rows.items():
-        print(f"{name:24}", *(f"{ms[kind]:13.1f}" for kind in shown), f"{count:10}")
+        print(f"{name:24}", *(f"{ms[kind]:13.2f}" for kind in shown), f"{count:9}")
 
 # %% [markdown]
-# If an engine's *pointwise* is nearly 0, it adds and applies ReLU inside the preceding convolution. Why are its convolutions faster? On a CPU, PyTorch's library oneDNN rearranges the weights for its kernels (**packs** them) in every call; an engine packs once, at load. oneDNN can log each operation. **Predict:** what share of the convolutions' time is packing, for one image and for the larger batch?
+# If an engine's *pointwise* is nearly 0, it adds and applies ReLU inside the preceding convolution. Are its convolutions faster, too? On a CPU, PyTorch's library oneDNN rearranges the weights for its kernels (**packs** them) in every call; an engine [does so once](https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html), at load. oneDNN can log each operation. **Predict:** what share of the convolutions' time is packing, for one image and for the larger batch?
 
 # %%
 import tempfile
@@ -770,7 +772,7 @@ for (name, load), runs in served.items():
     ax.vlines(100 * load + shift, low, high, colour, lw=4, alpha=0.4)
 for (name, values), style in zip(p95s.items(), ("C0o-", "C1s--"), strict=True):
     ax.plot([100 * load for load in loads], values, style, label=name)
-ax.set(title=f"{version} on {where}: {requests} requests per sequence", yscale="log")
+ax.set(title=f"{version}, {size} px: {requests} requests per sequence", yscale="log")
 ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p95, ms: median and range")
 ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("{x:g}")
