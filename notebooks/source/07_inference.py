@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, find where the time of a prediction goes, cut kernel launches by folding batch norms and capturing a CUDA graph, compare versions without naming a false winner, and measure latency under load.
+# After this notebook you can score a checkpoint, find where the time of a prediction goes, cut kernel launches by folding batch norms and capturing a CUDA graph, compare engines and see where they are faster, and measure latency under load.
 #
 # **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -681,7 +681,7 @@ for name, ips in (("real images", real), ("network alone", alone_ips)):
     print(": too few to tell" if count < 5 else ": no clear rise" if low <= 1 <= high else "")
 
 # %% [markdown]
-# The published table does not show the network alone. Yours does: if the network alone is faster, the gap is mostly the input; any rise of its curve comes from the network. On a CPU, preparation and network share the cores, and one 224-pixel image can occupy several: the curves may be flatter, or even fall.
+# If the network alone is faster, the gap is mostly the input; any rise of its curve comes from the network. On a CPU, preparation and network share the cores, and one 224-pixel image can occupy several: the curves may be flatter, or even fall.
 #
 # ## One request
 #
@@ -839,7 +839,7 @@ for name, values in p95s.items():
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
 # - Count a prediction's operators, and what starting one costs: that tells you what a CUDA graph can save.
-# - Name a winner only if it wins in every round.
+# - Name a winner only if it wins in every round. Ask a library's own profiler why it is faster.
 # - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop and several sequences of arrivals.
 # - Total IPS includes the input. Compare it only with Total IPS.
 #
