@@ -452,8 +452,8 @@ title, last = f"Loaders on {cores} cores, {size} px", list(rates)[-1]
 if DALI:
     over = {name: np.divide(rates["DALI"], rates[name]) for name in data_sets}
     best = min(over.values(), key=np.median)
-    title += f": DALI ({decoder}) over the best DataLoader: {verdict(best)}"
-fig, axes = plt.subplots(figsize=(9, 2.9), layout="constrained")
+    title += f"\nDALI ({decoder}) over the best DataLoader: {verdict(best)}"
+fig, axes = plt.subplots(figsize=(9, 3.1), layout="constrained")
 for row, (name, values) in enumerate(rates.items()):
     axes.barh(row, np.median(values), color="#0072b2")
     axes.plot(values, [row] * rounds, "o", color="white", mec="black", ms=5)
