@@ -497,7 +497,7 @@ for n in session.race:
             counts = traced(forms[name], many[:n], "version.json")
             rows[name] = counts[bool(kernels)], workshop.trace("version.json", show=False)
     shown = [kind for kind in kinds if any(ms[kind] >= 0.01 for _, ms in rows.values())]
-    print(f"{f'Batch {n}, milliseconds':24}", *(f"{kind:>13}" for kind in shown), end="")
+    print(f"{f'Batch {n}, ms, mean of 3':24}", *(f"{kind:>13}" for kind in shown), end="")
     print("   kernels" if kernels else " operators")
     for name, (count, ms) in rows.items():
         print(f"{name:24}", *(f"{ms[kind]:13.2f}" for kind in shown), f"{count:9}")
