@@ -598,6 +598,8 @@ if device.type == "cuda":
     }, many, rounds)  # fmt: skip
     print(f"Batch {len(many)}, with the copy to the GPU:", end=" ")
     verdict(copies)
+    low, middle, high = np.quantile(np.divide(*copies.values()), [0, 0.5, 1])
+    print(f"  pinned over ordinary memory: {middle:.2f} times as fast ({low:.2f} to {high:.2f})")
 
 # %% [markdown]
 # ## Shared costs: one image, or many
