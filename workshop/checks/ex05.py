@@ -158,11 +158,10 @@ def timed(
 ) -> dict[str, float]:  # fmt: skip
     """Measure, as a base for mistakes; the check computes what is right."""
     batch = load()
-    begin = clock() if warm_up else 0.0
     if warm_up:
         train(batch)
-    if warm_up and settle:
-        wait()
+        if settle:
+            wait()
     found = {}
     works = {"loader": load, "device": lambda: train(batch), "both": lambda: train(load())}
     for name, work in works.items():
