@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,35 +32,26 @@ from workshop.errors import RunFailed
 from workshop.observe.run import copy_folder, in_copy
 
 VARIABLE = "RN50_HEADROOM"
-MODES = ("whole", "cached", "loader")
+MODES = {
+    "whole": "as it is",
+    "cached": "with a perfect loader (one batch again and again)",
+    "loader": "with a perfect step (the loader alone)",
+}
 SETTLE = 3  # first batches that are not timed: caches and the allocator fill
 LIMIT_S = 300.0
 
 
-@dataclass(frozen=True)
-class Headroom:
-    """Images per second of a script as it is, with a perfect loader, and with a perfect step."""
-
-    whole: float
-    cached: float
-    loader: float
-
-    def __str__(self) -> str:
-        part = "loader" if self.cached > self.loader else "step"
-        gain = max(self.cached, self.loader) / self.whole
-        rows = (
-            ("as it is", self.whole),
-            ("with a perfect loader (one batch again and again)", self.cached),
-            ("with a perfect step (the loader alone)", self.loader),
-        )
-        lines = [f"  {name:50}{rate:10,.1f} img/s" for name, rate in rows]
-        return "\n".join(
-            [f"The {part} bounds this loop: without it, {gain:.2g} times as fast.", *lines]
-        )
+def report(rates: dict[str, float]) -> str:
+    """Return what bounds the loop, and the images per second in each mode."""
+    part = "loader" if rates["cached"] > rates["loader"] else "step"
+    gain = max(rates["cached"], rates["loader"]) / rates["whole"]
+    lines = [f"  {name:50}{rates[mode]:10,.1f} img/s" for mode, name in MODES.items()]
+    first = f"The {part} bounds this loop: without it, {gain:.2g} times as fast."
+    return "\n".join([first, *lines])
 
 
-def measure(script: Path, arguments: list[str], seconds: float, folder: Path) -> Headroom:
-    """Run a script in `folder`; each mode is timed for `seconds`.
+def measure(script: Path, arguments: list[str], seconds: float, folder: Path) -> str:
+    """Run a script in `folder`; time each mode for `seconds`; return the rates as text.
 
     Raises RunFailed, with what the script printed as `log`, if it fails or has no training loop
     over a PyTorch DataLoader or a DALI iterator; UserError if there is no such script.
@@ -95,7 +85,7 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
                 raise RunFailed(f"{script.name} failed", ended.stdout)
             found, loader = json.loads(result.read_text())
             rates |= found
-    return Headroom(**rates)
+    return report(rates)
 
 
 # --- in the script's process ----------------------------------------------------------------------

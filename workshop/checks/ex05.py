@@ -15,7 +15,6 @@ from workshop.checks.compare import refuse, wrong
 
 RANKS, BATCH, EPOCHS = 2, 8, 10
 SMALLEST, DALI_SMALLEST = 0.05, 0.08  # the recipe's and DALI's own smallest crop
-SIDE = ex05_graph.SIDE
 
 
 def graph(answer: ex05_graph.Graph) -> str:
@@ -24,36 +23,18 @@ def graph(answer: ex05_graph.Graph) -> str:
         steps = len(files) // (RANKS * BATCH)
         read = []
         for rank in range(RANKS):
-            pixels, given = ex05_graph.run(answer, files, labels, rank, RANKS, BATCH, steps)
-            _right_form(pixels)
+            arguments = (list(files), list(labels), rank, RANKS)
+            pixels, given = ex05_graph.run(answer, arguments, BATCH, steps, 11 + rank)
+            ex05_graph.check_form(pixels, ex05_graph.SIDE)
             _right_pixels(pixels)
             read.append(ex05_graph.numbers(pixels).tolist())
             if given.tolist() != [labels[number] for number in read[-1]]:
                 wrong("an image came with the label of a different one.",
                       "Return the label that the reader returns with the image.")  # fmt: skip
-        twice = len(set(read[0]) & set(read[1]))
-        refuse(
-            (twice, f"in one epoch {twice} of {len(read[0])} images come on both ranks.",
-             "Pass shard_id=rank and num_shards=size to the reader."),
-            (all(numbers == sorted(numbers) for numbers in read),
-             "the images come in the order of the files.", "Pass random_shuffle=True."),
-        )  # fmt: skip
-        many, _ = ex05_graph.run(answer, files, labels, 0, 1, len(files), EPOCHS)
+        ex05_graph.check_shares(read)
+        many, _ = ex05_graph.run(answer, (files, labels, 0, 1), len(files), EPOCHS, 11)
         _mirrored_and_cropped(many)
     return f"{len(files)} images on 1 and 2 ranks: sharded, shuffled, and cropped as in the recipe."
-
-
-def _right_form(pixels: np.ndarray) -> None:
-    refuse(
-        (pixels.shape[1:] == (SIDE, SIDE, 3),
-         f"an image is {(SIDE, SIDE, 3)}: the colours of a pixel are next to each other.",
-         'For a plane per colour, pass output_layout="CHW".'),
-        (pixels.shape[1:] != (3, SIDE, SIDE), f"an image is {pixels.shape[1:]}.",
-         f"It should be (3, {SIDE}, {SIDE})."),
-        (pixels.dtype != np.float32, f"the images are {pixels.dtype}.",
-         "Pass dtype=types.FLOAT, which is float32."),
-    )  # fmt: skip
-    compare.numbers(pixels, "the images")
 
 
 def _right_pixels(pixels: np.ndarray) -> None:
@@ -177,11 +158,10 @@ def timed(
 ) -> dict[str, float]:  # fmt: skip
     """Measure, as a base for mistakes; the check computes what is right."""
     batch = load()
-    begin = clock() if warm_up else 0.0
     if warm_up:
         train(batch)
-    if warm_up and settle:
-        wait()
+        if settle:
+            wait()
     found = {}
     works = {"loader": load, "device": lambda: train(batch), "both": lambda: train(load())}
     for name, work in works.items():

@@ -6,8 +6,8 @@ pixels of a crop reveal which part of which image it is.
 
 from __future__ import annotations
 
+import re
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +18,13 @@ import numpy as np
 from rn50lib.data.source import open_source
 from workshop import output, session
 from workshop.checks import compare, engine, ramps
-from workshop.checks.compare import wrong
+from workshop.checks.compare import refuse, wrong
 
-Graph = Callable[[list[str], list[int], int, int], tuple[Any, Any]]
+Graph = Callable[..., tuple[Any, Any]]
 COUNT, WIDTH, HEIGHT, SIDE = 64, 256, 192, 64
 DARK, LIGHT, STEP = 32, 224, 3  # where the ramps begin and end, and blue from image to image
 MEAN, STD = np.reshape([0.485, 0.456, 0.406, 0.229, 0.224, 0.225], (2, 3, 1, 1))
+SHARD = "Pass the rank as shard_id, and the number of ranks as num_shards."
 BLURRED = 0.25  # levels by which an average over a JPEG's pixels may be off
 
 
@@ -46,21 +47,19 @@ def files_of_images() -> Iterator[list[str]]:
 
 
 def run(
-    answer: Graph, files: list[str], labels: list[int], rank: int, size: int, batch: int, steps: int
+    answer: Graph, given: tuple[Any, ...], batch: int, steps: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images (steps · batch, …) and labels that a rank's graph produces on the CPU.
+    """Return the images (steps · batch, …) and labels that `answer(*given)` produces on the CPU.
 
     Raises Wrong for a graph that cannot be built or that produces no batches.
     """
     from nvidia.dali import pipeline_def
 
-    from rn50lib.data.dali import in_short
-
     written: list[Any] = []
 
     @pipeline_def
     def described() -> Any:
-        found = compare.call(answer, list(files), list(labels), rank, size)
+        found = compare.call(answer, *given)
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("the answer is not a pair.", "Return images and labels, in this order.")
         written.extend(found)
@@ -68,7 +67,7 @@ def run(
 
     try:
         pipeline = described(
-            batch_size=batch, num_threads=1, device_id=None, seed=11 + rank,
+            batch_size=batch, num_threads=1, device_id=None, seed=seed,
             exec_async=False, exec_pipelined=False,
         )  # fmt: skip
         pipeline.build()
@@ -76,19 +75,63 @@ def run(
     except RuntimeError as error:
         if not written:  # raised by the learner's own line
             raise
-        text = textwrap.shorten(in_short(error).rpartition(" failed: ")[2], 200, placeholder=" …")
-        wrong(f"DALI refuses the graph: {text}", "This graph runs on the CPU, without a GPU.")
+        remedy = remedy_of(error) or "This graph runs on the CPU, without a GPU."
+        wrong(f"DALI refuses the graph: {reason(error)}", remedy)
     images, found = (np.concatenate(values) for values in zip(*batches, strict=True))
     return images, found.ravel()
+
+
+def reason(error: Exception) -> str:
+    """Return the line of DALI's error that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    whys = [line for line in lines if "Assert" in line or "Error" in line]
+    # "Error when constructing operator … encountered:" precedes the error itself
+    whys = [line for line in whys if not line.endswith("encountered:")]
+    return [*whys, *lines, "no text"][0].rpartition(" failed: ")[2].rstrip(".") + "."
+
+
+def remedy_of(error: Exception) -> str:
+    """Return what to do about the usual errors of DALI."""
+    text = reason(error)
+    remedies = (
+        (r"with name (index_)?path", "Pass strings: map(str, …)."),
+        ("shard", SHARD),
+        ("[Ii]ndex", "Pass index_path: the files index/train-*."),
+    )
+    return " ".join(remedy for pattern, remedy in remedies if re.search(pattern, text))
 
 
 def dense(values: Any) -> np.ndarray:
     """Return a batch as one array. Raises Wrong if its images differ in size."""
     values = values.as_cpu() if hasattr(values, "as_cpu") else values
     if not values.is_dense_tensor():
-        wrong("the images of a batch have different sizes.",
-              f"Make them {SIDE} × {SIDE} with fn.resize.")  # fmt: skip
+        wrong("the images of a batch have different sizes.", "Resize all of them with fn.resize.")
     return np.array(values.as_array())
+
+
+def check_form(pixels: np.ndarray, side: int) -> None:
+    """Raise Wrong unless the images are finite float32, one plane of `side` pixels per colour."""
+    refuse(
+        (pixels.shape[1:] == (side, side, 3),
+         f"an image is {(side, side, 3)}: the colours of a pixel are next to each other.",
+         'For a plane per colour, pass output_layout="CHW".'),
+        (pixels.shape[1:] != (3, side, side), f"an image is {pixels.shape[1:]}.",
+         f"It should be {(3, side, side)}."),
+        (pixels.dtype != np.float32, f"the images are {pixels.dtype}.",
+         "Pass dtype=types.FLOAT, which is float32."),
+    )  # fmt: skip
+    compare.numbers(pixels, "the images")
+
+
+def check_shares(read: list[list[int]]) -> None:
+    """Raise Wrong if two ranks read the same images in an epoch, or all read them in order."""
+    twice = len(set(read[0]) & set(read[1]))
+    refuse(
+        (twice, f"in one epoch {twice} of {len(read[0])} images come on both ranks.",
+         SHARD),
+        (all(numbers == sorted(numbers) for numbers in read),
+         "the images come in the order of the files.", "Pass random_shuffle=True."),
+    )  # fmt: skip
 
 
 # --- reading the pixels ---------------------------------------------------------------------------
@@ -133,7 +176,8 @@ def show(graph: Graph, data_root: Path, count: int = 8) -> None:
     source = open_source(data_root, "train", "files")
     chosen = np.linspace(0, len(source) - 1, 4 * count).astype(int)
     files = [str(source.path / source.name(number)) for number in chosen]
-    pixels, labels = run(graph, files, source.labels[chosen].tolist(), 0, 1, count, 1)
+    given = (files, source.labels[chosen].tolist(), 0, 1)
+    pixels, labels = run(graph, given, count, steps=1, seed=11)
     levels = np.clip(np.rint(original(pixels)), 0, 255).astype(np.uint8).transpose(0, 2, 3, 1)
     names = [source.classes[int(label)] for label in labels]
     output.images(list(levels), alt=f"Crops from your graph: {', '.join(names)}", labels=names)

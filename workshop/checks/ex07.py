@@ -80,40 +80,19 @@ def drawn(factor: float, classes: int) -> tuple[np.ndarray, np.ndarray]:
     return factor * logits, labels
 
 
-def losses(logits: np.ndarray, labels: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the cross-entropy at each temperature."""
-    found = []
-    for scaled in (logits / t for t in at):
-        top = scaled.max(1)
-        log_sum = np.log(np.exp(scaled - top[:, None]).sum(1)) + top
-        found.append((log_sum - scaled[np.arange(len(labels)), labels]).mean())
-    return np.array(found)
+def best_temperature(logits: Any, labels: Any, twice: bool = False) -> float:
+    """Return the temperature of the smallest cross-entropy, by a search on two grids.
 
+    `twice` passes probabilities to a cross-entropy that takes logits.
+    """
+    from torch.nn.functional import cross_entropy
 
-@functools.cache
-def best_temperature(factor: float, classes: int) -> float:
-    """Return the right temperature, by a search on two grids."""
-    return searched(functools.partial(losses, *drawn(factor, classes)))
+    def loss(t: float) -> float:
+        scaled = logits / t
+        return float(cross_entropy(scaled.softmax(1) if twice else scaled, labels))
 
-
-def searched(loss: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Return the temperature of the smallest loss."""
-    coarse = np.geomspace(0.05, 20, 60)
-    fine = coarse[loss(coarse).argmin()] * np.geomspace(0.9, 1.1, 100)
-    return float(fine[loss(fine).argmin()])
-
-
-def softmax_twice(logits: Any, labels: Any) -> float:
-    """Return the temperature if probabilities are passed to a cross-entropy that takes logits."""
-
-    def loss(at: np.ndarray) -> np.ndarray:
-        found = []
-        for power in (np.exp(logits.numpy() / t) for t in at):
-            probabilities = power / power.sum(1, keepdims=True)
-            found.append(losses(probabilities, labels.numpy(), np.ones(1))[0])
-        return np.array(found)
-
-    return searched(loss)
+    coarse = min(np.geomspace(0.05, 20, 60), key=loss)
+    return float(min(coarse * np.geomspace(0.9, 1.1, 100), key=loss))
 
 
 def temperature(answer: Callable[[Any, Any], float]) -> str:
@@ -123,7 +102,7 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
     for factor, classes in TRUE:
         logits, labels = map(torch.tensor, drawn(factor, classes))
         got = compare.number(compare.call(answer, logits, labels), "the result")
-        right = best_temperature(factor, classes)
+        right = best_temperature(logits, labels)
         near = functools.partial(math.isclose, rel_tol=0.02)
         if near(got, right):
             continue
@@ -135,27 +114,23 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
     return "overconfident, underconfident and calibrated logits: the smallest cross-entropy."
 
 
-def found_for(logits: Any) -> float:
-    """Return the right temperature of the logits of a case."""
-    return next(
-        best_temperature(*case) for case in TRUE if np.array_equal(drawn(*case)[0], logits.numpy())
-    )
-
-
 TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda logits, labels: 1 / found_for(logits), "this is 1 / T.",
+    (lambda logits, labels: 1 / best_temperature(logits, labels), "this is 1 / T.",
      "The logits are *divided* by T: large logits need a T above 1."),
-    (lambda logits, labels: max(1.0, found_for(logits)), "these logits are too small, but T is 1.",
+    (lambda logits, labels: max(1.0, best_temperature(logits, labels)),
+     "these logits are too small, but T is 1.",
      "Try values of T below 1, too."),
     (lambda logits, labels: 1.0, "T = 1 changes nothing.",
      "Do not maximise the accuracy, which is the same for every T: minimise the cross-entropy."),
-    (lambda logits, labels: math.log(found_for(logits)), "this is the logarithm of T.",
+    (lambda logits, labels: math.log(best_temperature(logits, labels)),
+     "this is the logarithm of T.",
      "If you fit log T, return its exponential."),
     (lambda logits, labels: float(logits.std()), "this is the spread of the logits.",
      "Compare with the labels: try values of T, and take the one with the smallest cross-entropy."),
-    (lambda logits, labels: found_for(logits) ** 2, "this is the square of T.",
+    (lambda logits, labels: best_temperature(logits, labels) ** 2, "this is the square of T.",
      "Divide the logits by T once."),
-    (softmax_twice, "softmax is computed twice.",
+    (lambda logits, labels: best_temperature(logits, labels, twice=True),
+     "softmax is computed twice.",
      "Pass logits / T to cross_entropy, which does its own softmax."),
 )  # fmt: skip
 

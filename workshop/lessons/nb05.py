@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks.compare import refuse, wrong
+from workshop.checks import ex05_graph
+from workshop.checks.compare import Wrong, refuse, wrong
 from workshop.checks.ramps import boxes
 from workshop.lessons.choice import choose
 from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numbered_shards
 
 CPU = SimpleNamespace(type="cpu")
-SIZE, BATCH = 16, 8  # of the check's pipelines: three batches are an epoch of a rank
+SIZE, BATCH = 16, 8  # of the check's pipelines
+STEPS = SHARDS * EACH // RANKS // BATCH  # of a rank's epoch
 
 
 def photos(folder: Path, size: int, device: Any, rank: int, ranks: int) -> tuple[Any, Any]:
@@ -50,92 +51,54 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
 
 def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:
     """Return a learner's `photos` and `endless`, each if it is right, else the finished one."""
-    return check_photos(graph), check_endless(batches)
-
-
-def check_photos(yours: Callable[..., Any]) -> Callable[..., Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        return choose("photos", yours, photos, lambda: judge_photos(yours, Path(folder)))
-
-
-def check_endless(yours: Callable[..., Any]) -> Callable[..., Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        return choose("endless", yours, endless, lambda: judge_endless(yours, Path(folder)))
-
-
-def build(function: Callable[..., Any], folder: Path, rank: int) -> Any:
-    """Return the built pipeline of a rank, on the CPU."""
-    from nvidia.dali import pipeline_def
-
-    pipe = pipeline_def(function)(
-        folder, SIZE, CPU, rank, RANKS, batch_size=BATCH, num_threads=1, device_id=None, seed=rank
-    )
-    pipe.build()
-    return pipe
-
-
-def run(yours: Callable[..., Any], folder: Path) -> list[list[np.ndarray]]:
-    """Return each rank's outputs in an epoch, three batches.
-
-    Raises NotImplementedError if the graph is None, and Wrong if DALI refuses it.
-    """
-    from nvidia.dali import Pipeline
-
-    outputs = []
-    try:
-        with Pipeline(batch_size=BATCH, num_threads=1, device_id=None):
-            if yours(folder, SIZE, CPU, 0, RANKS) is None:
-                raise NotImplementedError
-        for pipe in [build(yours, folder, rank) for rank in range(RANKS)]:
-            # copies, because the next run reuses the memory
-            batches = [[np.array(node.as_array()) for node in pipe.run()] for _ in range(3)]
-            outputs.append([np.concatenate(part) for part in zip(*batches, strict=True)])
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        wrong(f"It ended with {type(error).__name__}: {reason(error)}", remedy_of(error))
-    return outputs
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_numbered_shards(folder)
+        return (
+            choose("photos", graph, photos, lambda: judge_photos(graph, folder)),
+            choose("endless", batches, endless, lambda: judge_endless(batches, folder)),
+        )
 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
-    write_numbered_shards(folder)
+    """Return what is right. Raises Wrong, or NotImplementedError if the graph is None."""
+
+    def attempted(*given: Any) -> Any:
+        found = yours(*given)
+        if found is None:
+            raise NotImplementedError
+        return found
+
     read: list[list[int]] = []
-    for outputs in run(yours, folder):
-        if len(outputs) != 2:
-            wrong(f"It returns {len(outputs)} node(s).", "Return two nodes: images and labels.")
-        images, labels = outputs
-        if images.ndim == 2 and labels.ndim == 4:
-            wrong("The labels come first.", "Return the images first, then the labels.")
-        read.append(labels.ravel().tolist())
+    for rank in range(RANKS):
+        given = (folder, SIZE, CPU, rank, RANKS)
+        try:
+            images, labels = ex05_graph.run(attempted, given, BATCH, STEPS, rank)
+        except (Wrong, NotImplementedError):
+            raise
+        except Exception as error:
+            wrong(f"It ended with {type(error).__name__}: {ex05_graph.reason(error)}",
+                  ex05_graph.remedy_of(error))  # fmt: skip
+        refuse((images.ndim == 2, "The labels come first.",
+                "Return the images first, then the labels."))  # fmt: skip
+        read.append(labels.tolist())
         if len(set(read[-1])) < len(read[-1]) or max(read[-1]) > SHARDS * EACH:
             wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
                   " because your script has no global lists of shards.")  # fmt: skip
         judge_images(images)
-    refuse(
-        (max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
-         "Subtract 1: shards count classes from 1, the network from 0."),
-        (set(read[0]) & set(read[1]), "Both ranks read the same images.",
-         "Pass shard_id=rank and num_shards=ranks."),
-        (read[0] == sorted(read[0]), "The images come in the order of the shards.",
-         "Pass random_shuffle=True."),
-    )  # fmt: skip
+    refuse((max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
+            "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
+    ex05_graph.check_shares(read)
     return "`photos` is right: the notebook uses yours."
 
 
 def judge_images(images: np.ndarray) -> None:
     """Raise Wrong unless the images of three batches are normalised crops of the known one."""
+    ex05_graph.check_form(images, SIZE)
     low, high = float(images.min()), float(images.max())
-    refuse(
-        (images.shape[1:] != (3, SIZE, SIZE), f"An image has the shape"
-         f" {' × '.join(map(str, images.shape[1:]))} instead of 3 × {SIZE} × {SIZE}.",
-         "Resize to [size, size], and let crop_mirror_normalize put the planes first, its default."
-         ),
-        (images.dtype != np.float32, f"The images are {images.dtype}.",
-         "crop_mirror_normalize returns float32 by default."),
-        (low < -1.01 or high > 1.01 or low >= 0,
-         f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",
-         "They come from 0 to 255, so use mean=127.5 and std=127.5."),
-    )  # fmt: skip
+    refuse((low < -1.01 or high > 1.01 or low >= 0,
+            f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",
+            "They come from 0 to 255, so use mean=127.5 and std=127.5."))  # fmt: skip
     _, _, width, height = boxes((images + 1) * 127.5).T
     smallest, largest = (edge(width * height) / WIDTH / HEIGHT for edge in (np.min, np.max))
     refuse(
@@ -150,13 +113,18 @@ def judge_images(images: np.ndarray) -> None:
 
 
 def judge_endless(yours: Callable[..., Any], folder: Path) -> str:
-    write_numbered_shards(folder)
-    epochs, steps = 3, SHARDS * EACH // RANKS // BATCH
+    from nvidia.dali import pipeline_def
+
+    epochs = 3
     labels: list[list[int]] = []
-    made = yours(build(photos, folder, 0))
+    pipe = pipeline_def(photos)(
+        folder, SIZE, CPU, 0, RANKS, batch_size=BATCH, num_threads=1, device_id=None, seed=0
+    )
+    pipe.build()
+    made = yours(pipe)
     if made is None:
         raise NotImplementedError
-    for item in itertools.islice(made, epochs * steps):
+    for item in itertools.islice(made, epochs * STEPS):
         if not (isinstance(item, tuple | list) and len(item) == 2):
             wrong(f"It yields {type(item).__name__} of length {len(item)}.", "Yield a pair, images"
                   ' and labels of each dictionary, batch["data"], batch["label"].')  # fmt: skip
@@ -169,34 +137,12 @@ def judge_endless(yours: Callable[..., Any], folder: Path) -> str:
              f" cross_entropy needs ({BATCH},).", "Apply .squeeze(1)."),
         )  # fmt: skip
         labels.append(of_images.tolist())
-    first = {label for batch in labels[:steps] for label in batch}
+    first = {label for batch in labels[:STEPS] for label in batch}
     refuse(
-        (len(labels) < epochs * steps,
-         f"It ends after {len(labels)} batches, of an epoch of {steps}.", "Without a size or a"
+        (len(labels) < epochs * STEPS,
+         f"It ends after {len(labels)} batches, of an epoch of {STEPS}.", "Without a size or a"
          " reader_name, DALI's iterator goes on; otherwise pass auto_reset=True and loop again."),
-        (len(first) < steps * BATCH, "An epoch repeats some images and leaves out others.",
+        (len(first) < STEPS * BATCH, "An epoch repeats some images and leaves out others.",
          "Yield each batch once."),
     )  # fmt: skip
     return "`endless` is right: the notebook uses yours."
-
-
-def reason(error: Exception) -> str:
-    """Return the line of DALI's error that says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    whys = [line for line in lines if "Assert" in line or "Error" in line]
-    # "Error when constructing operator … encountered:" precedes the error itself
-    whys = [line for line in whys if not line.endswith("encountered:")]
-    return [*whys, *lines, "no text"][0].rstrip(".") + "."
-
-
-def remedy_of(error: Exception) -> str:
-    """Return what to do about the usual errors of DALI."""
-    text = reason(error)
-    remedies = (
-        (r"with name (index_)?path", "Pass strings: map(str, …)."),
-        ("shard", "Rank `rank` of `ranks` has shard_id=rank and num_shards=ranks."),
-        ("dense|[Uu]niform|as_array",
-         "Images of a batch differ in size: resize them to [size, size]."),
-        ("[Ii]ndex", "Pass index_path: the files index/train-*."),
-    )  # fmt: skip
-    return " ".join(remedy for pattern, remedy in remedies if re.search(pattern, text))

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from workshop.checks.compare import refuse, wrong
+from workshop.checks.compare import known, refuse, wrong
 from workshop.lessons.choice import choose
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
-# channels in and out, and kernel size; if all are equal, scaling a wrong axis raises no error
-LAYERS = ((3, 3, 3), (2, 5, 1))
+# channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
+LAYERS = ((3, 3, 3), (1, 5, 1))
 
 
 def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -61,67 +61,55 @@ def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
-
-    def judge() -> str:
-        if device == "cuda":
-            return judge_capture(own, device)
-        with stand_in():
-            return f"{judge_capture(own, device)} (With a stand-in for a GPU.)"
-
-    return choose("capture", own, capture, judge, show=True)
+    with contextlib.nullcontext() if device == "cuda" else stand_in():
+        return choose("capture", own, capture, lambda: judge_capture(own, device), show=True)
 
 
 # --- fold -----------------------------------------------------------------------------------------
 
 
-def factor(norm: Any) -> Tensor:
-    """Return the factor of each channel, gamma / std."""
-    return norm.weight / (norm.running_var + norm.eps).sqrt()
+def along_outputs(scale: Tensor, weight: Tensor) -> Tensor:
+    return scale.view(-1, 1, 1, 1) * weight
 
 
-def along_outputs(conv: Any, scale: Tensor) -> Tensor:
-    return scale.view(-1, 1, 1, 1) * conv.weight
-
-
-# for each mistake: how its weight or bias is computed, the diagnosis and the remedy
-Mistakes = tuple[tuple[Callable[[Any, Any], Tensor], str, str], ...]
-WEIGHT_MISTAKES: Mistakes = (
-    (lambda conv, norm: conv.weight, "The weight has not changed.",
-     "Multiply it by gamma / std."),
-    (lambda conv, norm: along_outputs(conv, norm.weight / norm.running_var.sqrt()),
-     "eps is missing.", "std is the root of norm.running_var + norm.eps."),
-    (lambda conv, norm: along_outputs(conv, norm.weight / (norm.running_var + norm.eps)),
-     "You divide by the variance, not by its root.", "Take torch.sqrt of running_var + eps."),
-    (lambda conv, norm: along_outputs(conv, norm.weight / (norm.running_var.sqrt() + norm.eps)),
-     "eps is added after the root.", "Add it to the variance, then take the root."),
-    (lambda conv, norm: along_outputs(conv, norm.weight * (norm.running_var + norm.eps).sqrt()),
-     "You multiply by std.", "Divide by it."),
-    (lambda conv, norm: along_outputs(conv, norm.weight), "std is missing.",
-     "Divide gamma by the root of norm.running_var + norm.eps."),
-    (lambda conv, norm: along_outputs(conv, factor(norm) / norm.weight), "gamma is missing.",
-     "Multiply by norm.weight."),
-    (lambda conv, norm: factor(norm) * conv.weight,
-     "The factor runs along the columns of the kernel: broadcasting starts at the last axis.",
-     "Give it the shape of the output channels: scale.view(-1, 1, 1, 1)."),
-    (lambda conv, norm: factor(norm).view(-1, 1) * conv.weight,
-     "The factor runs along the rows of the kernel.",
-     "Give it the shape of the output channels: scale.view(-1, 1, 1, 1)."),
-    (lambda conv, norm: factor(norm).view(-1, 1, 1) * conv.weight,
-     "The factor runs along the input channels.",
-     "The output channels come first: scale.view(-1, 1, 1, 1)."),
-)  # fmt: skip
-BIAS_MISTAKES: Mistakes = (
-    (lambda conv, norm: norm.bias + factor(norm) * norm.running_mean,
-     "The sign of the mean is wrong.", "Subtract scale * norm.running_mean from beta."),
-    (lambda conv, norm: norm.bias, "The mean is missing.",
-     "The bias is beta - scale * norm.running_mean."),
-    (lambda conv, norm: norm.bias - norm.running_mean, "The mean is not scaled.",
-     "Scale it, too: beta - scale * norm.running_mean."),
-    (lambda conv, norm: factor(norm) * (norm.bias - norm.running_mean), "beta is scaled.",
-     "Only the mean is: beta - scale * norm.running_mean."),
-    (lambda conv, norm: -factor(norm) * norm.running_mean, "beta is missing.",
-     "Add norm.bias."),
-)  # fmt: skip
+# For each result, rows of a mistake, its diagnosis and its remedy. A mistake is computed from the
+# convolution's weight w and the norm's gamma g, beta b, mean m, variance v and deviation s.
+RESHAPE = "Give it the shape of the output channels: scale.view(-1, 1, 1, 1)."
+MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
+    "weight": (
+        (lambda w, g, b, m, v, s: w, "The weight has not changed.", "Multiply it by gamma / std."),
+        (lambda w, g, b, m, v, s: along_outputs(g / v.sqrt(), w), "eps is missing.",
+         "std is the root of norm.running_var + norm.eps."),
+        (lambda w, g, b, m, v, s: along_outputs(g / s**2, w),
+         "You divide by the variance, not by its root.", "Take torch.sqrt of running_var + eps."),
+        (lambda w, g, b, m, v, s: along_outputs(g / (v.sqrt() + EPS), w),
+         "eps is added after the root.", "Add it to the variance, then take the root."),
+        (lambda w, g, b, m, v, s: along_outputs(g * s, w), "You multiply by std.", "Divide by it."),
+        (lambda w, g, b, m, v, s: along_outputs(g, w), "std is missing.",
+         "Divide gamma by the root of norm.running_var + norm.eps."),
+        (lambda w, g, b, m, v, s: along_outputs(1 / s, w), "gamma is missing.",
+         "Multiply by norm.weight."),
+        (lambda w, g, b, m, v, s: g / s * w,
+         "The factor runs along the columns of the kernel: broadcasting starts at the last axis.",
+         RESHAPE),
+        (lambda w, g, b, m, v, s: (g / s).view(-1, 1) * w,
+         "The factor runs along the rows of the kernel.", RESHAPE),
+        (lambda w, g, b, m, v, s: (g / s).view(-1, 1, 1) * w,
+         "The factor runs along the input channels.",
+         "The output channels come first: scale.view(-1, 1, 1, 1)."),
+    ),
+    "bias": (
+        (lambda w, g, b, m, v, s: b + g / s * m, "The sign of the mean is wrong.",
+         "Subtract scale * norm.running_mean from beta."),
+        (lambda w, g, b, m, v, s: b, "The mean is missing.",
+         "The bias is beta - scale * norm.running_mean."),
+        (lambda w, g, b, m, v, s: b - m, "The mean is not scaled.",
+         "Scale it, too: beta - scale * norm.running_mean."),
+        (lambda w, g, b, m, v, s: g / s * (b - m), "beta is scaled.",
+         "Only the mean is: beta - scale * norm.running_mean."),
+        (lambda w, g, b, m, v, s: -g / s * m, "beta is missing.", "Add norm.bias."),
+    ),
+}  # fmt: skip
 
 
 def judge_fold(own: Callable[..., Any]) -> str:
@@ -135,17 +123,25 @@ def judge_fold(own: Callable[..., Any]) -> str:
                 values.uniform_(0.3, 3)  # type: ignore[operator]
             for values in (norm.bias, norm.running_mean):
                 values.normal_()  # type: ignore[operator]
-            before = [value.clone() for value in (*conv.state_dict().values(), norm.running_mean)]
+            before = [value.clone() for value in values_of(conv, norm)]
             weight, bias = two_tensors(own(conv, norm))
-            after = (*conv.state_dict().values(), norm.running_mean)
-            refuse((not all(map(torch.equal, before, after)), "The layers have changed.",
+            refuse((not all(map(torch.equal, before, values_of(conv, norm))),
+                    "The layers have changed.",
                     "Compute new tensors: w * scale does, w *= scale changes w."))  # fmt: skip
-            compare_to("weight", weight, fold(conv, norm)[0], WEIGHT_MISTAKES, conv, norm)
-            compare_to("bias", bias, fold(conv, norm)[1], BIAS_MISTAKES, conv, norm)
+            pairs = zip((weight, bias), fold(conv, norm), strict=True)
+            for name, (got, right) in zip(MISTAKES, pairs, strict=True):
+                compare_to(name, got, right, values_of(conv, norm))
             images = torch.randn(2, inputs, 8, 8)
             off = norm(conv(images)) - F.conv2d(images, weight, bias)
             largest = max(largest, float(off.abs().max()))
     return f"`fold` is right: the outputs of {len(LAYERS)} layers change by {largest:.0e} at most."
+
+
+def values_of(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Any, ...]:
+    """Return what a mistake is computed from."""
+    mean, variance = norm.running_mean, norm.running_var
+    std = torch.sqrt(variance + norm.eps)  # type: ignore[operator]
+    return conv.weight, norm.weight, norm.bias, mean, variance, std
 
 
 def two_tensors(result: Any) -> tuple[Tensor, Tensor]:
@@ -161,20 +157,15 @@ def two_tensors(result: Any) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
-def compare_to(
-    name: str, got: Tensor, right: Tensor, mistakes: Mistakes, conv: Any, norm: Any
-) -> None:
+def compare_to(name: str, got: Tensor, right: Tensor, values: tuple[Any, ...]) -> None:
     """Raise Wrong, with a diagnosis, unless a tensor is correct."""
     refuse((got.shape != right.shape,
             f"The {name} has the shape {tuple(got.shape)}, not {tuple(right.shape)}.",
             "One factor per output channel: scale.view(-1, 1, 1, 1) for the weight."))  # fmt: skip
-    if torch.allclose(got, right, rtol=1e-4, atol=1e-6):
-        return
-    for mistake, diagnosis, remedy in mistakes:
-        if torch.allclose(got, mistake(conv, norm), rtol=1e-4, atol=1e-6):
-            wrong(diagnosis, remedy)
-    wrong(f"The {name} is off by up to {float((got - right).abs().max()):.2g}.",
-          "Compare each part with the formula above.")  # fmt: skip
+    if not close(got, right):
+        known(got, [(mistake(*values), *text) for mistake, *text in MISTAKES[name]], close)
+        wrong(f"The {name} is off by up to {float((got - right).abs().max()):.2g}.",
+              "Compare each part with the formula above.")  # fmt: skip
 
 
 # --- CUDA graph -----------------------------------------------------------------------------------
@@ -223,6 +214,8 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
             wrong(f"The output differs from eager by {float((got - wanted).abs().max()):.2g}.",
                   "Replay after the copy, and return the output of the capture.")  # fmt: skip
     said = "`capture` is right: two batches, the same outputs as eager."
+    if device == "cpu":
+        said += " (With a stand-in for a GPU.)"
     if not torch.equal(returned, answer):
         said += " The next call overwrites the output: clone it if you keep it."
     return said
@@ -265,8 +258,9 @@ class Graph(TorchDispatchMode):
         self.outside.add(tensor.untyped_storage().data_ptr())
         return weakref.ref(tensor)
 
-    def end(self) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Erase the results, which a GPU would not have computed."""
+        super().__exit__(*error)
         for tensor in self.made.values():
             if tensor.untyped_storage().data_ptr() not in self.outside:
                 tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
@@ -291,31 +285,15 @@ class Graph(TorchDispatchMode):
         return tensor  # type: ignore[no-any-return]
 
 
-class Stream:
-    """A stand-in for a CUDA stream: everything is computed at once."""
-
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        pass
-
-    def wait_stream(self, other: Any) -> None:
-        """Return at once."""
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-
-@contextlib.contextmanager
-def capturing(graph: Graph, *args: Any, **keywords: Any) -> Iterator[None]:
-    with graph:
-        yield
-    graph.end()
-
-
 @contextlib.contextmanager
 def stand_in() -> Iterator[None]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
+
+    def stream(*args: Any, **keywords: Any) -> Any:  # everything is computed at once
+        return mock.Mock(spec=["wait_stream", "synchronize"])
+
     with mock.patch.multiple(
-        torch.cuda, CUDAGraph=Graph, graph=capturing, Stream=Stream, current_stream=Stream,
-        stream=contextlib.nullcontext, synchronize=Stream,
+        torch.cuda, CUDAGraph=Graph, graph=lambda graph, *args, **keywords: graph, Stream=stream,
+        current_stream=stream, stream=contextlib.nullcontext, synchronize=stream,
     ):  # fmt: skip
         yield

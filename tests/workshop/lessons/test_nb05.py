@@ -14,6 +14,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "dali")]
 PHOTOS, ENDLESS = inspect.getsource(nb05.photos), inspect.getsource(nb05.endless)
 
 
+def stub(*given):
+    return None
+
+
 def edited(source: str, old: str, new: str):
     """Return the function of a source with a change."""
     assert old in source
@@ -23,38 +27,36 @@ def edited(source: str, old: str, new: str):
 
 
 def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, capsys):
-    for name in ("photos", "endless"):
-        (tmp_path / name).mkdir()
-        finished = getattr(nb05, name)
-        assert getattr(nb05, f"judge_{name}")(finished, tmp_path / name)
-        check = getattr(nb05, f"check_{name}")
-        assert check(lambda *given: None) is finished
-        assert "not written yet" in capsys.readouterr().out
+    nb05.write_numbered_shards(tmp_path)
+    assert nb05.judge_photos(nb05.photos, tmp_path)
+    assert nb05.judge_endless(nb05.endless, tmp_path)
+    assert nb05.check(stub, stub) == (nb05.photos, nb05.endless)
+    assert capsys.readouterr().out.count("not written yet") == 2
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("shard_id=rank, num_shards=ranks,", "", "shard_id=rank"),
-        (", random_shuffle=True", "", "order of the shards"),
+        ("shard_id=rank, num_shards=ranks,", "", "as shard_id"),
+        (", random_shuffle=True", "", "order of the files"),
         (" - 1\n", "\n", "Labels start at 1"),
         ("mean=127.5, std=127.5", "", "instead of -1 to 1"),
-        ("fn.resize(images, size=[size, size])", "images", "shape|dense|uniform"),
-        ("std=127.5", 'std=127.5, output_layout="HWC"', "shape 16 × 16 × 3"),
+        ("fn.resize(images, size=[size, size])", "images", "have different sizes"),
+        ("std=127.5", 'std=127.5, output_layout="HWC"', "(16, 16, 3)"),
         ("index_path=index, ", "", "index"),
-        ("return images, ", "return ", "two nodes"),
+        ("return images, ", "return ", "not a pair"),
         ("random_area=[0.37, 0.75], ", "", "% of the area"),
         ("[0.37, 0.75]", "[0.7, 1.0]", "% of the area"),
         ("random_aspect_ratio=[1, 1],", "", "not squares"),
         ("mean=127.5, ", "mean=127.5, mirror=fn.random.coin_flip(), ", "mirrored"),
         ("map(str, folder", "(folder", "map(str, …)"),
-        ("shard_id=rank, num_shards=ranks", "shard_id=ranks, num_shards=rank", "`ranks` has"),
+        ("shard_id=rank, num_shards=ranks", "shard_id=ranks, num_shards=rank", "as shard_id"),
     ],
 )  # fmt: skip
 def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
-    assert nb05.check_photos(edited(PHOTOS, old, new)) is nb05.photos
+    assert nb05.check(edited(PHOTOS, old, new), stub)[0] is nb05.photos
     wrong = capsys.readouterr().out
-    assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong
+    assert "✗" in wrong and any(part in wrong for part in said.split("|")), wrong
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,6 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
     ],
 )
 def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
-    assert nb05.check_endless(edited(ENDLESS, old, new)) is nb05.endless
+    assert nb05.check(stub, edited(ENDLESS, old, new))[1] is nb05.endless
     wrong = capsys.readouterr().out
-    assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong
+    assert "✗" in wrong and any(part in wrong for part in said.split("|")), wrong

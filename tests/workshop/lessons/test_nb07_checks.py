@@ -44,19 +44,20 @@ def in_place(conv: Any, norm: Any) -> Any:
 
 def for_three_channels(conv: Any, norm: Any) -> Any:
     weight, bias = nb07.fold(conv, norm)
-    return (weight, bias) if len(bias) == 3 else (nb07.factor(norm) * conv.weight, bias)
+    right = len(bias) == 3
+    return weight if right else torch.sqrt(norm.weight) * conv.weight, bias
 
 
 WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
-    *[(lambda c, n, f=f: (f(c, n), nb07.fold(c, n)[1]), said)
-      for f, said, _ in nb07.WEIGHT_MISTAKES],
-    *[(lambda c, n, f=f: (nb07.fold(c, n)[0], f(c, n)), said)
-      for f, said, _ in nb07.BIAS_MISTAKES],
+    *[(lambda c, n, f=f: (f(*nb07.values_of(c, n)), nb07.fold(c, n)[1]), said)
+      for f, said, _ in nb07.MISTAKES["weight"]],
+    *[(lambda c, n, f=f: (nb07.fold(c, n)[0], f(*nb07.values_of(c, n))), said)
+      for f, said, _ in nb07.MISTAKES["bias"]],
     (in_place, "The layers have changed"),
     (lambda c, n: nb07.fold(c, n)[::-1], "The weight comes second"),
     (lambda c, n: nb07.fold(c, n)[0], "not two tensors"),
     (lambda c, n: (1, 2), "not two tensors"),
-    (for_three_channels, "The weight has the shape (5, 2, 1, 5), not (5, 2, 1, 1)"),
+    (for_three_channels, "The weight has the shape (5, 1, 1, 5), not (5, 1, 1, 1)"),
     (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is off by"),
     (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is off by up to 1"),
     (lambda c, n: c.bias + 1, "ended with TypeError"),
