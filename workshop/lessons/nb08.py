@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,16 @@ def amdahl(training: Training, cluster: Cluster, serial: float, gpus: int) -> fl
     return training.compute_ips / (serial + (1 - serial) / gpus)
 
 
+def gustafson(training: Training, cluster: Cluster, serial: float, gpus: int) -> float:
+    """Return the images per second if only the rest of the work grows (Gustafson's law)."""
+    return training.compute_ips * (serial + (1 - serial) * gpus)
+
+
 READINGS = {  # with the lowest value of the parameter; the highest is 1
     "stragglers": (stragglers, 0.0),
     "communication": (communication, 1e-4),
     "Amdahl": (amdahl, 0.0),
+    "Gustafson": (gustafson, 0.0),
 }
 
 
@@ -78,42 +84,22 @@ def parameter(name: str, precision: str, reading: str) -> float:
     return min((low, float(points[10])), key=loss)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A published row and its predictions: images per second by the name of the reading."""
-
-    series: Series
-    gpus: int
-    published: float
-    predicted: dict[str, float]
-    fitted: bool
-
-    def error(self, name: str) -> float:
-        """Return the error in per cent: 2 is 2% too fast."""
-        return 100 * (self.predicted[name] / self.published - 1)
-
-
-def outcomes() -> list[Outcome]:
-    """Return every published row of more than one GPU."""
-    found = []
-    for key, series in load().items():
-        of = published(series)
-        for n in [n for n in series.ips if n > 1]:
-            predicted = {
-                name: ips(*of, parameter(*key, name), n) for name, (ips, _) in READINGS.items()
-            }
-            predicted["perfect"] = n * series.ips[1]
-            predicted["wires only"] = predict(*of, n).ips
-            found.append(Outcome(series, n, series.ips[n], predicted, n in series.fit_on))
-    return found
+def predictions(key: tuple[str, str], gpus: int) -> dict[str, float]:
+    """Return images per second on so many GPUs of a published series, by the name of the model."""
+    of = published(load()[key])
+    found = {name: ips(*of, parameter(*key, name), gpus) for name, (ips, _) in READINGS.items()}
+    return found | {"perfect": gpus * of[0].compute_ips, "wires only": predict(*of, gpus).ips}
 
 
 def held_out(*names: str) -> list[list[Any]]:
     """Return a row per published row that was not fitted: name, GPUs, img/s, error in % by name."""
-    return [
-        [f"{o.series.name} {o.series.precision}", o.gpus, o.published, *map(o.error, names)]
-        for o in outcomes() if not o.fitted
-    ]  # fmt: skip
+    rows = []
+    for key, series in load().items():
+        for gpus in [n for n in series.ips if n > 1 and n not in series.fit_on]:
+            ips, found = series.ips[gpus], predictions(key, gpus)
+            errors = [100 * (found[name] / ips - 1) for name in names]  # 2 is 2% too fast
+            rows.append([f"{series.name} {series.precision}", gpus, ips, *errors])
+    return rows
 
 
 def efficiency(
