@@ -116,7 +116,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (A CPU is synchronous; here, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares your clock with windows of three steps.
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (A CPU is synchronous; here, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares waiting after one step and after two.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -146,9 +146,10 @@ launch = step if gpus else lambda: thread.submit(step)
 queued = measure(launch, 2, 0, wait=int)  # int() waits for nothing
 thread.shutdown()  # waits
 wait()
-windows = measure(lambda: [step() for _ in range(3)], 5, 1, wait)
 show("no waiting", 2 * big / sum(queued), right)
-show("waiting after every step", np.median(right), 3 * big / np.array(windows))
+pairs = [(sum(measure(step, 2, 0, wait)), *measure(lambda: [step(), step()], 1, 0, wait))
+         for _ in range(session.turns)]  # fmt: skip
+show("waiting after every step", *(2 * big / np.transpose(pairs)))
 
 # %% [markdown]
 # ### 2. The wrong mean

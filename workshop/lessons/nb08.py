@@ -20,8 +20,6 @@ import numpy as np
 from rn50.published import Series, load
 from rn50.scaling import Cluster, Training, links, predict
 
-NETWORK = "nvlink+100g"  # hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between them
-
 
 def stragglers(training: Training, cluster: Cluster, noise: float, gpus: int) -> float:
     """Return the images per second if a step's relative standard deviation is `noise`."""
@@ -102,13 +100,7 @@ def held_out(*names: str) -> list[list[Any]]:
     return rows
 
 
-def efficiency(
-    gpus: int,
-    reading: str,
-    batch: int | None = None,
-    ips: float | None = None,
-    network: str = NETWORK,
-) -> float:
+def efficiency(gpus: int, reading: str, batch: int, ips: float, network: str) -> float:
     """Return the predicted share of perfect speed, from 0 to 1, with float32 gradients.
 
     PyTorch's autocast keeps gradients in float32, and `rn50 scale` counts them so too.
@@ -116,12 +108,10 @@ def efficiency(
     Args:
         gpus: How many GPUs, in hosts of 8.
         reading: The cause of the loss; its parameter is the one fitted to the DGX-1's FP16 rows.
-        batch: Images per GPU; by default the DGX-1's.
-        ips: Images per second of one GPU with that batch; by default the DGX-1's.
+        batch: Images per GPU.
+        ips: Images per second of one GPU with that batch.
         network: Within and between the hosts, as for `rn50 scale`.
     """
-    series, (speed, _) = load()["DGX-1", "mixed"], READINGS[reading]
-    one = Training(ips or series.ips[1], batch or series.batch, gradient_bytes=4)
-    hosts = Cluster(*links.parse(network))
-    perfect = gpus * one.compute_ips
-    return speed(one, hosts, parameter("DGX-1", "mixed", reading), gpus) / perfect
+    one, hosts = Training(ips, batch, gradient_bytes=4), Cluster(*links.parse(network))
+    value = parameter("DGX-1", "mixed", reading)
+    return READINGS[reading][0](one, hosts, value, gpus) / (gpus * ips)
