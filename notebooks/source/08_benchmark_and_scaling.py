@@ -437,7 +437,7 @@ if "6_compiled" not in rungs:
 #
 # In **weak scaling**, each worker keeps its batch, so the work grows, as in NVIDIA's table and your rungs with several workers. In **strong scaling**, they share a fixed batch, so each computes less per step but exchanges just as many gradients.
 #
-# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores and on *all cores*; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** all five. (It hangs? See [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
+# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores and on *all cores*; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** all five. (If it hangs, see [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
 
 # %%
 # %%writefile bench.py
@@ -629,7 +629,7 @@ said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, stri
 workshop.figure(fig, alt=f"Errors of six models for published rows. Mean size: {said}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows; Gustafson's misses the four hosts. The last two average errors of 3 to 4%, but assume different causes. Rates cannot tell you *why* a step takes longer; controls and a trace can.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows; Gustafson's errs less on average. The last two average errors of 3 to 4%, but assume different causes. Rates cannot tell you *why* a step takes longer; controls and a trace can.
 #
 # ## Decide
 #
