@@ -522,7 +522,7 @@ dist.destroy_process_group()
 # %% [markdown]
 # ### A model of a step
 #
-# Three classic models predict the speed of GPUs you do not have:
+# Three classic models predict the speed of more GPUs:
 #
 # - **Amdahl's law** is for strong scaling: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Gustafson's law** is for weak scaling: only the parallel part grows with *n*. The speed-up is *s* + (1 − *s*) *n*.
