@@ -449,7 +449,7 @@ for name in dict.fromkeys(("Python loop", "PyTorch workers", names[-1])):
     print(f"With {name!r}, the device is busy {speed[name] / device:.0%} of the time.")
 for before, name in [*pairwise(names[2:]), ("PyTorch workers", names[-1])]:
     ratios = np.divide(timed[name], timed[before])
-    print(f"{name} over {before}: {np.median(ratios):.2f} times", end=" ")
+    print(f"{name!r} over {before!r}: {np.median(ratios):.2f} times", end=" ")
     print(f"({min(ratios):.2f} to {max(ratios):.2f})")
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
