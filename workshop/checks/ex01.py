@@ -202,8 +202,7 @@ def timed_turns(
 
 
 def ratio(seconds: np.ndarray) -> np.ndarray:
-    found: np.ndarray = seconds[:, 1] / seconds[:, 0]
-    return found
+    return np.divide(seconds[:, 1], seconds[:, 0])
 
 
 ORDER_MISTAKES: tuple[compare.Mistake, ...] = (

@@ -56,17 +56,12 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
 
 
 def choose_by_cases(
-    name: str,
-    own: Function,
-    finished: Function,
-    cases: Sequence[tuple[Any, ...]],
-    mistakes: Sequence[Mistake] = (),
-    right: str = "",
-) -> Function:
+    name: str, own: Function, finished: Function, cases: Sequence[tuple[Any, ...]],
+    mistakes: Sequence[Mistake] = (), right: str = "",
+) -> Function:  # fmt: skip
     """Choose as `choose` does; a right function returns in each case what the finished one does.
 
-    `mistakes` are those of `compare.examine`; one is recognised in the first case that is wrong.
-    `right` is printed for a right function.
+    `mistakes` are those of `compare.examine`. For a right function, `right` is printed.
     """
 
     def judge() -> str:

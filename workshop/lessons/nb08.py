@@ -15,8 +15,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from rn50.published import Series, load
 from rn50.scaling import Cluster, Training, links, predict
 
@@ -63,8 +61,7 @@ def published(series: Series) -> tuple[Training, Cluster]:
 def parameter(name: str, precision: str, reading: str) -> float:
     """Return a reading's parameter for a series, fitted to its rows or to those of another series.
 
-    The fit minimises the squared logarithm of predicted over measured speed. It scans the range,
-    densely near the low end, then ever more finely around the best point.
+    The fit minimises the squared logarithm of predicted over measured speed, by ternary search.
     """
     series, (ips, low) = load()[name, precision], READINGS[reading]
     if series.parameters_of:
@@ -75,11 +72,14 @@ def parameter(name: str, precision: str, reading: str) -> float:
     def loss(value: float) -> float:
         return sum(math.log(ips(*of, value, n) / measured) ** 2 for n, measured in rows)
 
-    points = np.array([low, *(low + (1 - low) * np.logspace(-6, 0, 241))])
-    for _ in range(12):
-        best = int(np.argmin([loss(float(point)) for point in points]))
-        points = np.linspace(points[max(0, best - 1)], points[min(len(points) - 1, best + 1)], 21)
-    return min((low, float(points[10])), key=loss)
+    high = 1.0
+    for _ in range(90):
+        third = (high - low) / 3
+        if loss(low + third) < loss(high - third):
+            high -= third
+        else:
+            low += third
+    return low
 
 
 def predictions(key: tuple[str, str], gpus: int) -> dict[str, float]:
