@@ -336,6 +336,7 @@ if workshop.has("nvidia.dali"):
 import tarfile
 
 Path("shards").mkdir()
+lines = [line.split("\t") for line in Path("records/val.lst").read_text().splitlines()]
 for first in range(0, len(lines), 300):  # images per shard; the list is shuffled already
     with tarfile.open(f"shards/val-{first // 300:06}.tar", "w") as tar:
         for number, true, path in lines[first : first + 300]:
