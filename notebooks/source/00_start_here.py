@@ -76,6 +76,8 @@ workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} 
 
 # %% [markdown]
 # Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with that of a full ResNet-50 after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
+#
+# Then change one thing: set `-b 8` in the training cell. **Predict:** how many steps does an epoch have now, does it take longer, and does the accuracy improve? Rerun from that cell. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile: how busy is it?
 
 # %%
 import json

@@ -17,9 +17,9 @@ import itertools
 import os
 import random
 import shutil
-import statistics
 import struct
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -428,7 +428,7 @@ timed = {name: [] for name in stages}
 for _ in range(rounds):
     for name in stages:
         timed[name].append(rate(name))
-speed = {name: statistics.median(values) for name, values in timed.items()}
+speed = {name: float(np.median(values)) for name, values in timed.items()}
 names = list(speed)
 
 fig, ax = plt.subplots(figsize=(10, 4), layout="constrained")
@@ -447,13 +447,10 @@ found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
 for name in dict.fromkeys(("Python loop", "PyTorch workers", names[-1])):
     print(f"With {name!r}, the device is busy {speed[name] / device:.0%} of the time.")
-steps = {
-    name: sorted(new / old for new, old in zip(timed[name], timed[before], strict=True))
-    for before, name in zip(names[2:], names[3:], strict=False)
-}
-for name, ratios in steps.items():
-    median = statistics.median(ratios)
-    print(f"{name}: {median:.2f} times the stage before ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+for before, name in [*pairwise(names[2:]), ("PyTorch workers", names[-1])]:
+    ratios = np.divide(timed[name], timed[before])
+    print(f"{name!r} over {before!r}: {np.median(ratios):.2f} times", end=" ")
+    print(f"({min(ratios):.2f} to {max(ratios):.2f})")
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
 # %% [markdown]
@@ -543,7 +540,7 @@ if TF:
 #
 # ## Two bugs that stay silent
 #
-# Once the errors that stop it are fixed, the talk's recipe 2 for TensorFlow 1 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
+# A fast pipeline can still feed wrong images. Once the errors that stop it are fixed, the talk's recipe 2 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
 #
 # **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 

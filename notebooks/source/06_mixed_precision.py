@@ -43,7 +43,8 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 # %%
 file = session.folder / "float32.json.gz"
 sizes = {"image_size": session.image_size, "batch_size": session.batch_size, "workers": workers}
-brief = {**sizes, "warm_up": 3, "steps": 4, "trace": file}
+ready = 2 * workers  # batches that a loader has prepared before the first step
+brief = {**sizes, "warm_up": ready + 1, "steps": 4, "trace": file}
 found = workshop.ladder.climb("3_dali", ranks=ranks, **brief)
 found = found or workshop.ladder.climb("1_single", **brief)
 kinds = workshop.trace(file)
@@ -56,11 +57,11 @@ print(f"normalisation and pointwise operations {moving / whole:.0%}")
 passes = max(0.0, shares[1] - kinds["optimizer"] / whole)  # forward and backward
 
 # %% [markdown]
-# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly in normalisation and pointwise operations. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
 #
-# On a CPU, speed is measured in `bfloat16`, which more x86 CPUs support than `float16`. The first output says whether yours does; if not, PyTorch emulates it, which is slower, and recorded results show what 16 bits gain.
+# On a CPU, speed is measured in `bfloat16`. The first output says whether yours supports it; if not, PyTorch emulates it, which is slower, and recorded results show what 16 bits gain.
 #
 # ## What each format can represent
 #
@@ -181,7 +182,7 @@ for power in range(0, 25, 4):
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
 #
-# **Your turn:** write `next_scale`; the folded cell below compares it with a reference.
+# **Your turn:** write `next_scale`; the folded cell below checks it.
 
 
 # %%
@@ -195,6 +196,9 @@ def next_scale(scale, good, finite, wait=2000):
 
 
 # %% tags=["folded"]
+from workshop.lessons.choice import choose_by_cases
+
+
 def finished(scale, good, finite, wait=2000):
     if not finite:
         return scale / 2, 0
@@ -203,18 +207,8 @@ def finished(scale, good, finite, wait=2000):
     return scale, good + 1
 
 
-if next_scale(1.0, 0, True) is None:
-    print("○ `next_scale` returns None, so the finished version is used.")
-    next_scale = finished
 cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, False, 5))
-wrong = [case for case in cases if next_scale(*case) != finished(*case)]
-for case in wrong:
-    print(f"✗ next_scale{case} is {next_scale(*case)}; the rule above gives {finished(*case)}")
-if wrong:
-    print("Until it is right, the finished version is used.")
-    next_scale = finished
-elif next_scale is not finished:
-    print(f"✓ Right in all {len(cases)} test cases.")
+next_scale = choose_by_cases("next_scale", next_scale, finished, cases)
 
 # %% [markdown]
 # The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (All gradients are rounded to `float16`; the arithmetic stays `float32`.)
@@ -276,7 +270,7 @@ workshop.figure(fig, alt=f"Loss and loss scale of four runs. Mean loss of the la
 #
 # The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), which you notice.
 #
-# The run without a scale may look better than yours, which spent its first steps searching for one. This network's gradients are large enough, but a larger network, a larger batch or a lower loss can make them smaller. The next cell shrinks the gradients of the network trained in `float32` by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
+# The run without a scale may look better than yours, which first had to search for one. This network's gradients are large enough; a larger network or batch, or a lower loss, can make them smaller. The next cell shrinks the gradients of the network trained in `float32` by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
 
 # %%
 x, y = batches[0]
@@ -300,7 +294,7 @@ for shrink in (0, 12, 16):
         print(f"gradients divided by 2^{shrink}, loss scale 2^{power}: relative error {error:.2%}")
 
 # %% [markdown]
-# Without a scale, the error grows until most of the gradient is lost. With 2^12, it stays far smaller.
+# Without a scale, the error grows until most of the gradient is lost; with 2^12, it stays far smaller.
 #
 # ## Master weights
 #
@@ -432,62 +426,41 @@ def batch_norm(images, size):
 
 
 # %% tags=["folded"]
-def right_convolution(images, size):
-    outputs, weights = images * 64 * 56 * 56, 64 * 64 * 3 * 3
-    return 2 * outputs * 64 * 3 * 3, size * (outputs + outputs + weights)
+outputs, weights = 64 * 56 * 56, 64 * 64 * 3 * 3  # of an image, of the layer
 
 
-def right_batch_norm(images, size):
-    numbers = images * 64 * 56 * 56
-    return 5 * numbers, 3 * size * numbers
+def right_convolution(images, size, each=2 * 64 * 3 * 3, passes=2, weight_reads=1):
+    bytes_ = size * (passes * images * outputs + weight_reads * weights)
+    return each * images * outputs, bytes_
 
 
-numbers = 64 * 56 * 56
-mistakes = {  # what is wrong, by the ratio of your number to the correct one, for one image
-    "convolution, operations": {0.5: "a multiplication and an addition are 2 operations",
-        1 / 9: "each output needs 3 × 3 pixels", 1 / 64: "each output needs all 64 input channels"},
-    "convolution, bytes": {numbers / (2 * numbers + 36864): "reading and writing both count",
-        2 * numbers / (2 * numbers + 36864): "the weights are read, too",
-        0.5: "multiply by the size of a number"},
-    "batch norm, operations": {},
-    "batch norm, bytes": {2 / 3: "the input is read twice, the output written once",
-        1 / 3: "three passes: two reads and one write"},
-}  # fmt: skip
+def right_batch_norm(images, size, passes=3):
+    return 5 * images * outputs, size * passes * images * outputs
 
 
-def check(name, yours, right):
-    """Print what is wrong with a pair of numbers; return True if both are right."""
-    if not isinstance(yours, tuple | list) or len(yours) != 2:
-        print(f"✗ {name}: return two numbers, operations and bytes.")
-        return False
-    good = True
-    for kind, mine, true in zip(("operations", "bytes"), yours, right, strict=True):
-        if kind == "operations" and name == "batch norm" and 0 < mine <= 4 * true:
-            continue  # 1 to 20 operations per number change nothing
-        if mine != true:
-            known = mistakes[f"{name}, {kind}"].items()
-            why = [text for factor, text in known if abs(mine / true - factor) < 1e-3]
-            print(f"✗ {name}: {mine:,} {kind}, {mine / true:.3g} × the right number.", *why)
-            good = False
-    return good
-
-
-def judged(name, mine, right):
-    """Say whether a function is right; return it if so, otherwise the finished version."""
-    if mine(1, 2) is None:
-        print(f"○ {name}: not written yet. A finished version is used until then.")
-    elif check(name, mine(1, 2), right(1, 2)):
-        ours, true = mine(3, 4), right(3, 4)
-        if ours[1] == true[1] and (name == "batch norm" or ours[0] == true[0]):
-            print(f"✓ {name}: {np.divide(*mine(96, 2)):.1f} operations per byte in 16 bits.")
-            return mine
-        print(f"✗ {name}: right for one image in 16 bits only: use `images` and `size`.", end=" ")
-        print("The weights are read once per batch." if name == "convolution" else "")
-    return right
-
-
-convolution = judged("convolution", convolution, right_convolution)
-batch_norm = judged("batch norm", batch_norm, right_batch_norm)
+mistakes = (  # a wrong version, what is wrong, what to do
+    (lambda *case: right_convolution(*case, each=64 * 9), "Half of the operations are missing.",
+     "A multiplication and an addition are 2 operations."),
+    (lambda *case: right_convolution(*case, each=2 * 64), "There are too few operations.",
+     "Each output needs 3 × 3 pixels."),
+    (lambda *case: right_convolution(*case, each=2 * 9), "There are too few operations.",
+     "Each output needs all 64 input channels."),
+    (lambda *case: right_convolution(*case, passes=1), "There are too few bytes.",
+     "Reading and writing both count."),
+    (lambda *case: right_convolution(*case, weight_reads=0), "There are too few bytes.",
+     "The weights are read, too."),
+    (lambda *case: right_convolution(*case, weight_reads=case[0]), "There are too many bytes.",
+     "The weights are read once per batch."),
+    (lambda *case: right_batch_norm(*case, passes=2), "There are too few bytes.",
+     "The input is read twice, the output written once."),
+    (lambda *case: right_batch_norm(*case, passes=1), "There are too few bytes.",
+     "There are three passes: two reads and one write."),
+)  # fmt: skip
+cases = (1, 2), (3, 4)
+convolution = choose_by_cases("convolution", convolution, right_convolution, cases, mistakes)
+batch_norm = choose_by_cases("batch_norm", batch_norm, right_batch_norm, cases, mistakes)
+for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
+    print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
 
 # %% [markdown]
 # Now measure both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` switches each.
@@ -529,7 +502,7 @@ for name, peak in peaks.items():
 print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
-# A layer with fewer operations per byte than the last column cannot reach the peak. The next cell draws this limit, the **roofline**, and your two layers, for this device and an H100 (67 TFLOP/s in `float32`, 681 in `float16`, 3 TB/s). **Predict** from your count: which layer can gain more than a factor of 2, and where?
+# A layer with fewer operations per byte than the last column cannot reach the peak. (Emulated `bfloat16` is computed in `float32`, with that peak as its bound.) The next cell draws this limit, the **roofline**, and your two layers, for this device and an H100 (67 TFLOP/s in `float32`, 681 in `float16`, 3 TB/s). **Predict** from your count: which layer can gain more than a factor of 2, and where?
 
 # %%
 from workshop.lessons import nb06
@@ -588,7 +561,7 @@ predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth)
 # %% [markdown]
 # ## Compare all precisions
 #
-# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. On a GPU, it also times [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the measured peak. **Predict** the fastest row.
+# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. On a GPU, it also times [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: for an H100 in 16 bits, 989 TFLOP/s, not the measured 681.) **Predict** the fastest row.
 
 # %%
 model = ResNet(network).to(device)
@@ -706,7 +679,7 @@ step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
 # %% [markdown]
-# On the H100, three of four measurements are within 14% of the count (below 1: faster than a copy), and the convolutions' range includes it. By the count, convolutions gain most, everything else a factor of 2. Over half of the traced 16-bit step only moves bytes. On a CPU, expect larger differences, and a *gain* below 1 if `bfloat16` is emulated.
+# On the H100, three of four measurements are within 14% of the count (below 1: faster than a copy), and the convolutions' range includes it. By the count, convolutions gain most, everything else a factor of 2. Over half of the traced 16-bit step only moves bytes. On a CPU, expect larger differences.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
 
@@ -730,7 +703,7 @@ print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
 print(f"Published: {published[1] / published[0]:.1f}×.")
 
 # %% [markdown]
-# By the count, eight times the arithmetic and half the traffic give 3.8 times the speed. The published runs differ in more than the precision: in FP16, the batch is larger, and the program uses channels last and fused layers.
+# By the count, eight times the arithmetic and half the traffic give 3.8 times the speed. The published runs differ in more: in FP16, the batch is larger, and the program uses channels last and fused layers.
 #
 # ## Your turn: one more rung
 #
@@ -759,23 +732,18 @@ def amdahl(share, faster):
     return 1 / (1 - share + share / faster)
 
 
-mine, other = script_gain(0.8, 4), script_gain(0.5, 0.5)
-known = {0.4: "This is the new time; the speed is 1 / time.", 5: "The rest takes time, too.",
-         3.4: "Add up times, not speeds.", 3.2: "The rest does not become faster."}  # fmt: skip
-if mine is None:
-    print("○ `script_gain` is not written yet. Amdahl's law, the finished version, is used.")
-    script_gain = amdahl
-elif np.allclose([mine, other], [2.5, 2 / 3]):
-    print(
-        "✓ This is Amdahl's law: 80% of a step, 4 times as fast, makes the step 2.5 times as fast."
-    )
-else:
-    why = [text for value, text in known.items() if np.isclose(mine, value)]
-    print(
-        f"✗ script_gain(0.8, 4) is {mine:.3g}, not 2.5; script_gain(0.5, 0.5) {other:.3g},", end=" "
-    )
-    print("not 0.667.", *why, "Until it is right, Amdahl's law is used.")
-    script_gain = amdahl
+mistakes = (  # a wrong version, what is wrong, what to do
+    (lambda share, faster: 1 - share + share / faster, "This is the new time.",
+     "The speed is 1 / time."),
+    (lambda share, faster: faster / share, "The rest is missing.", "The rest takes time, too."),
+    (lambda share, faster: 1 - share + share * faster, "These are speeds.",
+     "Add up times, not speeds."),
+    (lambda share, faster: share * faster, "The rest is missing.",
+     "The rest does not become faster."),
+)  # fmt: skip
+said = "This is Amdahl's law: 80% of a step, 4 times as fast, makes the step 2.5 times as fast."
+cases = (0.8, 4), (0.5, 0.5)
+script_gain = choose_by_cases("script_gain", script_gain, amdahl, cases, mistakes, said)
 
 # %%
 before = "tf32" if "tf32" in precisions else "float32"
@@ -800,11 +768,11 @@ if found and found["4_amp"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The formula leaves the rest of the step as it is, but faster computation hides less of the input. So where is the time going now? Compare the rungs' parts above, and the shares of the last two traces. If 16 bits are faster, layers that move bytes, and on fast devices the input, take larger shares. Notebook 08 continues there, with channels last and fused layers.
+# The formula leaves the rest of the step as it is, but faster computation hides less of the input. So where is the time going now? Compare the rungs' parts above, and the shares of the last two traces. If 16 bits are faster, layers that move bytes, and on fast devices the input, take larger shares. Notebook 08 continues there.
 #
 # ## The same accuracy?
 #
-# A faster step must not cost accuracy. NVIDIA published one run for each precision and number of GPUs. For the road signs, ten seeds per precision were recorded:
+# A faster step must not cost accuracy. NVIDIA published one run per precision and number of GPUs; for the road signs, ten seeds per precision were recorded:
 
 # %%
 for n in (1, 4, 8):
@@ -832,7 +800,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory, which allows a larger batch.
-# - Count operations and bytes: Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2, so its share grows.
+# - Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2, so its share grows.
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #

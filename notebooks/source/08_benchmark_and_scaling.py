@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook, you can write a clock for training steps, spot seven benchmarking mistakes, predict the effect of more GPUs, and say how much to trust the prediction. At the end, you run the whole ladder.
+# After this notebook, you can decide with numbers whether to buy eight more GPUs: you write a clock, spot seven benchmarking mistakes, predict and explain the speed of several workers, and say how much to trust a prediction.
 #
 # **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 5 minutes to run
 
@@ -48,11 +48,17 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# ## A first benchmark
+# ## Would you buy eight more GPUs?
 #
-# Here is a typical first benchmark: a model, a batch, a training step and a clock.
+# Training on eight GPUs takes you too long. **Predict:** how many times as fast are sixteen, and what happens to the cost of a run? Before you decide, **measure** one device, **predict** several workers, and **explain** what they lose.
+#
+# ## Measure one device
+#
+# A typical first benchmark has a model, a batch, a training step and a clock:
 
 # %%
+sixteen = 1.9  # your number: the speed of 16 GPUs over that of 8
+
 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # notebook 06
 model = ResNet(resnet.resnet(session.layers, 12)).to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
@@ -83,7 +89,7 @@ print("img/s of each step:", *(f"{big / seconds:.1f}" for seconds in first))
 print(f"My ResNet-50 trains at {big / min(first):.1f} images per second!")
 
 # %% [markdown]
-# Is the last line true? **Find the mistakes** before you read on. Which steps should count? Does the clock wait for the GPU? Which of the four rates does the line quote?
+# Is the last line true? **Find the mistakes** before you read on: which steps should count, does the clock wait for the GPU, and which of the four rates does the line quote?
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -102,7 +108,7 @@ from workshop.lessons import nb08, nb08_checks
 measure = nb08_checks.check_clock(measure, "clock.py")
 
 # %% [markdown]
-# The notebook now uses this clock; `bench.py`, below, imports it from `clock.py`.
+# The notebook and `bench.py`, below, use this clock.
 #
 # ## Seven mistakes
 #
@@ -110,7 +116,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (A CPU is synchronous; here, a thread with a queue imitates a GPU.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (A CPU is synchronous; here, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares waiting after one step and after two.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -141,17 +147,30 @@ queued = measure(launch, 2, 0, wait=int)  # int() waits for nothing
 thread.shutdown()  # waits
 wait()
 show("no waiting", 2 * big / sum(queued), right)
+pairs = [(sum(measure(step, 2, 0, wait)), *measure(lambda: [step(), step()], 1, 0, wait))
+         for _ in range(session.turns)]  # fmt: skip
+show("waiting after every step", *(2 * big / np.transpose(pairs)))
 
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# Suppose half of your batches run at 100 images/s and half at 50. The average speed is not 75: 100 images take 1 s at the first rate and 2 s at the second, so 200 images take 3 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Multi-scale training mixes rates: here, every other step has images half as wide and high.
+# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. A run that validates mixes rates: here, every other step only predicts.
 
 # %%
 import itertools
 
-scales = itertools.cycle([training_step(big, session.size // 2), step])
-pairs = np.array(measure(lambda: next(scales)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
+images = torch.randn(big, 3, session.size, session.size, device=device)
+images = images.contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def validation_step():
+    with torch.autocast(device.type, usual, enabled=usual != torch.float32):
+        model(images)
+
+
+mixed = itertools.cycle([validation_step, step])
+pairs = np.array(measure(lambda: next(mixed)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
 show("mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1))
 total = pairs.size * big / pairs.sum()
 print(f"all steps: {digits(total)} as images over seconds,", end=" ")
@@ -201,7 +220,7 @@ del batches
 #
 # NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` hides a second change: with several processes, each gets one thread by default.
 #
-# To compare two things on a busy machine, let them **take turns**, so that a slowdown affects both, and report the **median and range** of the ratios.
+# Let two things that you compare **take turns**, so that a slowdown affects both.
 
 # %%
 batch, fewer = (4, 2) if emulated else (big, max(2, big // 4))
@@ -280,7 +299,7 @@ show("restarts, persistent workers", persistent, without)
 
 # %%
 fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
-colours = {"wrong result too low": "C0", "wrong result too high": "C1", "no verdict": "lightgrey"}
+colours = {"wrong result too low": "C0", "wrong result too high": "C1", "no verdict": "#bbbbbb"}
 for row, (factor, clear) in enumerate(effects.values()):
     side = "high" if factor > 1 else "low"
     colour = colours[f"wrong result too {side}" if clear else "no verdict"]
@@ -300,7 +319,7 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 # %% [markdown]
 # ## A benchmark tool
 #
-# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, excluding the first iteration of each epoch. The largest batch deliberately exceeds the data set. Then the notebook trains on JPEGs and on **synthetic** images, which cost nothing to load, in turns, with your clock. **Predict:** how much slower are real ones?
+# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. Then your clock compares JPEGs with **synthetic** images, which cost nothing to load. **Predict:** how much slower are real ones?
 
 # %% language="bash" magic_args="-e"
 # rm -f real.json  # mistake 6
@@ -340,7 +359,7 @@ photos = None  # ends the readers
 # %% [markdown]
 # If the range is below 1, loading costs the difference. On a CPU, the readers also take cores from training.
 #
-# The tool avoids mistakes 1, 2, 3 and 7: it discards epochs, waits, takes harmonic means and never times a restart. For 5 and 6, it writes `null` with the reason, uses a folder per cell and exits with 1. Mistake 4 is yours to avoid.
+# The tool avoids all mistakes but 4: it discards epochs, waits, takes harmonic means and never times a restart; for a failed cell, it writes `null` with the reason and exits with 1.
 #
 # Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12:
 #
@@ -353,255 +372,11 @@ photos = None  # ends the readers
 # ```bash
 # python benchmark.py -n 1,4,8 -b 208 --dtype float16 -o benchmark_report_fp16.json \
 #   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 25600
-# python benchmark.py -n 1,4,8 -b 96 --dtype float32 -o benchmark_report_fp32.json \
-#   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 12800
 # ```
 #
 # **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`.
 #
-# ## Weak and strong scaling
-#
-# In **weak scaling**, each worker keeps its batch, so the global batch grows. In **strong scaling**, the workers share a fixed batch, so each computes less per step but exchanges just as many gradients.
-#
-# Workers lose time for three reasons: they **contend** for memory, caches, or a GPU that they share; they **wait** for the slowest; and they **exchange** gradients. Two controls separate these. In turns, the script below times rank 0 *alone*; all ranks *together*, without any exchange; with a *barrier* after the backward pass, where all wait for the slowest; and with DDP's *exchange*. **Predict** all four. (If it hangs, see [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
-
-# %%
-# %%writefile bench.py
-import json
-import statistics
-import sys
-
-import torch
-import torch.distributed.nn  # if a group exists before this import, it is never released
-from clock import measure  # yours
-from torch import distributed as dist
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-
-from rn50lib import resnet
-from rn50lib.torch.model import ResNet
-
-layers, batch, size, turns, steps = map(int, sys.argv[2:])
-dtype, gpus = getattr(torch, sys.argv[1]), torch.cuda.device_count()
-rank = dist.get_node_local_rank()
-device = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
-wait = torch.cuda.synchronize if gpus else (lambda: None)
-if gpus:
-    torch.cuda.set_device(device)
-alone = ResNet(resnet.resnet(layers, 12)).to(device, memory_format=torch.channels_last)
-dist.init_process_group("gloo")
-world = dist.get_world_size()
-group = dist.new_group(backend="nccl") if gpus >= world else None  # a GPU for each worker
-ddp = DistributedDataParallel(alone, process_group=group, broadcast_buffers=False)
-optimizer = torch.optim.SGD(alone.parameters(), lr=0.001, momentum=0.9)
-
-
-def training_step(model, batch):
-    images = torch.randn(batch, 3, size, size, device=device)
-    images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(12, (batch,), device=device)
-
-    def step():
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = cross_entropy(model(images), labels)
-        loss.backward()
-        if way == "barrier":  # as long as all workers need to arrive, and a message of 4 bytes
-            dist.all_reduce(number, group=group)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-number = torch.zeros(1, device=device)
-ways = {"alone": alone, "together": alone, "barrier": alone, "exchange": ddp}
-found = {way: {batch: [], batch // world: []} for way in ways}
-first = 1 if gpus else 0  # steps that do not count: a GPU slows down in a pause
-for _ in range(1 + turns):  # the first turn warms up
-    for way, model in ways.items():
-        for count, seconds in found[way].items():
-            dist.barrier()
-            if way != "alone" or rank == 0:
-                took = measure(training_step(model, count), steps, first, wait)
-                seconds.append(sum(took) / steps)
-            dist.barrier()
-messages = {25 * 2**k: [] for k in range(11, 19)}  # 0.2 to 26 MB, the size of DDP's buckets
-for _ in range(10):
-    for numbers, seconds in messages.items():
-        array = torch.ones(numbers, device=device)
-        dist.barrier()
-        seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 0, wait))
-found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.items()]
-found["bytes"] = sum(weight.nbytes for weight in alone.parameters())  # the gradients have as many
-if rank == 0:
-    print(json.dumps(found))
-del model, ddp, ways  # they refer to the group, whose threads end with the last reference
-dist.destroy_process_group()
-
-# %% language="bash" magic_args="-e"
-# export OMP_NUM_THREADS=$CORES  # a worker's share of the cores, alone too
-# torchrun --standalone --nproc-per-node $WORKERS bench.py \
-#   $DTYPE $LAYERS $BATCH $SIZE $TURNS $STEPS > together.json 2> errors.txt || (cat errors.txt; exit 1)
-
-# %% [markdown]
-# ### A model of a step
-#
-# Two classic models predict the speed of GPUs you do not have:
-#
-# - **Amdahl's law**: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
-# - **Alpha-beta** (notebook 03): exchanging *S* bytes takes α + *S* / β.
-#
-# **Your turn:** fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` finds α and 1 / β.
-
-# %%
-
-
-def fit(size, seconds):
-    """Return α in seconds and β in bytes per second, from two arrays."""
-    return None  # your code
-
-
-# %%
-fit = nb08_checks.check_fit(fit)
-found = json.loads(Path("together.json").read_text().splitlines()[-1])
-alpha, beta = fit(*np.array(found["all_reduce"]).T)
-exchange = alpha + found["bytes"] / beta
-size, seconds = found["all_reduce"][-1]
-error = (alpha + size / beta) / seconds - 1
-fits = abs(error) <= 0.2
-print(f"at {size / 1e6:.0f} MB, as much as a bucket of DDP, the line is off by", end=" ")
-print(f"{error:.0%}{'' if fits else ': no verdict on α-β'}")
-print(f"α {1e6 * alpha:.0f} µs{'' if alpha > 0 else ' (noise)'},", end=" ")
-print(f"β {1e-9 * beta:.2f} GB/s:", end=" ")
-print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
-
-# %%
-fig, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
-speed, said = {}, []
-for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), strict=True):
-    alone, together, barrier, measured = (
-        np.array(found[way][str(count)][1:]) for way in ("alone", "together", "barrier", "exchange")
-    )
-    one = np.array(found["alone"][str(big)][1:])
-    steps = {"no exchange": alone, "α-β": alone + exchange, "together": together,
-             "barrier": barrier, "barrier + α-β": barrier + exchange, "exchange": measured}  # fmt: skip
-    for row, (label, seconds) in enumerate(steps.items()):
-        ratio = workers * count / seconds * one / big  # speed-up in each turn
-        middle, low, high = np.median(ratio), min(ratio), max(ratio)
-        ax.barh(row, middle, color="C1" if label in ("together", "barrier", "exchange") else "C0")
-        ax.errorbar(middle, row, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
-        speed[name, label] = float(middle)
-        said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
-    ax.set_yticks(range(len(steps)), list(steps))
-    ax.set(title=f"{name.title()} scaling: {count} images each, {len(one)} turns")
-    ax.set(
-        xlabel="speed-up over one worker on its share of the cores\n"
-        "median and range; blue: predicted, orange: measured"
-    )
-    ax.invert_yaxis()
-    print(f"{name} scaling, a step of {1000 * np.median(alone):,.0f} ms:", end=" ")
-    added = {"contention": together - alone, "waiting": barrier - together,
-             "the exchange": measured - barrier}  # fmt: skip
-    for cause, lost in added.items():
-        low, middle, high = 1000 * np.quantile(lost, [0, 0.5, 1])
-        print(f"{cause} adds {middle:,.0f} ms ({low:,.0f} to {high:,.0f})", end="")
-        print(" or nothing" if low < 0 else "", end="; ")
-    print(f"n = {len(one)}{': too few to tell' if len(one) < 5 else ''}")
-workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
-
-# %% [markdown]
-# *α-β* counts only the exchange; *barrier + α-β* adds what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, and the line fits, the exchange probably slows computing. If a cause may add nothing, measure more turns. `NCCL_DEBUG=INFO` logs the link between GPUs, and nccl-tests prints the *bus bandwidth*, 2 (*n* − 1) / *n* × bytes / seconds.
-#
-# ### Compare with published results
-#
-# Five models predict rows that were not used for fitting: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
-#
-# - **perfect**: *n* GPUs are *n* times as fast.
-# - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
-# - **Amdahl**, **stragglers** (wires, plus varying step times: all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth) each have one parameter, fitted to smaller runs (for the A100s, to V100 runs).
-#
-# **Predict:** which model is closest, and how large is its error?
-
-# %%
-models = ("perfect", "wires only", "Amdahl", "stragglers", "communication")
-rows = nb08.held_out(*models)
-errors = np.array([row[3:] for row in rows])
-fig, ax = plt.subplots(figsize=(10, 3.2), layout="constrained")
-for column, (name, marker) in enumerate(zip(models, "ovsD^", strict=True)):
-    at = np.arange(len(rows)) + 0.12 * (column - 2)
-    ax.plot(at, errors[:, column], marker, label=name)
-    mean, worst = np.abs(errors[:, column]).mean(), np.abs(errors[:, column]).max()
-    print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
-for (name, gpus_, *_), error in zip(rows, errors[:, 0], strict=True):
-    print(f"{name}, {gpus_} GPUs: published {1 / (1 + error / 100):.0%} of perfect")
-ax.axhline(0, color="black", lw=1)
-ax.set_xticks(
-    range(len(rows)), ["\n".join([*name.rsplit(" ", 1), f"{n} GPUs"]) for name, n, *_ in rows]
-)
-ax.set(title="Predicted over published speed", ylabel="error, %")
-ax.legend(ncols=5, fontsize="small")
-means = np.abs(errors).mean(axis=0)
-said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, strict=True))
-workshop.figure(fig, alt=f"Errors of five models for published rows. Mean size: {said}.")
-
-# %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law (for fixed work) is mostly too pessimistic, as is *stragglers* for A100s. The last two average errors of 3 to 4%, but assume different causes. Rates alone cannot tell you *why* a step takes longer: controls and a trace can.
-#
-# ## How long, and how much?
-#
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 64 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model, counts 4 bytes per gradient (`autocast` leaves them in `float32`) and assumes that loading keeps up.
-
-# %%
-h100 = session.results["h100.float16.ips"]
-source = "set above"
-if not ips:
-    gpu_batch, ips = (big, float(np.median(right))) if gpus else (256, h100.value)
-    source = torch.cuda.get_device_name() if gpus else h100.provenance
-gpu_batch = gpu_batch or big
-print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
-os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
-               "LINKS": f"--network {network} --price {price}"}  # fmt: skip
-
-# %% language="bash" magic_args="-e"
-# rn50 scale --gpus 1,8,64,512 --dtype float16 $GPU $LINKS
-
-# %% [markdown]
-# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times:
-
-# %%
-goyal = {int(key.split(".")[2]): (100 - item.value, item.spread)
-         for key, item in session.results.items() if key.startswith("published.batch.")}  # fmt: skip
-batches = sorted(goyal)
-counts = [8, 16, 32, 64, 128, 256, 512]
-fig, (left, right_) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
-for links, marker in ((network, "o-"), ("nvlink4+100g", "s--")):
-    for cause in ("stragglers", "communication"):
-        shares = np.array([nb08.efficiency(n, cause, gpu_batch, ips, links) for n in counts])
-        cost = 90 * 1_281_167 / ips / 3600 * price / shares
-        left.plot(counts, cost, marker, label=f"{links}, {cause}")
-        print(f"512 GPUs, {links}, loss blamed on {cause}: {shares[-1]:.0%} efficiency,", end=" ")
-        print(f"90 epochs cost {cost[-1]:,.0f}")
-left.set_xscale("log", base=2)
-left.set_xticks(counts, counts)
-left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="cost", ylim=(0, None))
-left.legend(fontsize="small", loc="center right")
-top1, spread = np.array([goyal[batch] for batch in batches]).T
-right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
-right_.set_xscale("log", base=2)
-right_.set_xticks(batches, [f"{batch:,}" for batch in batches], rotation=30)
-right_.set(title="Top-1 after 90 epochs, published: 5 runs each", xlabel="global batch", ylabel="%")
-finding = f"{goyal[8192][0]:.2f}% at batch 8,192, {goyal[65536][0]:.2f}% at 65,536"
-workshop.figure(fig, alt=f"Cost by GPUs for two causes, and top-1 by global batch: {finding}.")
-ffcv = session.results["published.minutes.ffcv.8"]
-print(f"{finding} ({session.results['published.batch.8192.error'].source})")
-print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
-
-# %% [markdown]
-# Both causes are fitted to one DGX-1 with 2-byte gradients; here, gradients take 4. For fast GPUs with one slow adapter per host, the causes disagree; DLPerf's 32 V100s (mixed, 100 Gbit/s) are in between.
-#
-# Up to about 8,192 images, the plain recipe loses almost nothing. If more GPUs would push the batch beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation. (To try large batches on few GPUs, accumulate gradients over several backward passes.)
-#
-# ## The ladder
+# ## Before you buy: tune one device
 #
 # Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire (`hvd.Compression.fp16`, or DDP's `fp16_compress_hook`); on a CPU, the threads of each process (cores / `hvd.local_size()`, or / `LOCAL_WORLD_SIZE`). Leave the weights' layout alone: Horovod refuses weights in channels last. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
 
@@ -612,7 +387,9 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs, with `nvidia-smi dmon` or `htop` open. All start at once, then train in turns; your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rungs 4 and 5 are slow on a CPU that emulates `bfloat16`. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory); other messages are [listed](../docs/troubleshooting.md).)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. Your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rungs 4 and 5 are slow if `bfloat16` is emulated. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory).)
+#
+# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the best rung's.
 
 # %%
 guess = 1.2  # your number
@@ -626,10 +403,6 @@ rungs = ladder.race(
     workers=min(session.rung_workers, max(1, cores // ranks)),
 )  # fmt: skip
 
-# %% [markdown]
-# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches in the same precision. **Predict** the best rung's.
-
-# %%
 peaks = {}
 for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
@@ -658,7 +431,277 @@ if "6_compiled" not in rungs:
     print(f"No 6_compiled here. {recorded.value:,} {recorded.what} ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step, and the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts report no communication.
+# Your next change should target the largest part of the fastest rung's step; the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts report no communication.
+#
+# ## Predict several workers, then explain
+#
+# In **weak scaling**, each worker keeps its batch, so the work grows, as in NVIDIA's table and your rungs with several workers. In **strong scaling**, they share a fixed batch, so each computes less per step but exchanges just as many gradients.
+#
+# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores and on *all cores*; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** all five. (If it hangs, see [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
+
+# %%
+# %%writefile bench.py
+import json
+import os
+import statistics
+import sys
+
+import torch
+import torch.distributed.nn  # if a group exists before this import, it is never released
+from clock import measure  # yours
+from torch import distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
+
+layers, batch, size, turns, steps = map(int, sys.argv[2:])
+dtype, gpus = getattr(torch, sys.argv[1]), torch.cuda.device_count()
+local, on_host = dist.get_node_local_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
+device = torch.device("cuda", local % gpus) if gpus else torch.device("cpu")
+wait = torch.cuda.synchronize if gpus else (lambda: None)
+if gpus:
+    torch.cuda.set_device(device)
+alone = ResNet(resnet.resnet(layers, 12)).to(device, memory_format=torch.channels_last)
+dist.init_process_group("gloo")
+rank, world, share = dist.get_rank(), dist.get_world_size(), torch.get_num_threads()
+group = dist.new_group(backend="nccl") if gpus >= on_host else None  # a GPU for each worker
+ddp = DistributedDataParallel(alone, process_group=group, broadcast_buffers=False)
+optimizer = torch.optim.SGD(alone.parameters(), lr=0.001, momentum=0.9)
+
+
+def training_step(model, batch):
+    images = torch.randn(batch, 3, size, size, device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(12, (batch,), device=device)
+
+    def step():
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            loss = cross_entropy(model(images), labels)
+        loss.backward()
+        if way == "barrier":  # as long as all workers need to arrive, and a message of 4 bytes
+            dist.all_reduce(number, group=group)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+number = torch.zeros(1, device=device)
+ways = {"alone": alone, "all cores": alone, "together": alone, "barrier": alone, "exchange": ddp}
+found = {way: {batch: [], batch // world: []} for way in ways}
+first = 1 if gpus else 0  # steps that do not count: a GPU slows down in a pause
+for _ in range(1 + turns):  # the first turn warms up
+    for way, model in ways.items():
+        torch.set_num_threads(share * on_host if way == "all cores" else share)
+        for count, seconds in found[way].items():
+            dist.barrier()
+            if way not in ("alone", "all cores") or rank == 0:
+                took = measure(training_step(model, count), steps, first, wait)
+                seconds.append(sum(took) / steps)
+            dist.barrier()
+messages = {25 * 2**k: [] for k in range(11, 19)}  # 0.2 to 26 MB, the size of DDP's buckets
+for _ in range(10):
+    for numbers, seconds in messages.items():
+        array = torch.ones(numbers, device=device)
+        dist.barrier()
+        seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 0, wait))
+found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.items()]
+found["bytes"] = sum(weight.nbytes for weight in alone.parameters())  # the gradients have as many
+if rank == 0:
+    print(json.dumps(found))
+del model, ddp, ways  # they refer to the group, whose threads end with the last reference
+dist.destroy_process_group()
+
+# %% language="bash" magic_args="-e"
+# export OMP_NUM_THREADS=$CORES  # a worker's share of the cores
+# torchrun --standalone --nproc-per-node $WORKERS bench.py \
+#   $DTYPE $LAYERS $BATCH $SIZE $TURNS $STEPS > together.json 2> errors.txt || (cat errors.txt; exit 1)
+
+# %% [markdown]
+# ### A model of a step
+#
+# Three classic models predict the speed of more GPUs:
+#
+# - **Amdahl's law** is for strong scaling: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
+# - **Gustafson's law** is for weak scaling: only the parallel part grows with *n*. The speed-up is *s* + (1 − *s*) *n*.
+# - **Alpha-beta** (notebook 03): exchanging *S* bytes takes α + *S* / β.
+#
+# **Your turn:** fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` finds α and 1 / β.
+
+# %%
+
+
+def fit(size, seconds):
+    """Return α in seconds and β in bytes per second, from two arrays."""
+    return None  # your code
+
+
+# %%
+fit = nb08_checks.check_fit(fit)
+found = json.loads(Path("together.json").read_text().splitlines()[-1])
+alpha, beta = fit(*np.array(found["all_reduce"]).T)
+exchange = alpha + found["bytes"] / beta
+size, seconds = found["all_reduce"][-1]
+error = (alpha + size / beta) / seconds - 1
+fits = abs(error) <= 0.2
+print(f"at {size / 1e6:.0f} MB, as much as a bucket of DDP, the line is off by", end=" ")
+print(f"{error:.0%}{'' if fits else ': no verdict on α-β'}")
+print(f"α {1e6 * alpha:.0f} µs{'' if alpha > 0 else ' (noise)'},", end=" ")
+print(f"β {1e-9 * beta:.2f} GB/s:", end=" ")
+print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
+
+# %%
+fig, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+speed, said, alone = {}, [], np.array(found["alone"][str(big)][1:])
+all_cores = float(np.median(alone / found["all cores"][str(big)][1:]))
+for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), strict=True):
+    one, together, barrier, measured = (
+        np.array(found[way][str(count)][1:]) for way in ("alone", "together", "barrier", "exchange")
+    )
+    steps = {"no exchange": one, "α-β": one + exchange, "together": together,
+             "barrier": barrier, "barrier + α-β": barrier + exchange, "exchange": measured}  # fmt: skip
+    for row, (label, seconds) in enumerate(steps.items()):
+        ratio = workers * count / seconds * alone / big  # speed-up in each turn
+        middle, low, high = np.median(ratio), min(ratio), max(ratio)
+        ax.barh(row, middle, color="C1" if label in ("together", "barrier", "exchange") else "C0")
+        ax.errorbar(middle, row, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
+        speed[name, label] = float(middle)
+        said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
+    ax.set_yticks(range(len(steps)), list(steps))
+    ax.set(title=f"{name.title()} scaling: {count} images each, {len(one)} turns")
+    if not gpus:
+        ax.axvline(all_cores, color="black", ls=":")
+    ax.set(
+        xlabel="speed-up over one worker on its share of the cores; dotted:\n"
+        "one worker on all cores; blue: predicted, orange: measured"
+    )
+    ax.invert_yaxis()
+    print(f"{name} scaling, a step of {1000 * np.median(one):,.0f} ms:", end=" ")
+    added = {"contention": together - one, "waiting": barrier - together,
+             "the exchange": measured - barrier}  # fmt: skip
+    for cause, lost in added.items():
+        low, middle, high = 1000 * np.quantile(lost, [0, 0.5, 1])
+        print(f"{cause} adds {middle:,.0f} ms ({low:,.0f} to {high:,.0f})", end="")
+        print(" or nothing" if low < 0 else "", end="; ")
+    print(f"n = {len(one)}{': too few to tell' if len(one) < 5 else ''}")
+if not gpus:
+    print(f"One worker on all cores is {all_cores:.2f} times as fast as on its share;", end=" ")
+    more = speed["weak", "exchange"] / all_cores
+    print(f"{workers} workers (weak scaling) are {more:.2f} times as fast as that.")
+workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
+
+# %% [markdown]
+# *α-β* counts only the exchange; *barrier + α-β* adds what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, and the line fits, the exchange probably slows computing. If a cause may add nothing, measure more turns. On a CPU, also compare with the dotted line: without several workers, you would use all cores. `NCCL_DEBUG=INFO` logs the link between GPUs.
+#
+# ## Predict GPUs you do not have
+#
+# Six models predict rows that were not used for fitting, all with weak scaling: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
+#
+# - **perfect**: *n* GPUs are *n* times as fast.
+# - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
+# - **Amdahl**, **Gustafson**, **stragglers** (wires, plus varying step times: all wait for the slowest) and **communication** (no overlap, and only part of the bandwidth) have one parameter each, fitted to smaller runs (for the A100s, of V100s).
+#
+# **Predict:** which model is closest, and how large is its error?
+
+# %%
+models = ("perfect", "wires only", "Amdahl", "Gustafson", "stragglers", "communication")
+colours = ("black", "#56b4e9", "#e69f00", "#cc79a7", "#0072b2", "#d55e00")
+rows = nb08.held_out(*models)
+errors = np.array([row[3:] for row in rows])
+fig, ax = plt.subplots(figsize=(10, 3.2), layout="constrained")
+for column, (name, marker) in enumerate(zip(models, "ovsP^D", strict=True)):
+    at = np.arange(len(rows)) + 0.12 * (column - 2.5)
+    ax.plot(at, errors[:, column], marker, color=colours[column], label=name)
+    mean, worst = np.abs(errors[:, column]).mean(), np.abs(errors[:, column]).max()
+    print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
+for (name, gpus_, *_), error in zip(rows, errors[:, 0], strict=True):
+    print(f"{name}, {gpus_} GPUs: published {1 / (1 + error / 100):.0%} of perfect")
+ax.axhline(0, color="black", lw=1)
+ax.set_xticks(
+    range(len(rows)), ["\n".join([*name.rsplit(" ", 1), f"{n} GPUs"]) for name, n, *_ in rows]
+)
+ax.set(title="Predicted over published speed", ylabel="error, %")
+ax.legend(ncols=3, fontsize="small")
+means = np.abs(errors).mean(axis=0)
+said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, strict=True))
+workshop.figure(fig, alt=f"Errors of six models for published rows. Mean size: {said}.")
+
+# %% [markdown]
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows; Gustafson's errs less on average. The last two average errors of 3 to 4%, but assume different causes. Rates cannot tell you *why* a step takes longer; controls and a trace can.
+#
+# ## Decide
+#
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 16 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model, counts 4 bytes per gradient (`autocast` leaves them in `float32`) and assumes that loading keeps up.
+
+# %%
+h100 = session.results["h100.float16.ips"]
+source = "set above"
+if not ips:
+    gpu_batch, ips = (big, float(np.median(right))) if gpus else (256, h100.value)
+    source = torch.cuda.get_device_name() if gpus else h100.provenance
+gpu_batch = gpu_batch or big
+print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
+os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
+               "LINKS": f"--network {network} --price {price}"}  # fmt: skip
+
+# %% language="bash" magic_args="-e"
+# rn50 scale --gpus 1,8,16,64,512 --dtype float16 $GPU $LINKS
+
+# %% [markdown]
+# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times:
+
+# %%
+goyal = {int(key.split(".")[2]): (100 - item.value, item.spread)
+         for key, item in session.results.items() if key.startswith("published.batch.")}  # fmt: skip
+batches = sorted(goyal)
+counts = [8, 16, 32, 64, 128, 256, 512]
+fig, (left, right_) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
+networks, causes = dict.fromkeys((network, "nvlink4+100g")), ("stragglers", "communication")
+for links, colour in zip(networks, ("#0072b2", "#d55e00"), strict=False):
+    for cause, style in zip(causes, ("o-", "s--"), strict=True):
+        shares = np.array([nb08.efficiency(n, cause, gpu_batch, ips, links) for n in counts])
+        cost = 90 * 1_281_167 / ips / 3600 * price / shares
+        left.plot(counts, cost, style, color=colour, label=f"{links}, {cause}")
+        print(f"512 GPUs, {links}, loss blamed on {cause}: {shares[-1]:.0%} efficiency,", end=" ")
+        print(f"90 epochs cost {cost[-1]:,.0f}")
+left.set_xscale("log", base=2)
+left.set_xticks(counts, counts)
+left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="cost", ylim=(0, None))
+left.legend(fontsize="small", loc="center right")
+top1, spread = np.array([goyal[batch] for batch in batches]).T
+right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
+right_.set_xscale("log", base=2)
+right_.set_xticks(batches, [f"{batch:,}" for batch in batches], rotation=30)
+right_.set(title="Top-1 after 90 epochs, published: 5 runs each", xlabel="global batch", ylabel="%")
+finding = f"{goyal[8192][0]:.2f}% at batch 8,192, {goyal[65536][0]:.2f}% at 65,536"
+workshop.figure(fig, alt=f"Cost by GPUs for two causes, and top-1 by global batch: {finding}.")
+ffcv = session.results["published.minutes.ffcv.8"]
+print(f"{finding} ({session.results['published.batch.8192.error'].source})")
+print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
+
+# %% [markdown]
+# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation.
+#
+# The next cell compares 16 GPUs with 8, for two networks between the hosts and both causes.
+
+# %%
+rows = []
+for links, cause in itertools.product(networks, causes):
+    eight, more = (n * nb08.efficiency(n, cause, gpu_batch, ips, links) for n in (8, 16))
+    hours = 90 * 1_281_167 / ips / more / 3600
+    rows.append([links, cause, more / eight, hours * more / eight, hours, 2 * eight / more])
+columns = ["network", "cause of the loss", "speed of 16 over 8", "hours on 8", "hours on 16"]
+workshop.table(rows, [*columns, "cost of a run, 16 over 8"], f"Predicted; yours: {sixteen:g}")
+found = (session.results[f"ladder.h100.{rung}.ips"] for rung in ("4_amp", "5_tuned"))
+amp, tuned = (item.value for item in found)
+print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
+
+# %% [markdown]
+# Both causes are fitted to one DGX-1 with 2-byte gradients; here, gradients take 4. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not, and DLPerf's 32 V100s (mixed, 100 Gbit/s) are in between. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
+#
+# **Your turn:** in one sentence, what would you buy, and which measurement could change your mind?
 #
 # ## Your numbers
 
@@ -678,14 +721,13 @@ print("Exercises passed so far:")
 workshop.summary()
 
 # %% [markdown]
-# Black diamonds are your predictions, black lines the range of the turns. From DALI on, your rungs read shards; the recorded H100's read JPEG files.
-#
 # ## Key takeaways
 #
 # - Warm up, wait, take total images over total seconds, take turns, and show the median and range.
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
-# - A failed cell is neither 0 nor yesterday's number. Check what happens inside the timed loop.
-# - Measure controls before you blame the exchange. A fitted model came within a few per cent on average, and cannot tell you where the time goes.
+# - A failed cell is neither 0 nor yesterday's number.
+# - Tune one device before you buy a second. Measure controls before you blame the exchange.
+# - Trust a prediction only as far as its models agree.
 # - The goal is time to accuracy, not images per second.
 #
-# **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells, then "How long, and how much?".
+# **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells, then "Decide".

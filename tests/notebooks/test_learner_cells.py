@@ -5,7 +5,6 @@ The cells are those of the masters, in a namespace with what the cells before th
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import os
@@ -22,6 +21,7 @@ from tests.conftest import ROOT
 from tests.support import Photos
 from workshop import masters
 from workshop.lessons import nb01
+from workshop.lessons.choice import choose_by_cases
 
 STUB = "return None  # your code"
 
@@ -53,7 +53,7 @@ JPEG = "Image.open(io.BytesIO(r[32 : 8 + length]))"
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("", "`__getitem__` returns None"),
+        ("", "`__getitem__` is not written yet"),
         (f"{READ}return {JPEG}, int(label)", "✓ 12 of 12"),
         (f"{READ}return {JPEG}.convert('RGB'), int(label)", "✓ 12 of 12"),
         (f"{READ}return Image.open(io.BytesIO(r[24 : 8 + length])), int(label)", "bytes 32 to"),
@@ -76,7 +76,7 @@ def test_reader_of_records_in_01(
         im2rec.main([*flags, "records/val", str(photos.root / "val")])
     capsys.readouterr()
     names = {"Path": Path, "os": os, "np": np, "struct": struct, "Image": Image, "io": io,
-             "inspect": inspect, "data": photos.root}  # fmt: skip
+             "nb01": nb01, "data": photos.root}  # fmt: skip
     execute("01", "class Records", answer, names, tmp_path)
     assert said in capsys.readouterr().out
 
@@ -138,23 +138,25 @@ NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
 @pytest.mark.parametrize(
     ("convolution", "norm", "said"),
     [
-        ("", "", "○ convolution: not written yet"),
-        (CONVOLUTION, "", "✓ convolution"),
-        ("", NORM, "✓ batch norm"),
-        (CONVOLUTION, NORM, "✓ batch norm"),
-        (CONVOLUTION, NORM.replace("5 * n,", "8 * n,"), "✓ batch norm"),
+        ("", "", "○ `convolution` is not written yet"),
+        (CONVOLUTION, "", "✓ `convolution`"),
+        ("", NORM, "✓ `batch_norm`"),
+        (CONVOLUTION, NORM, "✓ `batch_norm`"),
         (CONVOLUTION.replace("return 2 *", "return"), NORM, "an addition are 2 operations"),
         (CONVOLUTION.replace("* 64 * 9", "* 64"), NORM, "3 × 3 pixels"),
-        (CONVOLUTION.replace(" + 36864", ""), NORM, "the weights are read, too"),
-        (CONVOLUTION.replace("2 * n + ", "n + "), NORM, "✗ convolution"),
-        (CONVOLUTION, NORM.replace("3 * n", "2 * n"), "the input is read twice"),
-        (CONVOLUTION, NORM.replace("size *", "2 *"), "use `images` and `size`"),
-        (CONVOLUTION, "return 3 * size * images * 200704", "return two numbers"),
-        (CONVOLUTION.replace("images *", ""), NORM, "use `images` and `size`"),
+        (CONVOLUTION.replace("* 64 * 9", "* 9"), NORM, "all 64 input channels"),
+        (CONVOLUTION.replace(" + 36864", ""), NORM, "The weights are read, too"),
+        (CONVOLUTION.replace("+ 36864", "+ images * 36864"), NORM, "read once per batch"),
+        (CONVOLUTION.replace("2 * n + ", "n + "), NORM, "Reading and writing both count"),
+        (CONVOLUTION, NORM.replace("3 * n", "2 * n"), "The input is read twice"),
+        (CONVOLUTION, NORM.replace("3 * n", "n"), "three passes"),
+        (CONVOLUTION, NORM.replace("size *", "2 *"), "batch_norm(3, 4) gives"),
+        (CONVOLUTION, "return 3 * size * images * 200704", "not 2 values"),
+        (CONVOLUTION.replace("images *", ""), NORM, "convolution(3, 4) gives"),
     ],
 )
 def test_count_in_06(convolution: str, norm: str, said: str, tmp_path: Path, capsys) -> None:
-    names = {"np": np}
+    names = {"np": np, "choose_by_cases": choose_by_cases}
     execute("06", "def convolution", [convolution, norm], names, tmp_path)
     assert said in capsys.readouterr().out
     # a wrong answer is not used further
@@ -164,10 +166,11 @@ def test_count_in_06(convolution: str, norm: str, said: str, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("", "so the finished version is used"),
+        ("", "A finished version is used"),
         ("return (scale / 2, 0) if not finite else (scale * 2, 0) if good + 1 == wait else "
-         "(scale, good + 1)", "Right in all 4"),
-        ("return (scale / 2, good) if not finite else (scale, good + 1)", "gives (2048.0, 0)"),
+         "(scale, good + 1)", "right in all 4 test cases"),
+        ("return (scale / 2, good) if not finite else (scale, good + 1)",
+         "gives (512, 3). It should be (512, 0)"),
     ],
 )  # fmt: skip
 def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
@@ -180,15 +183,15 @@ def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> Non
     [
         ("", "○ `script_gain` is not written yet"),
         ("return 1 / (1 - share + share / faster)", "✓ This is Amdahl's law"),
-        ("return 1 - share + share / faster", "the speed is 1 / time"),
+        ("return 1 - share + share / faster", "The speed is 1 / time"),
         ("return 1 / (share / faster)", "The rest takes time"),
         ("return 1 - share + share * faster", "Add up times"),
         ("return share * faster", "The rest does not become faster"),
-        ("return 2.5", "script_gain(0.5, 0.5) 2.5"),
+        ("return 2.5", "script_gain(0.5, 0.5) gives 2.5"),
     ],
 )
 def test_gain_of_a_script_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    names: dict[str, Any] = {"np": np}
+    names: dict[str, Any] = {"choose_by_cases": choose_by_cases}
     execute("06", "def script_gain", answer, names, tmp_path)
     assert said in capsys.readouterr().out
     assert names["script_gain"](0.5, 2) == pytest.approx(4 / 3)  # a wrong one is not used further

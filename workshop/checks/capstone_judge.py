@@ -77,8 +77,7 @@ def _training(seen: Seen, case: Case) -> Iterator[Row]:
 
 
 def _validating(seen: Seen, case: Case) -> np.ndarray:
-    found: np.ndarray = ~seen.trained & (seen.number >= case.train)
-    return found
+    return np.asarray(~seen.trained & (seen.number >= case.train))
 
 
 def _together(seen: Seen) -> Iterator[Row]:

@@ -138,40 +138,34 @@ class Disk:
         self.reads.append(number)
         return bytes(8)
 
-    def clock(self) -> float:
-        return self.now
+    def arguments(self) -> tuple[Callable[[int], bytes], int, Callable[[], float]]:
+        """Return those of an answer: a reader, the number of records, and a clock."""
+        return self.read, RECORDS, lambda: self.now
 
 
-DISKS: tuple[tuple[dict[str, Any], float], ...] = (  # the arguments of Disk, and the right ratio
-    ({"jump": 0.004}, 3.9),
-    ({"jump": 0.001}, 1.0),
-    ({"jump": 0.004, "slow": {2 * RECORDS + 20: 5.0}}, 3.9),  # once, in the second turn
-    ({"jump": 0.004, "throttled": 5 * RECORDS}, 3.9),  # half-way through
-)
-NAMES = ("", " on which a jump costs nothing", " with one reading that takes 5 seconds",
-         " that becomes three times as slow half-way through")  # fmt: skip
+DISKS: tuple[tuple[dict[str, Any], float, str], ...] = (  # its arguments, the right ratio, its name
+    ({"jump": 0.004}, 3.9, "a disk"),
+    ({"jump": 0.001}, 1.0, "a disk on which a jump costs nothing"),
+    ({"jump": 0.004, "slow": {2 * RECORDS + 20: 5.0}}, 3.9,  # once, in the second turn
+     "a disk with one reading that takes 5 seconds"),
+    ({"jump": 0.004, "throttled": 5 * RECORDS}, 3.9,
+     "a disk that becomes three times as slow half-way through"),
+)  # fmt: skip
 Slowdown = Callable[[Callable[[int], Any], int, Callable[[], float]], float]
 
 
 def order(answer: Slowdown) -> str:
     """Check the ratios of DISKS, and that each turn reads every record once in each order."""
-    for number, (given, right) in enumerate(DISKS):
+    for given, right, name in DISKS:
         disk = Disk(**given)
-        got = compare.number(compare.call(answer, disk.read, RECORDS, disk.clock), "the result")
+        got = compare.number(compare.call(answer, *disk.arguments()), "the result")
         _in_turns(disk.reads[1:])
         if math.isclose(got, right, rel_tol=0.03):
             continue
-        rows = [(mistake(*fresh(given)), *text) for mistake, *text in ORDER_MISTAKES]
+        rows = [(wrongly(*Disk(**given).arguments()), *text) for wrongly, *text in ORDER_MISTAKES]
         compare.known(got, rows, lambda x, y: math.isclose(x, y, rel_tol=0.03))
-        wrong(f"on a disk{NAMES[number]} the ratio is {got:.3g}.",
-              f"There, it should be about {right:g}.")  # fmt: skip
+        wrong(f"on {name} the ratio is {got:.3g}.", f"There, it should be about {right:g}.")
     return f"{len(DISKS)} simulated disks, one with a slow reading and one that becomes slower."
-
-
-def fresh(given: dict[str, Any]) -> tuple[Callable[[int], Any], int, Callable[[], float]]:
-    """Return the arguments of an answer, of a new disk."""
-    disk = Disk(**given)
-    return disk.read, RECORDS, disk.clock
 
 
 def _in_turns(reads: list[int]) -> None:
@@ -208,8 +202,7 @@ def timed_turns(
 
 
 def ratio(seconds: np.ndarray) -> np.ndarray:
-    found: np.ndarray = seconds[:, 1] / seconds[:, 0]
-    return found
+    return np.divide(seconds[:, 1], seconds[:, 0])
 
 
 ORDER_MISTAKES: tuple[compare.Mistake, ...] = (

@@ -194,14 +194,12 @@ def moves(answer: Step, case: Case) -> tuple[list[float], float]:
 def gradient(weights: np.ndarray, case: Case) -> np.ndarray:
     """Return the gradient of the mean over the batch of (images · weights − targets)²."""
     images, targets = np.array(case.images), np.array(case.targets)
-    slope: np.ndarray = 2 * (images @ weights - targets) @ images / len(targets)
-    return slope
+    return np.asarray(2 * (images @ weights - targets) @ images / len(targets))
 
 
 def clipped(g: np.ndarray) -> np.ndarray:
     """Return a gradient with a norm of at most CLIP."""
-    small: np.ndarray = g * min(1.0, CLIP / np.linalg.norm(g))
-    return small
+    return np.asarray(g * min(1.0, CLIP / np.linalg.norm(g)))
 
 
 def expected(case: Case) -> np.ndarray:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from workshop.checks.alone import cell_of
-from workshop.checks.compare import Failed, Wrong
+from workshop.checks.compare import Failed, Mistake, Wrong, examine
 from workshop.checks.engine import message
 
 Function = Callable[..., Any]
@@ -53,3 +53,21 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
     imports = [line for used, line in IMPORTED.items() if used in text]
     head = "\n".join(["from __future__ import annotations", *imports])
     Path(file).write_text(f"{head}\n\n\n{text.strip()}\n")
+
+
+def choose_by_cases(
+    name: str, own: Function, finished: Function, cases: Sequence[tuple[Any, ...]],
+    mistakes: Sequence[Mistake] = (), right: str = "",
+) -> Function:  # fmt: skip
+    """Choose as `choose` does; a right function returns in each case what the finished one does.
+
+    `mistakes` are those of `compare.examine`. For a right function, `right` is printed.
+    """
+
+    def judge() -> str:
+        if own(*cases[0]) is None:
+            raise NotImplementedError
+        examine(own, cases, finished, mistakes, one_case=True)
+        return right or f"`{name}` is right in all {len(cases)} test cases."
+
+    return choose(name, own, finished, judge)

@@ -1,4 +1,4 @@
-"""Notebook 01: a RecordIO writer, and a small copy of ImageNet's archives."""
+"""Notebook 01: a RecordIO writer and reader, and a small copy of ImageNet's archives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import io
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from workshop.checks.compare import refuse, wrong
+from workshop.lessons.choice import Function, choose
 
 KIT = "ILSVRC2012_devkit_t12"
 CLASSES = (  # WordNet id, words, road sign, in the kit's order, which is not sorted
@@ -22,6 +29,57 @@ def pack(number: int, label: float, jpeg: bytes) -> bytes:
     content = struct.pack("<IfQQ", 0, label, number, 0) + jpeg
     word = len(content)  # kind 0, a whole record, in the upper 3 bits
     return struct.pack("<II", 0xCED7230A, word) + content + bytes(-len(content) % 4)
+
+
+def item(self: Any, i: int) -> tuple[Image.Image, int]:
+    """Return image `i` and its label."""
+    record = self.read(i)
+    length, label = struct.unpack_from("<4xI4xf", record)  # 4x skips the magic number and the flag
+    return Image.open(io.BytesIO(record[32 : 8 + length])), int(label)
+
+
+def check_item(records: Any, listed: str, folder: Path) -> Function:
+    """Return the `__getitem__` of `records` if it is right for the first records, else `item`.
+
+    `listed` is the list of the records, and `folder` that of its images.
+    """
+    lines = [line.split("\t") for line in Path(listed).read_text().splitlines()[:12]]
+
+    def judge() -> str:
+        for i, (_, label, path) in enumerate(lines):
+            try:
+                judge_item(records, i, int(float(label)), folder / path)
+            except OSError as error:
+                wrong(f"Record {i}: Pillow reports {str(error).split(' <')[0]!r}.",
+                      "The JPEG is bytes 32 to 8 + length.")  # fmt: skip
+        return f"{len(lines)} of {len(lines)} records are right."
+
+    return choose("__getitem__", type(records).__getitem__, item, judge, show=True)
+
+
+def judge_item(records: Any, i: int, true: int, file: Path) -> None:
+    """Raise Wrong unless record `i` has this label and the image of this file."""
+    if (answer := records[i]) is None:
+        raise NotImplementedError
+    image, label = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, "")
+    if not isinstance(image, Image.Image):
+        wrong(f"The first value is of type {type(image).__name__}.",
+              "Return the image that Pillow opened.")  # fmt: skip
+    bits = struct.unpack("<I", struct.pack("<f", true))[0]
+    pixels, exact = (np.asarray(one.convert("RGB")) for one in (image, Image.open(file)))
+    refuse(
+        (label == "", "The label is missing.", "Return two values, the image and its label."),
+        (isinstance(label, tuple), f"Record {i}: the label is {label}.",
+         "`struct` returns a tuple: take its first value."),
+        (label == bits != true, f"Record {i}: the label is {label}: these are a float32's bits.",
+         "Read it with the format `f`."),
+        (label != true, f"Record {i}: the label is {label!r}, not {true}.",
+         "It is in bytes 12 to 15, after the flag."),
+        (not isinstance(label, int), f"The label is of type {type(label).__name__}.",
+         "Convert it with int()."),
+        (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
+         "Pass i to read()."),
+    )  # fmt: skip
 
 
 def imagenet_archives(folder: Path, data_root: Path) -> None:

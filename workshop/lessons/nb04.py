@@ -22,10 +22,7 @@ from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
 from workshop.checks.compare import refuse, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import ramps
-from workshop.lessons.choice import choose
-
-Read = Callable[[str], Iterator[bytes]]
-Pipeline = Callable[..., Any]
+from workshop.lessons.choice import Function, choose
 
 AFTER = "After the data come the 4 bytes of its checksum; then the next record begins."
 
@@ -64,12 +61,12 @@ def pipeline(
 # --- what is wrong with a learner's version -------------------------------------------------------
 
 
-def check_read(yours: Read) -> Read:
+def check_read(yours: Function) -> Function:
     with tempfile.TemporaryDirectory() as folder:
         return choose("read", yours, read, lambda: judge_read(yours, Path(folder)))
 
 
-def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
+def check_pipeline(yours: Function, prepare: Callable[[Any], Any]) -> Function:
     """Return a learner's `pipeline` if it is right, else the finished one; print what is wrong.
 
     `prepare` turns a record into an image and its label from 0.
@@ -82,7 +79,7 @@ def check_pipeline(yours: Pipeline, prepare: Callable[[Any], Any]) -> Pipeline:
         return choose("pipeline", yours, finished, lambda: judge_pipeline(yours, Path(folder)))
 
 
-def judge_read(yours: Read, folder: Path) -> str:
+def judge_read(yours: Function, folder: Path) -> str:
     contents = [b"first", b"", b"the third record " * 3]
     records = [frame_record(data) for data in contents]
     good = folder / "shard"
@@ -115,7 +112,7 @@ def judge_read(yours: Read, folder: Path) -> str:
     return "`read` is right: the notebook uses yours."
 
 
-def read_all(yours: Read, shard: Path) -> tuple[list[Any], Exception | None]:
+def read_all(yours: Function, shard: Path) -> tuple[list[Any], Exception | None]:
     """Return the records that a reader yields, ten at most, and the error that ends it."""
     found: list[Any] = []
     try:
@@ -175,7 +172,7 @@ OPENS = ("A rank opens files of other ranks.",
          "Shard the list of file names first, before anything shuffles or opens them.")  # fmt: skip
 
 
-def judge_pipeline(yours: Pipeline, folder: Path) -> str:
+def judge_pipeline(yours: Function, folder: Path) -> str:
     shards = write_numbered_shards(folder)
     passes: list[list[list[int]]] = []
     own: list[set[int]] = []  # the shards of each rank's images

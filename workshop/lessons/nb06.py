@@ -41,13 +41,15 @@ def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[s
     and their gradient is written.
     """
     found, each = [], BYTES[dtype]
-    inputs = conv_inputs(net, image_size)
+    convs = {conv.name: conv for conv in net.convolutions()}
     before = 3 * image_size**2  # elements of the layer's input, for pooling
     for layer in net.layers(image_size):
         out = batch * layer.activations
         flops = 6 * batch * layer.macs + FLOPS.get(layer.kind, 0) * out
         if layer.kind == "conv":
-            traffic = 3 * each * (batch * inputs[layer.name] + out + layer.parameters)
+            conv = convs[layer.name]
+            inputs = conv.in_channels * (conv.stride * layer.size) ** 2  # of even sizes
+            traffic = 3 * each * (batch * inputs + out + layer.parameters)
         elif layer.kind == "linear":  # in float32
             traffic = 3 * 4 * (batch * net.features + out + layer.parameters)
         else:
@@ -56,19 +58,4 @@ def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[s
                 traffic += 2 * each * batch * before
         found.append((KIND[layer.kind], Work(flops, traffic)))
         before = layer.activations
-    return found
-
-
-def conv_inputs(net: Network, image_size: int) -> dict[str, int]:
-    """Return the elements per image that each convolution reads, by its name."""
-    size = net.stem.out_size(image_size)
-    found = {net.stem.name: net.stem.in_channels * image_size**2}
-    size = (size + 2 - 3) // 2 + 1  # max pooling: 3 x 3 with a stride of 2
-    for block in net.blocks():
-        block_size = size
-        for conv in block.convs:
-            found[conv.name] = conv.in_channels * size**2
-            size = conv.out_size(size)
-        if block.downsample:
-            found[block.downsample.name] = block.downsample.in_channels * block_size**2
     return found

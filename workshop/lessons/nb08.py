@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from rn50.published import Series, load
 from rn50.scaling import Cluster, Training, links, predict
-
-NETWORK = "nvlink+100g"  # hosts of 8 GPUs joined by NVLink, with 100 Gbit/s between them
 
 
 def stragglers(training: Training, cluster: Cluster, noise: float, gpus: int) -> float:
@@ -42,10 +38,16 @@ def amdahl(training: Training, cluster: Cluster, serial: float, gpus: int) -> fl
     return training.compute_ips / (serial + (1 - serial) / gpus)
 
 
+def gustafson(training: Training, cluster: Cluster, serial: float, gpus: int) -> float:
+    """Return the images per second if only the rest of the work grows (Gustafson's law)."""
+    return training.compute_ips * (serial + (1 - serial) * gpus)
+
+
 READINGS = {  # with the lowest value of the parameter; the highest is 1
     "stragglers": (stragglers, 0.0),
     "communication": (communication, 1e-4),
     "Amdahl": (amdahl, 0.0),
+    "Gustafson": (gustafson, 0.0),
 }
 
 
@@ -59,8 +61,7 @@ def published(series: Series) -> tuple[Training, Cluster]:
 def parameter(name: str, precision: str, reading: str) -> float:
     """Return a reading's parameter for a series, fitted to its rows or to those of another series.
 
-    The fit minimises the squared logarithm of predicted over measured speed. It scans the range,
-    densely near the low end, then ever more finely around the best point.
+    The fit minimises the squared logarithm of predicted over measured speed, by ternary search.
     """
     series, (ips, low) = load()[name, precision], READINGS[reading]
     if series.parameters_of:
@@ -71,58 +72,35 @@ def parameter(name: str, precision: str, reading: str) -> float:
     def loss(value: float) -> float:
         return sum(math.log(ips(*of, value, n) / measured) ** 2 for n, measured in rows)
 
-    points = np.array([low, *(low + (1 - low) * np.logspace(-6, 0, 241))])
-    for _ in range(12):
-        best = int(np.argmin([loss(float(point)) for point in points]))
-        points = np.linspace(points[max(0, best - 1)], points[min(len(points) - 1, best + 1)], 21)
-    return min((low, float(points[10])), key=loss)
+    high = 1.0
+    for _ in range(90):
+        third = (high - low) / 3
+        if loss(low + third) < loss(high - third):
+            high -= third
+        else:
+            low += third
+    return low
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A published row and its predictions: images per second by the name of the reading."""
-
-    series: Series
-    gpus: int
-    published: float
-    predicted: dict[str, float]
-    fitted: bool
-
-    def error(self, name: str) -> float:
-        """Return the error in per cent: 2 is 2% too fast."""
-        return 100 * (self.predicted[name] / self.published - 1)
-
-
-def outcomes() -> list[Outcome]:
-    """Return every published row of more than one GPU."""
-    found = []
-    for key, series in load().items():
-        of = published(series)
-        for n in [n for n in series.ips if n > 1]:
-            predicted = {
-                name: ips(*of, parameter(*key, name), n) for name, (ips, _) in READINGS.items()
-            }
-            predicted["perfect"] = n * series.ips[1]
-            predicted["wires only"] = predict(*of, n).ips
-            found.append(Outcome(series, n, series.ips[n], predicted, n in series.fit_on))
-    return found
+def predictions(key: tuple[str, str], gpus: int) -> dict[str, float]:
+    """Return images per second on so many GPUs of a published series, by the name of the model."""
+    of = published(load()[key])
+    found = {name: ips(*of, parameter(*key, name), gpus) for name, (ips, _) in READINGS.items()}
+    return found | {"perfect": gpus * of[0].compute_ips, "wires only": predict(*of, gpus).ips}
 
 
 def held_out(*names: str) -> list[list[Any]]:
     """Return a row per published row that was not fitted: name, GPUs, img/s, error in % by name."""
-    return [
-        [f"{o.series.name} {o.series.precision}", o.gpus, o.published, *map(o.error, names)]
-        for o in outcomes() if not o.fitted
-    ]  # fmt: skip
+    rows = []
+    for key, series in load().items():
+        for gpus in [n for n in series.ips if n > 1 and n not in series.fit_on]:
+            ips, found = series.ips[gpus], predictions(key, gpus)
+            errors = [100 * (found[name] / ips - 1) for name in names]  # 2 is 2% too fast
+            rows.append([f"{series.name} {series.precision}", gpus, ips, *errors])
+    return rows
 
 
-def efficiency(
-    gpus: int,
-    reading: str,
-    batch: int | None = None,
-    ips: float | None = None,
-    network: str = NETWORK,
-) -> float:
+def efficiency(gpus: int, reading: str, batch: int, ips: float, network: str) -> float:
     """Return the predicted share of perfect speed, from 0 to 1, with float32 gradients.
 
     PyTorch's autocast keeps gradients in float32, and `rn50 scale` counts them so too.
@@ -130,12 +108,10 @@ def efficiency(
     Args:
         gpus: How many GPUs, in hosts of 8.
         reading: The cause of the loss; its parameter is the one fitted to the DGX-1's FP16 rows.
-        batch: Images per GPU; by default the DGX-1's.
-        ips: Images per second of one GPU with that batch; by default the DGX-1's.
+        batch: Images per GPU.
+        ips: Images per second of one GPU with that batch.
         network: Within and between the hosts, as for `rn50 scale`.
     """
-    series, (speed, _) = load()["DGX-1", "mixed"], READINGS[reading]
-    one = Training(ips or series.ips[1], batch or series.batch, gradient_bytes=4)
-    hosts = Cluster(*links.parse(network))
-    perfect = gpus * one.compute_ips
-    return speed(one, hosts, parameter("DGX-1", "mixed", reading), gpus) / perfect
+    one, hosts = Training(ips, batch, gradient_bytes=4), Cluster(*links.parse(network))
+    value = parameter("DGX-1", "mixed", reading)
+    return READINGS[reading][0](one, hosts, value, gpus) / (gpus * ips)

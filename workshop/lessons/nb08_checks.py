@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from workshop.checks.compare import Wrong, like, refuse, wrong
-from workshop.lessons.choice import choose, write_chosen
-
-Clock = Callable[..., Any]
-Fit = Callable[..., Any]
+from workshop.lessons.choice import Function, choose, write_chosen
 
 WARM_UP = (0.09, 0.06)  # seconds of the check's steps
 TIMED = (0.02, 0.08, 0.03, 0.03)  # their mean is not their median
@@ -27,7 +24,7 @@ NOISE[[0, -1]] = 0.3  # two of them are not enough for a fit
 SECONDS = (ALPHA + SIZES / BETA) * (1 + NOISE)
 
 
-def measure(step: Clock, steps: int, warm_up: int, wait: Clock) -> list[float]:
+def measure(step: Function, steps: int, warm_up: int, wait: Function) -> list[float]:
     """Return the seconds of each of `steps` steps, after `warm_up` steps that do not count."""
     for _ in range(warm_up):
         step()
@@ -48,7 +45,7 @@ def fit(size: Any, seconds: Any) -> tuple[float, float]:
     return alpha, 1 / per_byte
 
 
-def check_clock(yours: Clock, file: str) -> Clock:
+def check_clock(yours: Function, file: str) -> Function:
     """Return a learner's `measure` if it is right, else the finished one; print what is wrong.
 
     The returned version is written to `file`, for scripts.
@@ -58,7 +55,7 @@ def check_clock(yours: Clock, file: str) -> Clock:
     return chosen
 
 
-def check_fit(yours: Fit) -> Fit:
+def check_fit(yours: Function) -> Function:
     return choose("fit", yours, fit, lambda: judge_fit(yours))
 
 
@@ -90,7 +87,7 @@ class Device:
         return np.array(self.ended) - begins
 
 
-def judge_clock(yours: Clock) -> str:
+def judge_clock(yours: Function) -> str:
     for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
         got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
@@ -177,7 +174,7 @@ def name_of(value: float, right: np.ndarray) -> str:
     return name if abs(value / known[name] - 1) < 0.2 else f"{value:.3g}"
 
 
-def judge_fit(yours: Fit) -> str:
+def judge_fit(yours: Function) -> str:
     got = yours(SIZES.copy(), SECONDS.copy())
     if got is None:
         raise NotImplementedError

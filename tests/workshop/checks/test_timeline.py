@@ -12,13 +12,13 @@ from workshop.checks import ex08
 PASSES = {"alone": [1.0, 3.0, 2.0], "together": [4.0, 9.0, 6.0], "buckets": [[0.5, 40, "fc"]]}
 
 
-@pytest.mark.parametrize("content", [None, [PASSES]], ids=["none", "an earlier version's"])
+@pytest.mark.parametrize("failed", [False, True])
 def test_without_a_timeline_of_notebook_03_a_recorded_one_is_used(
-    content: list | None, tmp_path: Path
+    failed: bool, tmp_path: Path
 ) -> None:
-    if content:
+    if failed:
         (tmp_path / "lesson-03").mkdir()
-        (tmp_path / "lesson-03" / "overlap.json").write_text(json.dumps(content))
+        (tmp_path / "lesson-03" / "overlap.json").touch()
     found = ex08.read_timeline(tmp_path)
     assert found.source.startswith("recorded:")
     assert len(found.ready) == len(found.takes) and found.ready == sorted(found.ready)

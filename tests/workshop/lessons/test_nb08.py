@@ -27,10 +27,13 @@ def test_numbers_are_fitted_to_the_rows_with_few_gpus() -> None:
     for key, series in load().items():
         stragglers = nb08.parameter(*key, "stragglers")
         assert stragglers == pytest.approx(series.noise, rel=1e-6)
-    four, eight = nb08.outcomes()[:2]
-    assert four.fitted and abs(four.error("stragglers")) < 1e-4 and not eight.fitted
+    four, eight = (nb08.predictions(("DGX-1", "mixed"), n) for n in (4, 8))
+    assert four["stragglers"] == pytest.approx(5391.8, rel=1e-6)
+    assert [row[1] for row in nb08.held_out()[:2]] == [8, 8]  # not the rows that were fitted
     serial = (4 / (5391.8 / 1442.6) - 1) / 3  # Amdahl's law, solved for the serial share
-    assert eight.predicted["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
+    assert eight["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
+    serial = (4 - 5391.8 / 1442.6) / 3  # the same of Gustafson's
+    assert eight["Gustafson"] == pytest.approx(1442.6 * (8 - 7 * serial))
 
 
 def test_held_out_errors_are_those_of_the_documentation(repository: Path) -> None:
@@ -47,8 +50,9 @@ def test_held_out_errors_are_those_of_the_documentation(repository: Path) -> Non
 
 
 def test_readings_disagree_where_no_row_is_published() -> None:
-    causes = ("stragglers", "communication")
-    near, far = ([nb08.efficiency(n, name) for name in causes] for n in (8, 512))
+    causes, of = ("stragglers", "communication"), (208, 1442.6, "nvlink+100g")  # the DGX-1's
+    near, far = ([nb08.efficiency(n, name, *of) for name in causes] for n in (8, 512))
     assert max(near) - min(near) < 0.1 < max(far) - min(far)
-    assert nb08.efficiency(1, "communication") == pytest.approx(1)
-    assert nb08.efficiency(64, "stragglers", batch=26) < nb08.efficiency(64, "stragglers")
+    assert nb08.efficiency(1, "communication", *of) == pytest.approx(1)
+    small = nb08.efficiency(64, "stragglers", 26, *of[1:])
+    assert small < nb08.efficiency(64, "stragglers", *of)
