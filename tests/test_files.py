@@ -225,6 +225,7 @@ def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path
         while not list(tmp_path.glob("m-*.safetensors")):
             assert running.poll() is None
             time.sleep(0.1)
+        running.send_signal(signal.SIGSTOP)  # its locks stay, the processor is free
         for verb in ("train", "run"):
             line = rn50(verb, *TRAIN[1:], "-e", "1", "--model-prefix", "m", "--resume").error
             assert "--model-prefix m: another run is writing there" in line

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rn50lib.recipe import BN_MOMENTUM
 from tests.conftest import clean_environment
 
 # One step with learning rate 0 on this worker's part of eight images: the velocity is then the
@@ -41,8 +42,15 @@ arrays = step.state()
 arrays["fc.weight"] += dice.standard_normal(arrays["fc.weight"].shape).astype(np.float32)
 step.load(arrays)
 step.train_step(Batch(images[part], labels[part], rows), 0.0)
+arrays = {n: a for n, a in step.state().items() if n.startswith("velocity/")}
+# two steps on images that only this worker has, between three looks at its running statistics
+own = Batch(images[part] // (1 + group.rank), labels[part], rows)
+looks = [step.state()["bn1.running_mean"]]
+for _ in range(2):
+    step.train_step(own, 0.0)
+    looks.append(step.state()["bn1.running_mean"])
 if group.rank == group.size - 1:
-    np.savez(result, **{n: a for n, a in step.state().items() if n.startswith("velocity/")})
+    np.savez(result, looks=looks, **arrays)
 """
 # as a worker of rn50 train: the threads of a group may outlive its work
 WORKER = f"{STEP}from rn50lib.lifetime import end_with\nend_with(lambda: 0)\n"
@@ -62,8 +70,7 @@ def gradients(folder: Path, backend: str, carrier: str, layout: str) -> dict[str
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", given)
             exec(STEP, {"__name__": "worker"})
-        with np.load(result) as held:
-            return dict(held)
+        return saved(result)
     (folder / "worker.py").write_text(WORKER)
     worker = [sys.executable, *given]
     start = {
@@ -75,8 +82,21 @@ def gradients(folder: Path, backend: str, carrier: str, layout: str) -> dict[str
     env = clean_environment(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="2")
     done = subprocess.run([*start, *worker], env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
+    if layout != "frozen":
+        first, second, third = np.load(result)["looks"]
+        # the same images move them the same way twice, unless another worker's replace them
+        moved = [
+            after - BN_MOMENTUM * before for before, after in ((first, second), (second, third))
+        ]
+        np.testing.assert_allclose(*moved, rtol=1e-4, atol=1e-6)
+        assert np.abs(moved[0]).max() > 1e-3
+    return saved(result)
+
+
+def saved(result: Path) -> dict[str, np.ndarray]:
+    """Return the gradients that a worker wrote."""
     with np.load(result) as held:
-        return dict(held)
+        return {name: held[name] for name in held if name != "looks"}
 
 
 def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
