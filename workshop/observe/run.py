@@ -85,7 +85,7 @@ def run_ranks(
 
 
 def copy_folder(folder: Path, to: Path) -> None:
-    """Copy a folder, and what links lead to, without environments, loops and dangling links."""
+    """Copy a folder, and what links lead to, without environments, loops and unreadable files."""
     size = 0
 
     def left_out(where: str, names: list[str]) -> set[str]:
@@ -93,7 +93,11 @@ def copy_folder(folder: Path, to: Path) -> None:
         gone, here = LEFT_OUT(where, names), Path(where).resolve()
         for path in (Path(where, name) for name in names):
             around = any(inner.is_relative_to(path.resolve()) for inner in (here, to))
-            if around or not path.exists() or (path / "pyvenv.cfg").exists():
+            special = not (path.is_file() or path.is_dir())  # a pipe, a socket, a dangling link
+            if (
+                around or special or not os.access(path, os.R_OK)
+                or (path / "pyvenv.cfg").exists()
+            ):  # fmt: skip
                 gone.add(path.name)
             else:
                 size += path.stat().st_size
