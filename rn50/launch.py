@@ -40,7 +40,7 @@ WORKER = ["-m", "rn50lib.train", "--config"]  # and the file of its configuratio
 
 # mpirun passes these environment variables to workers on other hosts, and nothing else
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
-             "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
+             "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
 
 # glibc returns large blocks to the kernel at every free, and each training step frees its
 # activations: keeping them saves the page faults. Huge pages (2 MB) need fewer address lookups.
@@ -184,6 +184,10 @@ def rank_environment(config: TrainConfig) -> dict[str, str]:
         "OMP_NUM_THREADS": str(config.threads),
         "MKL_NUM_THREADS": str(config.threads),
         "PYTHONUNBUFFERED": "1",
+        # a worker that is killed leaves semaphores: Python removes them, and warns that it does
+        "PYTHONWARNINGS": ",".join(
+            filter(None, [env.get("PYTHONWARNINGS"), "ignore:resource_tracker:UserWarning"])
+        ),
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # other processes need memory too
         "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "2"),
         # workers wait for each other while they start, which takes long on a busy machine
