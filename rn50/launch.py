@@ -40,7 +40,8 @@ WORKER = ["-m", "rn50lib.train", "--config"]  # and the file of its configuratio
 
 # mpirun passes these environment variables to workers on other hosts, and nothing else
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
-             "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
+             "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONWARNINGS",
+             "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
 
 # glibc returns large blocks to the kernel at every free, and each training step frees its
 # activations: keeping them saves the page faults. Huge pages (2 MB) need fewer address lookups.
