@@ -411,9 +411,9 @@ dist.destroy_process_group()
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
-# **Predict:** how much longer do 64 MB take than 4 KB?
-#
 # α is the median time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. It counts gradient bytes; links carry 2(n − 1)/n times that.
+#
+# **Predict:** how many times as long as 4 KB do 64 MB take?
 
 # %%
 import matplotlib.pyplot as plt
@@ -432,8 +432,8 @@ for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), s
     axes.loglog(size, 1e3 * seconds, style, label=way)
     axes.loglog(size, 1e3 * (latency + per_byte * size), style[:2], lw=1)
     ratio = seconds[-1] / seconds[0]
-    print(f"{way}: {size[-1] / 2**20:.0f} MB take {ratio:.0f} times as long as 4 KB.", end=" ")
-    print(f"The line: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
+    print(f"{way}: {size[-1] / 2**20:.0f} MB take {ratio:.0f} times as long as 4 KB.")
+    print(f"  The line: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
     off = 100 * np.abs(per_byte * rows - right)[large]
     print(f"its error from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
 axes.set(title=f"All-reduce on {workers} workers, and the fitted lines")

@@ -223,7 +223,7 @@ def judge_step(own: Callable[..., Any]) -> str:
     refuse((returned[0] is None, "Your function returns nothing.", "Return the loss."))
     right = three_steps(step)[1]
     if not close(got, right):
-        known(got, ((three_steps(it)[1], *text) for it, *text in STEP_MISTAKES), close)
+        known(got, [(three_steps(it)[1], a, b) for it, a, b in STEP_MISTAKES], close)
         wrong(f"Three losses are {shown(got[0])}; the reference has {shown(right[0])}.",
               "Compute the loss, zero the gradients, go backward, step.")  # fmt: skip
     refuse((isinstance(returned[0], torch.Tensor) and returned[0].requires_grad,
