@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Horovod and DDP
 #
-# After this notebook, you can turn a single-GPU script into a multi-GPU one with five changes, by Horovod or DDP, recognise what goes wrong without each of them, write an all-reduce, and predict what the exchange of gradients costs.
+# After this notebook, you can turn a single-GPU script into a multi-GPU one with five changes, in Horovod or DDP, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
 #
 # **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 5 minutes to run
 
@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-import rn50lib
 import workshop
 
 session = workshop.start("03", profile)
@@ -37,7 +36,6 @@ if gpus == 1:
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root),
-    "LADDER": str(Path(rn50lib.__file__).parents[1] / "exercises" / "ladder"),
     "WORKERS": str(workers),
     "GPUS": str(gpus),
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
