@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Horovod and DDP
 #
-# After this notebook, you can turn a single-GPU script into a multi-GPU one with five changes, in Horovod or DDP, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
+# After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
 #
 # **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 5 minutes to run
 
@@ -249,7 +249,7 @@ print(Path("without.txt").read_text())
 #
 # No run reported an error, and the loss of four steps on random images reveals nothing.
 #
-# ## What a message costs
+# ## What the exchange costs
 #
 # A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` has a clock, which also counts the cores that work keeps busy, and `sweep`, which times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch on CPUs), yours and, on several GPUs, NCCL's.
 
@@ -409,6 +409,8 @@ dist.destroy_process_group()
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
+# ### Fit latency and bandwidth
+#
 # α is the median time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. It counts gradient bytes; links carry 2(n − 1)/n times that.
 #
 # **Predict:** how many times as long as 4 KB do 64 MB take?
