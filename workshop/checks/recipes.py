@@ -49,7 +49,7 @@ print(f"rank {hvd.rank()}: loss {float(loss):.3f}")
 """
 MISSING = {  # a change: what is wrong without it, and what to do
     "start": ("the ranks are not started",
-              "Change 1: hvd.init() or dist.init_process_group(), before anything else of it."),
+              "Change 1: begin with hvd.init() or dist.init_process_group()."),
     "share": ("the ranks do not share the images",
               "Change 2: each rank takes its own part: order[rank::size]."),
     "rate": ("the learning rate is not scaled",
@@ -166,5 +166,5 @@ def script_error(log: str, script: Path) -> tuple[str, str]:
     for line, text in zip(lines, lines[1:], strict=False):
         if found := re.search(rf'{re.escape(script.name)}", line (\d+), in (.+)', line):
             place = f"In {found[2]}, line {found[1]} of the cell: `{text}`."
-    errors = [line for line in lines if re.match(r"[\w.]+(: |$)", line)]
+    errors = [line for line in lines if re.match(r"(?!Hint)[\w.]+(: |$)", line)]
     return (errors or lines or ["it failed"])[-1], place

@@ -76,7 +76,7 @@ HOROVOD = (  # changes that turn the solution of ex03.recipe, which uses DDP, in
     "lr=rate, momentum=0.9)\n", "lr=rate, momentum=0.9)\n    optimizer = hvd.DistributedOptimizer("
     "optimizer, net.named_parameters())\n"
     "    hvd.broadcast_parameters(net.state_dict(), root_rank=0)\n",
-    "net.module.", "net.", "    dist.destroy_process_group()\n", "",
+    "net.module.", "net.", "    dist.destroy_process_group()", "",
 )  # fmt: skip
 
 WRONG_VALUES: list[tuple[str, Any, str]] = [
