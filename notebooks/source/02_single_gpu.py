@@ -87,7 +87,7 @@ print(f"{len(photos):,} images; a batch: {tuple(images.shape)}, labels {labels[:
 # %% [markdown]
 # ## The network
 #
-# Here is the block that ResNet-50 v1.5 repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `projection` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1: 0.5 points more top-1, about 5% slower, [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports. See `ex02.stride`.)
+# Here is the block that ResNet-50 v1.5 repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `projection` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports about 0.5 percentage points more top-1 for about 5% less speed; see `ex02.stride`.)
 
 # %%
 import inspect
