@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import json
-import os
 import random
 import time
 from pathlib import Path
@@ -71,12 +70,11 @@ def profiler(file, warm_up):
 
 def main():
     args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    local_rank = int(os.environ["LOCAL_RANK"])
-    if device.type == "cuda":
-        torch.cuda.set_device(local_rank)
     dist.init_process_group()  # 1. one process per GPU
     torch.manual_seed(dist.get_rank())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(dist.get_node_local_rank())
     photos = Photos(args.data / "train", args.image_size)
     sampler = DistributedSampler(photos)  # 2. a share of the images each
     loader = DataLoader(
@@ -93,7 +91,9 @@ def main():
             torch.cuda.current_stream().synchronize()
         return time.perf_counter()
 
-    seconds = {"input": 0.0, "compute": 0.0}
+    last = []  # times of the last gradient: until the end of backward(), DDP waits for messages
+    next(model.parameters()).register_post_accumulate_grad_hook(lambda _: last.append(now()))
+    seconds = {"input": 0.0, "compute": 0.0, "communication": 0.0}
     with profiler(args.trace if dist.get_rank() == 0 else None, args.warm_up) as trace:
         for step in range(-args.warm_up, args.steps):
             begin = now()
@@ -106,26 +106,30 @@ def main():
             with record_function("backward"):
                 optimizer.zero_grad()
                 loss.backward()
+            computed, exchanged = last.pop(), now()
             with record_function("update"):
                 optimizer.step()
             end = now()
             trace.step()
             if step >= 0:
                 seconds["input"] += ready - begin
-                seconds["compute"] += end - ready
+                seconds["compute"] += computed - ready + end - exchanged
+                seconds["communication"] += exchanged - computed
 
     images = dist.get_world_size() * args.batch_size * args.steps
     report = {"images_per_s": images / sum(seconds.values())}
     report |= {f"{part}_ms": 1000 * spent / args.steps for part, spent in seconds.items()}
     report["loss"] = loss.item()
-    if dist.get_rank() == 0:  # rank 0 reports and saves
-        print(", ".join(f"{name} {value:.4g}" for name, value in report.items()))
-        if args.report:
-            args.report.write_text(json.dumps(report))
-        if args.save:
-            torch.save(model.module.state_dict(), args.save)
+    rank, weights = dist.get_rank(), model.module.state_dict()
     del model
     dist.destroy_process_group()
+    if rank > 0:  # rank 0 reports and saves
+        return
+    print(", ".join(f"{name} {value:.4g}" for name, value in report.items()))
+    if args.report:
+        args.report.write_text(json.dumps(report))
+    if args.save:
+        torch.save(weights, args.save)
 
 
 if __name__ == "__main__":

@@ -67,21 +67,20 @@ def profiler(file, warm_up):
 
 def main():
     args = parser.parse_args()
+    dist.init_process_group()  # 1. one process per GPU
+    torch.manual_seed(dist.get_rank())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    local_rank = int(os.environ["LOCAL_RANK"])
     if device.type == "cuda":
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(dist.get_node_local_rank())
         torch.backends.cudnn.benchmark = True  # try the convolution algorithms, keep the fastest
     else:  # the processes of a machine share its cores
         torch.set_num_threads(
             max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"]))
         )
-    dist.init_process_group()  # 1. one process per GPU
-    torch.manual_seed(dist.get_rank())
     loader = photos(
         args.data, args.image_size, device, dist.get_rank(), dist.get_world_size(),
         batch_size=args.batch_size, num_threads=args.workers, seed=dist.get_rank(),
-        device_id=local_rank if device.type == "cuda" else None,
+        device_id=dist.get_node_local_rank() if device.type == "cuda" else None,
     )  # fmt: skip
     batches = endless(loader)
     classes = len((args.data / "classes.txt").read_text().splitlines())
@@ -100,7 +99,9 @@ def main():
             torch.cuda.current_stream().synchronize()
         return time.perf_counter()
 
-    seconds = {"input": 0.0, "compute": 0.0}
+    last = []  # times of the last gradient: until the end of backward(), DDP waits for messages
+    next(model.parameters()).register_post_accumulate_grad_hook(lambda _: last.append(now()))
+    seconds = {"input": 0.0, "compute": 0.0, "communication": 0.0}
     with profiler(args.trace if dist.get_rank() == 0 else None, args.warm_up) as trace:
         for step in range(-args.warm_up, args.steps):
             begin = now()
@@ -115,6 +116,7 @@ def main():
             with record_function("backward"):
                 optimizer.zero_grad()
                 scaler.scale(loss).backward()
+            computed, exchanged = last.pop(), now()
             with record_function("update"):
                 scaler.step(optimizer)
                 scaler.update()
@@ -122,20 +124,23 @@ def main():
             trace.step()
             if step >= 0:
                 seconds["input"] += ready - begin
-                seconds["compute"] += end - ready
+                seconds["compute"] += computed - ready + end - exchanged
+                seconds["communication"] += exchanged - computed
 
     images = dist.get_world_size() * args.batch_size * args.steps
     report = {"images_per_s": images / sum(seconds.values())}
     report |= {f"{part}_ms": 1000 * spent / args.steps for part, spent in seconds.items()}
     report["loss"] = loss.item()
-    if dist.get_rank() == 0:  # rank 0 reports and saves
-        print(", ".join(f"{name} {value:.4g}" for name, value in report.items()))
-        if args.report:
-            args.report.write_text(json.dumps(report))
-        if args.save:
-            torch.save(model.module.state_dict(), args.save)
+    rank, weights = dist.get_rank(), model.module.state_dict()
     del model
     dist.destroy_process_group()
+    if rank > 0:  # rank 0 reports and saves
+        return
+    print(", ".join(f"{name} {value:.4g}" for name, value in report.items()))
+    if args.report:
+        args.report.write_text(json.dumps(report))
+    if args.save:
+        torch.save(weights, args.save)
 
 
 if __name__ == "__main__":

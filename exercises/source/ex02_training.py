@@ -28,7 +28,24 @@ session = workshop.start("ex02", profile)
 # | v1, stage 2, block 0 | **2** | 1 | 1 | 2 |
 # | v1, stage 2, block 1 | 1 | 1 | 1 | none |
 #
-# In v1 the first 1×1 has the stride, so it uses only a quarter of the pixels. In v1.5 the **3×3** has it. Write `strides(stage, index)` for v1.5, with both counted from 0. It returns four values, with `None` for a missing projection.
+# In v1 the first 1×1 has the stride, and in v1.5 the **3×3**. A pixel whose gradient is zero is never used:
+
+# %%
+import torch
+from torch import nn
+
+ones = torch.ones(1, 1, 8, 8, requires_grad=True)
+for name, conv in {
+    "v1, 1×1 with stride 2": nn.Conv2d(1, 1, 1, stride=2),
+    "v1.5, 3×3 with stride 2": nn.Conv2d(1, 1, 3, stride=2, padding=1),
+}.items():
+    (gradient,) = torch.autograd.grad(conv(ones).sum(), ones)
+    used = (gradient != 0)[0, 0]
+    print(f"{name}: uses {100 * used.float().mean():.0f}% of its input")
+    print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
+
+# %% [markdown]
+# Write `strides(stage, index)` for v1.5, with both counted from 0. It returns four values, with `None` for a missing projection.
 
 
 # %% tags=["answer", "ex02.stride"]

@@ -3,7 +3,7 @@
 #
 # In these exercises, you train one model on two workers with your own shard function, measure in a trace what communication costs, and turn a single-process script into one for many ranks.
 #
-# **Time:** 58 minutes · **Needs:** notebook 03, Horovod for the last exercise · **On a CPU:** about two minutes to run
+# **Time:** 58 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -256,9 +256,9 @@ data = recipes.signs()
 single(data, data.parent)
 
 # %% [markdown]
-# Copy it into the next cell as `train` and make it run with Horovod (`import horovod.torch as hvd`) on any number of ranks:
+# Copy it into the next cell as `train` and make it run on any number of ranks, with Horovod (`import horovod.torch as hvd`) or DDP (`from torch import distributed as dist`):
 #
-# 1. **Start** Horovod.
+# 1. **Start** the library.
 # 2. **Share** the images: each rank takes its own part of the order and runs fewer steps.
 # 3. **Scale** the learning rate with the number of ranks. (Usually with a warm-up; an epoch of 12 steps is too short for one.)
 # 4. **Average** the gradients.
@@ -270,34 +270,35 @@ single(data, data.parent)
 
 # %% tags=["answer", "ex03.recipe"]
 def train(data, out):
-    """Do the same on several ranks with Horovod."""
+    """Do the same on several ranks."""
     ### BEGIN SOLUTION
-    import horovod.torch as hvd
     import numpy as np
     import torch
+    from torch import distributed as dist
     from torch import nn
 
-    hvd.init()  # change 1
+    dist.init_process_group()  # change 1
+    rank, size = dist.get_rank(), dist.get_world_size()
     with np.load(data) as file:
         images, labels = torch.tensor(file["images"]), torch.tensor(file["labels"])
     layers = [nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU()]
     net = nn.Sequential(*layers, nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 2))
-    rate = 0.02 * hvd.size()  # change 3
+    net = nn.parallel.DistributedDataParallel(net)  # changes 4 and 5
+    rate = 0.02 * size  # change 3
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters())  # change 4
-    hvd.broadcast_parameters(net.state_dict(), root_rank=0)  # change 5
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    order = order[hvd.rank() :: hvd.size()]  # change 2
+    order = order[rank::size]  # change 2
     for step in range(len(order) // 4):
         chosen = order[4 * step : 4 * step + 4]
         loss = nn.functional.cross_entropy(net(images[chosen]), labels[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 6 == 0 and hvd.rank() == 0:
+        if step % 6 == 0 and rank == 0:
             print(f"step {step}: loss {loss.item():.3f}")
-    if hvd.rank() == 0:  # change 6
-        torch.save(net.state_dict(), f"{out}/net.pt")
+    if rank == 0:  # change 6
+        torch.save(net.module.state_dict(), f"{out}/net.pt")
+    dist.destroy_process_group()
     ### END SOLUTION
 
 
@@ -305,4 +306,4 @@ def train(data, out):
 workshop.check("ex03.recipe", train)
 
 # %% [markdown]
-# The talk's own script for recipe 1 is `exercises/recipes/slides_horovod.py`.
+# The talk's own script for recipe 1, with Horovod, is `exercises/recipes/slides_horovod.py`.

@@ -9,7 +9,6 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 epochs: int | None = None  # epochs of the library's run
 batch: int | None = None  # images per step of the loop and of the library's run
-pairs: int | None = None  # timed pairs of v1 and v1.5
 seed: int = 0  # random seed of the cells and of the library's run; train.py always uses 0
 
 # %%
@@ -19,7 +18,7 @@ import time
 import workshop
 
 session = workshop.start("02", profile)
-epochs, batch, pairs = epochs or session.epochs, batch or session.batch, pairs or session.pairs
+epochs, batch = epochs or session.epochs, batch or session.batch
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root), "SEED": str(seed), "SIZE": str(session.image_size),
@@ -88,7 +87,7 @@ print(f"{len(photos):,} images; a batch: {tuple(images.shape)}, labels {labels[:
 # %% [markdown]
 # ## The network
 #
-# Here is the block that ResNet-50 v1.5 repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `projection` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions.
+# Here is the block that ResNet-50 v1.5 repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `projection` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports about 0.5 percentage points more top-1 for about 5% less speed; see `ex02.stride`.)
 
 # %%
 import inspect
@@ -199,7 +198,7 @@ print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endles
 # %% [markdown]
 # `main` builds all the parts, names the parts of your step for the profiler, and times input and computation.
 #
-# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`.
+# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before; you measure that below.
 #
 # ## Where is the time going?
 #
@@ -212,17 +211,20 @@ print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endles
     warm_up=5, trace=session.folder / "trace.json.gz",  # 5: uses up the prefetched batches
 ).values()  # fmt: skip
 speeds = rung["turns"]
-print(f"{np.median(speeds):.1f} images/s, from {min(speeds):.1f} to {max(speeds):.1f}", end="; ")
-print(f"per step, input {rung['input_ms']:.1f} ms, computation {rung['compute_ms']:.1f} ms")
-waiting = 100 * rung["input_ms"] / (rung["input_ms"] + rung["compute_ms"])
-print(f"{waiting:.0f}% of a step is waiting for input")
+print(f"{np.median(speeds):.1f} images/s, from {min(speeds):.1f} to {max(speeds):.1f}")
+input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
+waiting = 100 * input_ms / (input_ms + compute_ms)
+print(f"your step: {input_ms:.1f} ms of input ({waiting:.0f}%), {compute_ms:.1f} ms of computation")
 if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
     print("TF32 in convolutions:", torch.backends.cudnn.allow_tf32)
+workshop.ladder.figure()
 
 # %% [markdown]
+# This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. A bar's length is the speed; its colours show where the time goes.
+#
 # On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs keep 10 bits of mantissa. Notebook 06 measures both.
 #
-# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU. With overlap, the slower of the two sets the pace, and speeding up the other gains nothing, unless both share the cores of a CPU. Without it, the times add up. You test that below.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower of the two sets the pace, unless both share the cores of a CPU. Without it, the times add up.
 #
 # ### What the profiler says
 #
@@ -240,59 +242,68 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 #
 # ### Your turn: feed the device
 #
-# The next cell measures one change at a time, in turns:
+# In the next cell, each row adds a change to the row above, and all take turns:
 #
-# - the number of `workers`; with 0, the loop decodes its own images;
+# - `workers`: processes that decode; with 0, the loop decodes its own images;
 # - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
+# - `wait=False`: wait for the GPU only at the end (a CPU has no queue, so nothing changes);
 # - `channels_last`: each pixel's channels next to each other in memory.
 #
-# **Predict** which one helps most, then add combinations to `tries`.
+# **Predict** which one helps most, then add rows to `tries`.
 
 # %%
-tries = {"as in train.py": {}, "no workers": {"workers": 0}}
-tries["channels_last"] = {"channels_last": True}
+tries = {"no workers": {"workers": 0}, "2 workers: train.py": {"workers": 2}}
 if device.type == "cuda":  # on a CPU, nothing to pin, and workers share the network's cores
-    most = min(16, session.machine.cores)  # each worker has two batches in shared memory
-    tries |= {f"{most} workers": {"workers": most}, "pinned": {"pin": True}}
+    most = min(8, session.machine.cores)  # each worker has two batches in shared memory
+    tries[f"{most} workers"] = {"workers": most}
+    tries["+ pinned memory"] = {"workers": most, "pin": True}
+    tries["+ no waiting"] = {"workers": most, "pin": True, "wait": False}
+tries["+ channels_last"] = {**list(tries.values())[-1], "channels_last": True}
 full = Photos(session.data_root / "train", session.image_size)
 networks = {layout: ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
             for layout in (torch.contiguous_format, torch.channels_last)}  # fmt: skip
 
 
-def feed(workers=2, pin=False, channels_last=False):
-    """Return images/s of training ResNet-50 on real images."""
+def feed(workers, pin=False, wait=True, channels_last=False):
+    """Return images/s of training ResNet-50 on real images; `wait` for the GPU as train.py does."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     network = networks[layout]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    ahead = 2 * workers  # batches that the workers prepare ahead
-    steps = max(session.feed_steps, ahead)  # workers in lockstep deliver their batches together
-    count = session.rung_batch * (steps + 1 + ahead)
+    ahead = 2 * workers  # batches that are ready at the start: until they are used, all is warm-up
+    steps = max(session.feed_steps, workers)  # workers in lockstep deliver together
+    count = session.rung_batch * (ahead + 1 + steps)
     order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
-    loader = DataLoader(full, session.rung_batch, sampler=order,
-                        num_workers=workers, pin_memory=pin)  # fmt: skip
-    batches = iter(loader)
-    for step in range(steps + 1):
+    batches = iter(DataLoader(full, session.rung_batch, sampler=order,
+                              num_workers=workers, pin_memory=pin))  # fmt: skip
+    for step in range(-ahead - 1, steps):
         images, labels = next(batches)
         images = images.to(device, memory_format=layout, non_blocking=pin)
-        loss = training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
-        if step == 0:  # warm-up
+        labels = labels.to(device, non_blocking=pin)
+        if wait and device.type == "cuda":
+            torch.cuda.synchronize()
+        loss = training_step(network, optimizer, images, labels)
+        if wait or step in (-1, steps - 1):
             float(loss)  # waits for the device
-            for _ in range(ahead):  # empty the queue, which hides slow workers
-                next(batches)
+        if step == -1:
             begin = time.perf_counter()
-    float(loss)
-    return step * session.rung_batch / (time.perf_counter() - begin)
+    return steps * session.rung_batch / (time.perf_counter() - begin)
 
 
 speeds = {name: [] for name in tries}
 for _ in range(session.feed_turns):
     for name, settings in tries.items():
         speeds[name].append(feed(**settings))
+above = None
 for name, found in speeds.items():
-    print(f"{name:17} {np.median(found):7.1f} images/s, from {min(found):.1f} to {max(found):.1f}")
+    print(f"{name:20} {np.median(found):7.1f} images/s", end="")
+    if above:
+        low, middle, high = np.quantile(np.divide(found, above), [0, 0.5, 1])
+        print(f", {middle:.2f} times the row above ({low:.2f} to {high:.2f})", end="")
+    print()
+    above = found
 
 # %% [markdown]
-# A change counts only if it is larger than the spread of its turns. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Leave out `channels_last`, which the ladder refuses until notebook 08.
+# Each ratio is of two rows in the same turn. A change counts only if the range (in brackets) excludes 1. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock, which splits the step; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Memory limits the batch
 #
@@ -436,52 +447,6 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 # %% [markdown]
 # In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. PyTorch's schedulers have state to save and restore; the function returns the same rate on any worker and after any crash.
 #
-# ## v1 and v1.5
-#
-# Between two stages, a convolution with a stride of 2 halves the width and height of the feature maps. In the original network, v1, this is the block's first 1×1 convolution; version 1.5 moves the stride to the 3×3. The next cell prints the strides, and shows the difference by gradients: a pixel whose gradient is zero is never used.
-
-# %%
-from torch import nn
-
-for version in ("v1", "v1.5"):
-    block = ResNet(resnet.resnet(50, version=version)).layer2[0]  # the first to halve the size
-    print(
-        f"{version:4}: 1×1 {block.conv1.stride}, 3×3 {block.conv2.stride}, 1×1 {block.conv3.stride}"
-    )
-ones = torch.ones(1, 1, 8, 8, requires_grad=True)
-for name, conv in {
-    "v1, 1×1 with stride 2": nn.Conv2d(1, 1, 1, stride=2),
-    "v1.5, 3×3 with stride 2": nn.Conv2d(1, 1, 3, stride=2, padding=1),
-}.items():
-    (gradient,) = torch.autograd.grad(conv(ones).sum(), ones)
-    used = (gradient != 0)[0, 0]
-    print(f"{name}: uses {100 * used.float().mean():.0f}% of its input")
-    print("\n".join("".join(" ■" if pixel else " ·" for pixel in row) for row in used[:4]), "\n")
-
-# %% [markdown]
-# Moving the stride adds work: the first 1×1 convolution now computes four times as many pixels. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports that v1.5 is about 0.5 percentage points better in top-1 and about 5% slower. Check the time here, in turns.
-
-# %%
-versions = ("v1", "v1.5")
-networks = {v: ResNet(resnet.resnet(50, version=v)).to(device) for v in versions}
-images = torch.randn(session.pair_batch, 3, session.pair_size, session.pair_size, device=device)
-seconds = {v: [] for v in versions}
-for turn in range(pairs + 1):
-    for version, network in networks.items():
-        begin = time.perf_counter()
-        network(images).sum().backward()
-        float(network.fc.bias.grad[0])  # wait for the device
-        if turn:  # the first turn is warm-up
-            seconds[version].append(time.perf_counter() - begin)
-ratios = np.divide(seconds["v1.5"], seconds["v1"])
-work = [resnet.resnet(50, version=version).macs(224) for version in versions]
-print(f"v1.5 does {100 * (work[1] / work[0] - 1):.1f}% more work")
-low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-print(f"and takes {middle:.2f} times as long (median; middle half: {low:.2f} to {high:.2f})")
-if low < 1:
-    print("In a quarter of the turns or more, v1.5 was faster: too much noise to show 5%.")
-
-# %% [markdown]
 # ## What your script lacks
 #
 # A run that takes days on many GPUs needs more:
@@ -562,12 +527,9 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 #
 # On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs diverge. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, but make training slower. Every random crop must also depend only on seed, epoch and image; your script's do not.
 #
-# ## The ladder
-#
-# This figure reappears whenever the script changes. Each version is a **rung**; yours is the first. A bar's length is the speed; its colours show where the time goes.
+# Here are recorded and published runs of the recipe, then what your machine showed:
 
 # %% tags=["results"]
-workshop.ladder.figure()
 yours = {"roadsigns.untrained.top1": None}
 for precision in ("float32", "bfloat16"):
     yours |= dict.fromkeys(f"roadsigns.resnet50.{precision}.{key}" for key in ("top1", "minutes"))
@@ -576,7 +538,6 @@ for kind in ("fp32.top1", "fp32.hours", "fp16.top1", "fp16.hours"):
 session.expect(yours)
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 session.note("data_share", waiting, "%", "share of a step waiting for input")
-session.note("v15_over_v1", float(np.median(ratios)), "times", "time of a v1.5 step over a v1 step")
 session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short run")
 
 # %% [markdown]

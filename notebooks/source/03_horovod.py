@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 03 · Horovod
+# # 03 · Horovod and DDP
 #
-# After this notebook, you can turn a single-GPU script into a multi-GPU one with five changes, recognise what goes wrong without each of them, write an all-reduce, and predict what the exchange of gradients costs.
+# After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
 #
 # **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 5 minutes to run
 
@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-import rn50lib
 import workshop
 
 session = workshop.start("03", profile)
@@ -37,7 +36,6 @@ if gpus == 1:
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root),
-    "LADDER": str(Path(rn50lib.__file__).parents[1] / "exercises" / "ladder"),
     "WORKERS": str(workers),
     "GPUS": str(gpus),
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
@@ -98,7 +96,6 @@ nb03.explore_ring()
 # **Your turn: write the ring** in 15 lines. In step `s`, worker `r` (its **rank**) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; `wait()` on the results before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
 
 # %%
-import torch
 from torch import distributed as dist
 
 
@@ -126,21 +123,28 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in about 3 minutes. NCCL and data loaders need more shared memory than Docker's default, hence `--ipc=host`.
 #
-# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none of them: every process would run the whole training alone, on the first GPU, if any, without an error and without a gain. Five changes, here with `import horovod.torch as hvd`, turn them into one training run:
+# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none of them: every process would run the whole training alone, on the first GPU, if any, without an error and without a gain. Five changes turn them into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
 #
-# 1. **Start, and pick a device.** After `hvd.init()`, a process knows its number, the **rank** (`hvd.rank()`), and how many processes there are, the **size** (`hvd.size()`). The *local* rank (`hvd.local_rank()`) counts within one machine; pass it to `torch.cuda.set_device`. Without that, NCCL reports "Duplicate GPU detected".
-# 2. **Share the images.** With `DistributedSampler(photos, size, rank)`, all ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
-# 3. **Scale the learning rate** with the global batch: multiply it by `hvd.size()`.
-# 4. **Average the gradients.** `hvd.DistributedOptimizer` replaces each gradient with its mean over all ranks. This is the change that costs time.
-# 5. **Broadcast** rank 0's weights (`hvd.broadcast_parameters(model.state_dict(), 0)`). Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
+# | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
+# |---|---|---|
+# | 1. start | `hvd.init()`, `hvd.local_rank()` | `dist.init_process_group()`, `dist.get_node_local_rank()` |
+# | 2. share | `DistributedSampler(photos, hvd.size(), hvd.rank())` | `DistributedSampler(photos)` |
+# | 3. rate | `lr * hvd.size()` | `lr * dist.get_world_size()` |
+# | 4. average | `hvd.DistributedOptimizer(optimizer, model.named_parameters())` | `DistributedDataParallel(model)` |
+# | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
+# | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
-# Only rank 0 reports and saves, and images/s counts the images of all ranks.
+# 1. **Start, and pick a device.** A process then knows its number, the **rank**, and how many processes there are, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NCCL reports "Duplicate GPU detected".
+# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
+# 3. **Scale the learning rate** with the global batch.
+# 4. **Average the gradients.** Each gradient becomes its mean over all ranks. This change costs time.
+# 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# **Horovod or DDP?** PyTorch's alternative is `DistributedDataParallel` (DDP), launched by `torchrun`. After `dist.init_process_group("nccl")` (on CPUs, `"gloo"`), `torch.distributed` (`dist`) has `get_rank()`, `get_world_size()` and `get_node_local_rank()`. Wrapping the model takes care of changes 4 and 5; save `model.module`'s weights. Either works on every rung.
+# Only rank 0 reports and saves (with DDP, the weights of `model.module`), and images/s counts the images of all ranks. The finished scripts also time the exchange that a step waits for, `communication`: with Horovod, all that follows the backward pass; with DDP, what is left of `backward()` after the last gradient. Either library works on every rung.
 #
-# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Learn the ring and the five changes here, but start new work with DDP.*
+# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Start new work with DDP.*
 #
-# **Your turn.** Make these changes in your `runs/train.py` before you open a solution:
+# **Your turn.** Choose a library, and make the changes in your `runs/train.py` before you open a solution:
 
 # %%
 for rung in ("2_horovod", "2_ddp"):
@@ -155,7 +159,7 @@ for rung in ("2_horovod", "2_ddp"):
 workshop.ladder.predict("2", 1.6)  # your number
 found = workshop.ladder.climb("2", ranks=ranks, **sizes)
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
-if exchange_ms := found.get("communication_ms"):  # DDP's is part of its backward pass
+if exchange_ms := found.get("communication_ms"):  # if your script times it
     share = exchange_ms / (found["input_ms"] + found["compute_ms"] + exchange_ms)
     print(f"{share:.0%} of a step is the exchange, with any wait for the other workers")
 workshop.ladder.figure()
@@ -167,70 +171,74 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
-# On a CPU, workers share cores, so two can be slower than one.
+# On a CPU, workers share cores, so two can be slower than one. In the figure, eight published V100s train 10,263 images/s, 89% of 8 × 1,443: that is their **efficiency**. Notebook 08 asks where the other 11% went.
 #
 # ### Leave out each change
 #
-# The next script leaves out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what you should check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# The next cell trains a small network on forked processes, and leaves out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what to check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
-# %%writefile without.py
-import torch
-import torch.distributed as dist
+import tempfile
+
+from torch import multiprocessing
 from torch.nn import functional as F
 
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
-dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
 images = torch.rand(240, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 labels = torch.arange(240) % 12
+meeting = Path(tempfile.mkdtemp(), "meeting")  # the file in which the ranks find each other
 
 
 def flat(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
-    missing = {"share", "rate", "broadcast", "average"} if without == "all four" else {without}
-    # each rank starts with different weights, but the unchanged script seeds all ranks alike
-    torch.manual_seed(0 if without == "all four" else rank)
-    model = ResNet(resnet.tiny(num_classes=12))
-    order = torch.randperm(240, generator=torch.Generator().manual_seed(0)).tolist()
-    mine = order if "share" in missing else order[rank::size]
-    lr = 0.005 * (1 if "rate" in missing else size)
-    if "broadcast" not in missing:
-        for tensor in model.state_dict().values():
-            dist.broadcast(tensor, src=0)
-    start, losses = flat(model), []
-    for step in range(4):
-        batch = mine[8 * step : 8 * step + 8]
-        losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
-        losses[-1].backward()
-        with torch.no_grad():
-            for weight in model.parameters():
-                if "average" not in missing:
-                    dist.all_reduce(weight.grad)  # the sum over all ranks
-                    weight.grad /= size
-                weight -= lr * weight.grad
-                weight.grad = None
-    everyone = [None] * size
-    dist.all_gather_object(everyone, mine[:32])
-    seen = len(set().union(*everyone))
-    moved, low, high = (flat(model) - start).norm(), flat(model), flat(model)
-    dist.all_reduce(low, dist.ReduceOp.MIN)
-    dist.all_reduce(high, dist.ReduceOp.MAX)
-    gap = (high - low).max()
-    if rank == 0:
+def leave_out(rank, size):
+    """Train for four steps, each time without a different change; rank 0 writes what it saw."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+    lines = []
+    for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
+        missing = {"share", "rate", "broadcast", "average"} if without == "all four" else {without}
+        # each rank starts with different weights, but the unchanged script seeds all ranks alike
+        torch.manual_seed(0 if without == "all four" else rank)
+        model = ResNet(resnet.tiny(num_classes=12))
+        order = torch.randperm(240, generator=torch.Generator().manual_seed(0)).tolist()
+        mine = order if "share" in missing else order[rank::size]
+        lr = 0.005 * (1 if "rate" in missing else size)
+        if "broadcast" not in missing:
+            for tensor in model.state_dict().values():
+                dist.broadcast(tensor, src=0)
+        start, losses = flat(model), []
+        for step in range(4):
+            batch = mine[8 * step : 8 * step + 8]
+            losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
+            losses[-1].backward()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    if "average" not in missing:
+                        dist.all_reduce(weight.grad)  # the sum over all ranks
+                        weight.grad /= size
+                    weight -= lr * weight.grad
+                    weight.grad = None
+        everyone = [None] * size
+        dist.all_gather_object(everyone, mine[:32])
+        seen = len(set().union(*everyone))
+        moved, low, high = (flat(model) - start).norm(), flat(model), flat(model)
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
         name = "all changes" if without == "nothing" else f"without {without}"
-        print(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f}"
-              f" and differ by {gap:.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")  # fmt: skip
+        lines.append(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f} and differ"
+                     f" by {(high - low).max():.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")  # fmt: skip
+    if rank == 0:
+        Path("without.txt").write_text("\n".join(lines))
+    dist.destroy_process_group()
 
-dist.destroy_process_group()
 
-# %% language="bash" magic_args="-e"
-# torchrun --standalone --nproc-per-node $WORKERS without.py 2> errors.txt || (cat errors.txt; exit 1)
+multiprocessing.start_processes(leave_out, (workers,), workers, start_method="fork")
+print(Path("without.txt").read_text())
 
 # %% [markdown]
 # - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them.
@@ -241,12 +249,13 @@ dist.destroy_process_group()
 #
 # No run reported an error, and the loss of four steps on random images reveals nothing.
 #
-# ## What a message costs
+# ## What the exchange costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. The next function times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch on CPUs), yours and, on several GPUs, NCCL's. β counts gradient bytes; links carry 2(n − 1)/n times that. **Predict:** how much longer do 64 MB take than 4 KB?
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` has a clock, which also counts the cores that work keeps busy, and `sweep`, which times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch on CPUs), yours and, on several GPUs, NCCL's.
 
 # %%
 # %%writefile sweep.py
+import os
 import statistics
 import time
 
@@ -254,70 +263,12 @@ import torch
 from ring import all_reduce
 from torch import distributed as dist
 
-
-def sweep(largest):
-    """Return the median seconds of all-reduces of 4 KB to `largest` bytes, for each way."""
-    cpu = torch.device("cpu")
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
-    ways = {"Gloo": (dist.all_reduce, cpu), "your ring": (all_reduce, cpu)}
-    if torch.cuda.device_count() >= dist.get_world_size():
-        # not your ring: NCCL's isend and irecv can deadlock outside batch_isend_irecv
-        ways["NCCL"] = dist.all_reduce, torch.device("cuda", torch.cuda.current_device())
-    sizes = [2**k for k in range(12, largest.bit_length())]
-    found = {way: {size: [] for size in sizes} for way in ways}
-    for turn in range(10):
-        for way, (reduce, device) in ways.items():
-            for size, seconds in found[way].items():
-                gradients = torch.zeros(size // 4, device=device)
-                wait()
-                dist.barrier()
-                begin = time.perf_counter()
-                reduce(gradients)
-                wait()
-                if turn > 0:  # the first one connects
-                    seconds.append(time.perf_counter() - begin)
-    return {way: [(n, statistics.median(s)) for n, s in of.items()] for way, of in found.items()}
-
-
-# %% [markdown]
-# ## When does the exchange happen?
-#
-# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. **Predict:** which layers' gradients leave first?
-#
-# The next script calls `sweep`, records when each bucket is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU; otherwise, it runs on the CPU.
-
-# %%
-# %%writefile overlap.py
-import json
-import statistics
-import sys
-import time
-
-import torch
-import torch.distributed.nn.functional  # if imported later, the process group does not end
-from sweep import sweep
-from torch import distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import profile, record_function, schedule
-
-from rn50lib import resnet
-from rn50lib.torch.model import ResNet
-
-largest, layers, side, batch, turns = map(int, sys.argv[1:])
-dist.init_process_group()  # Gloo for what is in main memory, NCCL for what is on GPUs
-rank, world = dist.get_rank(), dist.get_world_size()
-on_gpus = torch.cuda.device_count() >= world
-device = torch.device("cuda", dist.get_node_local_rank()) if on_gpus else torch.device("cpu")
+on_gpus = torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
 wait = torch.cuda.synchronize if on_gpus else (lambda: None)
+cores = {}  # how many each kind of work kept busy, each time
 if on_gpus:
     torch.cuda.set_device(device)
-swept = sweep(largest)
-model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)
-names = {weight: name for name, weight in model.named_parameters()}
-# nothing but gradients: DDP would also broadcast batch norm's statistics before each forward pass
-model = DistributedDataParallel(model, broadcast_buffers=False)
-exchanging, full = True, []
-cores = {"alone": [], "together": [], "message": []}  # how many each piece of work keeps busy
 
 
 def now():
@@ -334,6 +285,66 @@ def between(begin, end):
     return begin.elapsed_time(end) / 1000 if on_gpus else end - begin
 
 
+def timed(kind, work, *arguments):
+    """Start work on all ranks together; return when it began, and its seconds."""
+    wait()
+    dist.barrier()
+    begin, cpu = now(), time.process_time()
+    work(*arguments)
+    end, cpu = now(), time.process_time() - cpu
+    wait()
+    cores.setdefault(kind, []).append(cpu / between(begin, end))
+    return begin, between(begin, end)
+
+
+def sweep(largest):
+    """Return the median seconds of all-reduces of 4 KB to `largest` bytes, for each way."""
+    ways = {"Gloo": (dist.all_reduce, "cpu"), "your ring": (all_reduce, "cpu")}
+    if on_gpus:  # not your ring: NCCL's isend and irecv can deadlock outside batch_isend_irecv
+        ways["NCCL"] = dist.all_reduce, device
+    sizes = [2**k for k in range(12, largest.bit_length())]
+    found = {way: {size: [] for size in sizes} for way in ways}
+    for turn in range(10):
+        for way, (reduce, where) in ways.items():
+            for size, seconds in found[way].items():
+                gradients = torch.zeros(size // 4, device=where)
+                _, took = timed(way, reduce, gradients)
+                if turn > 0:  # the first one connects
+                    seconds.append(took)
+    return {way: [(n, statistics.median(s)) for n, s in of.items()] for way, of in found.items()}
+
+
+# %% [markdown]
+# ### When does the exchange happen?
+#
+# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`, records when each of DDP's buckets is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU; otherwise, it runs on the CPU.
+
+# %%
+# %%writefile overlap.py
+import json
+import statistics
+import sys
+
+import torch
+import torch.distributed.nn.functional  # if imported later, the process group does not end
+from sweep import between, cores, device, now, on_gpus, sweep, timed, wait
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import profile, record_function, schedule
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
+
+largest, layers, side, batch, turns = map(int, sys.argv[1:])
+dist.init_process_group()  # Gloo for what is in main memory, NCCL for what is on GPUs
+swept = sweep(largest)
+model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)
+names = {weight: name for name, weight in model.named_parameters()}
+# nothing but gradients: DDP would also broadcast batch norm's statistics before each forward pass
+model = DistributedDataParallel(model, broadcast_buffers=False)
+exchanging, full = True, []
+
+
 def exchange(group, bucket):
     """Record a full bucket's time, size and layer; average it over the ranks if `exchanging`."""
     gradients = bucket.buffer()
@@ -344,21 +355,7 @@ def exchange(group, bucket):
         future.set_result(gradients)
         return future
     future = dist.all_reduce(gradients, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0] / world)
-
-
-def timed(kind, work):
-    """Start work on all ranks together; return its seconds, and note the cores that it used."""
-    wait()
-    dist.barrier()
-    full.clear()
-    begin, cpu = now(), time.process_time()
-    work()
-    end, cpu = now(), time.process_time() - cpu
-    wait()
-    full[:] = [(between(begin, at), *rest) for at, *rest in full]
-    cores[kind].append(cpu / between(begin, end))
-    return between(begin, end)
+    return future.then(lambda done: done.value()[0] / dist.get_world_size())
 
 
 def loss_of(model, images):
@@ -374,21 +371,22 @@ for count in (batch, 2 * batch):
     for turn in range(1 + turns):  # DDP forms its buckets after the first step
         for kind in passes:
             exchanging = kind == "together"
-            seconds = timed(kind, loss_of(model, images).backward)
+            full.clear()
+            begin, seconds = timed(kind, loss_of(model, images).backward)
             if turn > 0:
-                passes[kind].append((seconds, list(full)))
+                passes[kind].append((seconds, [(between(begin, at), *of) for at, *of in full]))
     alone, together = ([seconds for seconds, _ in kind] for kind in passes.values())
     buckets = sorted(passes["alone"])[turns // 2][1]  # of the pass with the median time
     found.append({"batch": count, "alone": alone, "together": together, "buckets": buckets})
 messages = []  # the seconds of each bucket's message while nothing computes
 for _, size, _ in buckets:
     message = torch.zeros(size // 4, device=device)
-    took = [timed("message", lambda message=message: dist.all_reduce(message)) for _ in range(5)]
+    took = [timed("message", dist.all_reduce, message)[1] for _ in range(5)]
     messages.append(statistics.median(took))
 
 
 def write(trace):
-    if rank == 0:
+    if dist.get_rank() == 0:
         trace.export_chrome_trace("ddp.json")
 
 
@@ -399,10 +397,9 @@ with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write
             loss.backward()
         wait()
         trace.step()
-if rank == 0:
+if dist.get_rank() == 0:
     found = {"where": "GPUs" if on_gpus else "CPU", "messages": messages, "runs": found}
-    used = {kind: statistics.median(cores[kind]) for kind in cores}
-    print(json.dumps(found | {"cores": used, "sweep": swept}))
+    print(json.dumps(found | {"cores": cores, "sweep": swept}))
 del model
 dist.destroy_process_group()
 
@@ -412,7 +409,11 @@ dist.destroy_process_group()
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
-# α is the median time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate.
+# ### Fit latency and bandwidth
+#
+# α is the median time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. It counts gradient bytes; links carry 2(n − 1)/n times that.
+#
+# **Predict:** how many times as long as 4 KB do 64 MB take?
 
 # %%
 import matplotlib.pyplot as plt
@@ -430,9 +431,11 @@ for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), s
     fits[way] = latency, 1 / per_byte
     axes.loglog(size, 1e3 * seconds, style, label=way)
     axes.loglog(size, 1e3 * (latency + per_byte * size), style[:2], lw=1)
-    print(f"{way:10} {1e6 * latency:6.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
+    ratio = seconds[-1] / seconds[0]
+    print(f"{way}: {size[-1] / 2**20:.0f} MB take {ratio:.0f} times as long as 4 KB.")
+    print(f"  The line: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
     off = 100 * np.abs(per_byte * rows - right)[large]
-    print(f"error of the line from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
+    print(f"its error from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
 axes.set(title=f"All-reduce on {workers} workers, and the fitted lines")
 axes.set(xlabel="bytes", ylabel="milliseconds")
 axes.legend()
@@ -443,10 +446,11 @@ session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's a
 # %% [markdown]
 # ### Predict the exposed time
 #
-# The part of the exchange that overlaps no computation is **exposed**: the step waits for it. (Horovod's is `communication` in the report, including any wait for slower workers; DDP's is inside `backward()`.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with two measurements: the trace, and the difference of the backward passes with and without the exchange.
+# The part of the exchange that overlaps no computation is **exposed**: the step waits for it. (It is `communication` in both scripts' reports, with any wait for slower workers.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with two measurements: the trace, and the difference of the backward passes with and without the exchange. **Predict:** which layers' gradients leave first?
 
 # %%
-where, messages, cores = (measured[key] for key in ("where", "messages", "cores"))
+where, messages = measured["where"], measured["messages"]
+cores = {kind: np.median(times) for kind, times in measured["cores"].items()}  # rank 0 used
 way = "NCCL" if where == "GPUs" else "Gloo"
 latency, bandwidth = fits[way]
 
@@ -496,9 +500,7 @@ session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass,
 # %% [markdown]
 # The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
 #
-# ### Links
-#
-# In HGX servers, every GPU reaches every other through NVSwitch; without NVLink, gradients share PCIe with the images. `nvidia-smi topo -m` names the link between each pair, such as `NV2` for two NVLinks, `PIX` for a PCIe switch and `SYS` for a path through both CPUs. A ring is as fast as its slowest link; NCCL chooses rings, trees or SHARP by message size. On a cluster, run once with `NCCL_DEBUG=INFO` and search the log for `via`, which precedes the transport. Inside a machine you want `P2P`; between machines with InfiniBand, `NET/IB` and not `NET/Socket`.
+# On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
 #
 # ## A larger batch
 #
@@ -542,7 +544,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #
 # ## Several hosts
 #
-# Each of these starts 16 processes on two 8-GPU hosts. `torchrun` must be started on both; the others start everything from one. With `srun`, a script reads its rank from `SLURM_PROCID`, as `rn50 train` does.
+# Each of these starts 16 processes on two 8-GPU hosts; `torchrun` must be started on both. With `srun`, a script reads its rank from `SLURM_PROCID`, as `rn50 train` does. The project's tests train in all four ways on two simulated hosts.
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
@@ -552,7 +554,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 # ```
 #
-# The last is the talk's. `-bind-to none` binds no process to a core, since each needs several to load data; `-map-by slot` fills one host after the other; `-x` exports a variable. The `-mca` flags keep MPI's own messages off InfiniBand, which NCCL uses itself (Open MPI 5 has no `openib`). As root, add `--allow-run-as-root`. `rn50 run --hosts HOST1:8,HOST2:8 --dry-run` prints such a line.
+# The last is the talk's; [docs/commands.md](../docs/commands.md#several-hosts) explains its flags, and what you see if a host fails.
 #
 # ## Accuracy: recorded runs
 #

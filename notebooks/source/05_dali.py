@@ -642,7 +642,7 @@ if "3_dali" in found and found["3_dali"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The figure splits each step into input, computation and communication (which DDP counts as computation). On a CPU, expect a headroom near 1, so DALI can gain almost nothing. If DALI is slower, look at *compute*, which competes with decoding for the cores.
+# The figure splits each step into input, computation and communication. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. If DALI is slower, look at *compute*, which competes with decoding for the cores.
 #
 # ## Key takeaways
 #

@@ -431,7 +431,7 @@ if "6_compiled" not in rungs:
     print(f"No 6_compiled here. {recorded.value:,} {recorded.what} ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step; the MFU bounds what is left to gain. DDP exchanges gradients inside `backward()`, so its scripts report no communication.
+# Your next change should target the largest part of the fastest rung's step; the MFU bounds what is left to gain. DDP's communication is what remains of `backward()` after the last gradient.
 #
 # ## Predict several workers, then explain
 #

@@ -48,17 +48,18 @@ for images, labels in read(shards, hvd.rank(), hvd.size(), 4, steps, 0):
 print(f"rank {hvd.rank()}: loss {float(loss):.3f}")
 """
 MISSING = {  # a change: what is wrong without it, and what to do
-    "start": ("Horovod is not started", "Change 1: hvd.init(), before anything else of Horovod."),
+    "start": ("the ranks are not started",
+              "Change 1: begin with hvd.init() or dist.init_process_group()."),
     "share": ("the ranks do not share the images",
-              "Change 2: each rank takes its own part: order[hvd.rank() :: hvd.size()]."),
+              "Change 2: each rank takes its own part: order[rank::size]."),
     "rate": ("the learning rate is not scaled",
-             "Change 3: multiply the rate by the number of ranks, lr * hvd.size()."),
+             "Change 3: multiply the rate by the number of ranks, lr * size."),
     "average": ("the gradients are not averaged",
-                "Change 4: hvd.DistributedOptimizer(optimizer, net.named_parameters()) averages"
-                " them in its step(); call that one."),
+                "Change 4: train with hvd.DistributedOptimizer(optimizer, net.named_parameters()),"
+                " or call the net that nn.parallel.DistributedDataParallel(net) returns."),
     "alike": ("initial weights may differ", "Change 5: hvd.broadcast_parameters(net.state_dict(),"
-              " root_rank=0), before the first step."),
-    "writes": ("not only rank 0 writes", "Change 6: write only inside `if hvd.rank() == 0:`."),
+              " root_rank=0), before the first step; DistributedDataParallel does it."),
+    "writes": ("not only rank 0 writes", "Change 6: write only inside `if rank == 0:`."),
 }  # fmt: skip
 
 
@@ -80,7 +81,8 @@ def signs(folder: Path | None = None) -> Path:
     return path
 
 
-def horovod(answer: Callable[..., Any]) -> str:
+def parallel(answer: Callable[..., Any]) -> str:
+    """Check recipe 1, with Horovod or DDP."""
     seen = run(answer)
     rows, steps = {row.change: (row.status, row.evidence) for row in seen.rows}, seen.steps
     there = sum(rows[change][0] == "seen" for change in MISSING) / len(MISSING)
@@ -105,7 +107,7 @@ def horovod(answer: Callable[..., Any]) -> str:
 def run(answer: Callable[..., Any], end: str = CALL) -> verdict.Result:
     """Run the learner's cell and `end` as a script, on two ranks and on one; return the verdict.
 
-    Its images are in signs.npz, in the same folder. Raises Failed, or Wrong if Horovod was not
+    Its images are in signs.npz, in the same folder. Raises Failed, or Wrong if the library was not
     started.
     """
     with tempfile.TemporaryDirectory(prefix="recipe-") as name:
@@ -119,7 +121,7 @@ def run(answer: Callable[..., Any], end: str = CALL) -> verdict.Result:
             write(folder / "records", (255 * images).astype(np.uint8), labels, 4)
         try:
             return try_script(
-                script, ranks=RANKS, launcher="horovodrun", steps=MORE_STEPS,
+                script, ranks=RANKS, steps=MORE_STEPS,
                 single=end == CALL, reseed=end == CALL, env={"CUDA_VISIBLE_DEVICES": ""},
             )  # fmt: skip
         except RunFailed as problem:
@@ -164,5 +166,5 @@ def script_error(log: str, script: Path) -> tuple[str, str]:
     for line, text in zip(lines, lines[1:], strict=False):
         if found := re.search(rf'{re.escape(script.name)}", line (\d+), in (.+)', line):
             place = f"In {found[2]}, line {found[1]} of the cell: `{text}`."
-    errors = [line for line in lines if re.match(r"[\w.]+(: |$)", line)]
+    errors = [line for line in lines if re.match(r"(?!Hint)[\w.]+(: |$)", line)]
     return (errors or lines or ["it failed"])[-1], place

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from workshop.checks.compare import Mistake, refuse, wrong
+from workshop.checks.compare import Mistake, known, refuse, wrong
 from workshop.checks.ramps import boxes, ramps
 from workshop.lessons.choice import choose
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 12
 STEP_LR = 0.1
+UNSCALED = {"0 to 255": BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5}  # wrong ranges
 
 
 def photo(self: Any, i: int) -> tuple[torch.Tensor, int]:
@@ -129,15 +129,17 @@ def check_pixels(pixels: torch.Tensor) -> None:
          "Divide them by 127.5 and subtract 1."),
     )  # fmt: skip
     blue, spread = float(pixels[2].mean()), float(pixels[2].std())
-    for value, range_ in ((BLUE, "0 to 255"), (BLUE / 255, "0 to 1"), (BLUE / 127.5, "0 to 2")):
-        refuse((abs(blue - value) < 0.02 * value and spread < 0.1 * value,
-                f"The values go from {range_}, not from -1 to 1.",
-                "Divide the bytes, 0 to 255, by 127.5 and subtract 1."))  # fmt: skip
-    refuse((spread > 0.1, "The axes are mixed up: a channel holds parts of all three.",
-            "reshape and view do not move axes; permute(2, 0, 1) does."))  # fmt: skip
-    refuse((abs(blue - (BLUE / 127.5 - 1)) > 0.02,
-            f"A byte of {BLUE} became {blue:.3g}; it should be {BLUE / 127.5 - 1:.3f}.",
-            "Divide by 127.5 and subtract 1."))  # fmt: skip
+    refuse(
+        *((abs(blue - value) < 0.02 * value and spread < 0.1 * value,
+           f"The values go from {range_}, not from -1 to 1.",
+           "Divide the bytes, 0 to 255, by 127.5 and subtract 1.")
+          for range_, value in UNSCALED.items()),
+        (spread > 0.1, "The axes are mixed up: a channel holds parts of all three.",
+         "reshape and view do not move axes; permute(2, 0, 1) does."),
+        (abs(blue - (BLUE / 127.5 - 1)) > 0.02,
+         f"A byte of {BLUE} became {blue:.3g}; it should be {BLUE / 127.5 - 1:.3f}.",
+         "Divide by 127.5 and subtract 1."),
+    )  # fmt: skip
     down, right = (float(pixels[0].diff(dim=axis).mean()) for axis in (0, 1))
     refuse((abs(down) > abs(right), "Rows and columns have changed places.",
             "Use permute(2, 0, 1), which keeps rows before columns."))  # fmt: skip
@@ -169,39 +171,26 @@ def check_boxes(boxes: np.ndarray) -> None:
 
 
 def variant(
-    zero: bool = True, reduction: str = "mean", softmax: bool = False
+    calls: str = "zero_grad backward step", reduction: str = "mean", softmax: bool = False
 ) -> Callable[..., torch.Tensor]:
+    """Return a step with different calls or a different loss."""
 
     def changed(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
         outputs = model(images).softmax(1) if softmax else model(images)
         loss = F.cross_entropy(outputs, labels, reduction=reduction)
-        if zero:
-            optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        for call in calls.split():
+            getattr(loss if call == "backward" else optimizer, call)()
         return loss
 
     return changed
 
 
-def no_step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-    return F.cross_entropy(model(images), labels)
-
-
-def stale(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-    loss = F.cross_entropy(model(images), labels)
-    optimizer.step()
-    optimizer.zero_grad()
-    loss.backward()
-    return loss
-
-
 STEP_MISTAKES: tuple[Mistake, ...] = (
-    (variant(zero=False), "Every step adds its gradients to those of the steps before.",
+    (variant("backward step"), "Every step adds its gradients to those of the steps before.",
      "Call optimizer.zero_grad() before loss.backward()."),
-    (no_step, "The loss is right, but the weights never change.",
+    (variant(""), "The loss is right, but the weights never change.",
      "Call loss.backward() and then optimizer.step(), with no zero_grad() between the two."),
-    (stale, "Every update uses the gradients of the batch before.",
+    (variant("step zero_grad backward"), "Every update uses the gradients of the batch before.",
      "Call optimizer.step() after loss.backward()."),
     (variant(reduction="sum"),
      "The loss is a sum over the batch: the update would grow with the batch.",
@@ -211,49 +200,42 @@ STEP_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-def three_steps(function: Callable[..., Any]) -> tuple[list[Any], torch.Tensor, bool]:
-    """Return what three steps of a small network return, its weights, and if they have moved."""
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Linear(6, 4)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator))
-    before = deepcopy(model.weight.detach())
+def three_steps(function: Callable[..., Any]) -> tuple[list[Any], list[list[float]], bool]:
+    """Return three losses as a step returns them; as numbers with the weights; and if those moved.
+
+    The network is small.
+    """
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model, images, labels = nn.Linear(6, 4), torch.randn(3, 5, 6), torch.randint(4, (3, 5))
+    before = model.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=STEP_LR, momentum=0.9)
-    images = torch.randn(3, 5, 6, generator=generator)
-    labels = torch.randint(4, (3, 5), generator=generator)
     losses = [function(model, optimizer, *batch) for batch in zip(images, labels, strict=True)]
     weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
-    return losses, weights, not torch.equal(before, model.weight)
-
-
-def as_tensor(losses: list[Any]) -> torch.Tensor:
-    return torch.tensor([float(torch.as_tensor(loss).detach()) for loss in losses])
+    numbers = [] if losses[0] is None else [float(torch.as_tensor(x).detach()) for x in losses]
+    return losses, [numbers, weights.tolist()], not torch.equal(before, model.weight)
 
 
 def judge_step(own: Callable[..., Any]) -> str:
-    returned, weights, moved = three_steps(own)
+    returned, got, moved = three_steps(own)
     if returned[0] is None and not moved:
         raise NotImplementedError
     refuse((returned[0] is None, "Your function returns nothing.", "Return the loss."))
-    losses = as_tensor(returned)
-
-    def same(function: Callable[..., Any]) -> bool:
-        wanted, ends, _ = three_steps(function)
-        close = torch.allclose(losses, as_tensor(wanted), rtol=1e-4)
-        return close and torch.allclose(weights, ends, rtol=1e-4, atol=1e-6)
-
-    if not same(step):
-        for mistake, diagnosis, remedy in STEP_MISTAKES:
-            if same(mistake):
-                wrong(diagnosis, remedy)
-        got, wanted = (
-            ", ".join(f"{loss:.4f}" for loss in values.tolist())
-            for values in (losses, as_tensor(three_steps(step)[0]))
-        )
-        wrong(f"Three losses are {got}; the reference has {wanted}.",
+    right = three_steps(step)[1]
+    if not close(got, right):
+        known(got, [(three_steps(it)[1], a, b) for it, a, b in STEP_MISTAKES], close)
+        wrong(f"Three losses are {shown(got[0])}; the reference has {shown(right[0])}.",
               "Compute the loss, zero the gradients, go backward, step.")  # fmt: skip
     refuse((isinstance(returned[0], torch.Tensor) and returned[0].requires_grad,
             "The loss still holds its graph, and with it the activations.",
             "Return loss.detach()."))  # fmt: skip
     return "Three steps of a small network: the losses and the weights of a reference."
+
+
+def close(got: list[list[float]], other: list[list[float]]) -> bool:
+    """Return True for the same losses and weights, up to rounding."""
+    return all(np.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(got, other, strict=True))
+
+
+def shown(losses: list[float]) -> str:
+    return ", ".join(f"{loss:.4f}" for loss in losses)

@@ -27,14 +27,13 @@ def all_reduce(gradients: np.ndarray) -> list[np.ndarray]:
     reduce-scatter, the receiver adds it to its own; in the last N - 1, the all-gather, it keeps it.
     """
     workers, elements = gradients.shape
-    edges = np.linspace(0, elements, workers + 1).astype(int)  # chunks may differ by one element
+    chunks = np.array_split(np.arange(elements), workers)  # they may differ by one element
     states = [gradients.copy()]
     for step in range(2 * (workers - 1)):
         before, after = states[-1], states[-1].copy()
         for sender in range(workers):
             receiver = (sender + 1) % workers
-            chunk = (sender - step) % workers  # each passes on what it got the step before
-            part = slice(edges[chunk], edges[chunk + 1])
+            part = chunks[(sender - step) % workers]  # each passes on what it got before
             after[receiver, part] = before[sender, part]
             if step < workers - 1:  # reduce-scatter
                 after[receiver, part] += before[receiver, part]
@@ -170,8 +169,7 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
     # how often the gradient of each rank is in an element: (holder, element, whose)
     counts = sums[..., None].astype(np.int64) >> (4 * np.arange(size)) & 15 if digits else None
     complete = (sums == right).any(axis=1).all()  # each rank has a finished chunk
-    where = np.argwhere(sums != right)[0]
-    rank, element = where
+    rank, element = np.argwhere(sums != right)[0]
     refuse(
         (np.array_equal(sums, before), "The ranks send, but `gradients` has not changed.",
          "Write into it: `chunk += received` changes the tensor; `chunk = chunk + received` makes"

@@ -68,6 +68,16 @@ SENT = "dist.broadcast(tensor, src=0)"
 TENSORS = "model.state_dict().values()"
 SHUFFLE = "    pairs = pairs.shuffle(len(labels), seed=seed)\n"
 RATE = "return sum(images[warmup:]) / took if took else None"
+HOROVOD = (  # changes that turn the solution of ex03.recipe, which uses DDP, into one with Horovod
+    "from torch import distributed as dist", "import horovod.torch as hvd",
+    "dist.init_process_group()", "hvd.init()",
+    "dist.get_rank(), dist.get_world_size()", "hvd.rank(), hvd.size()",
+    "    net = nn.parallel.DistributedDataParallel(net)  # changes 4 and 5\n", "",
+    "lr=rate, momentum=0.9)\n", "lr=rate, momentum=0.9)\n    optimizer = hvd.DistributedOptimizer("
+    "optimizer, net.named_parameters())\n"
+    "    hvd.broadcast_parameters(net.state_dict(), root_rank=0)\n",
+    "net.module.", "net.", "    dist.destroy_process_group()", "",
+)  # fmt: skip
 
 WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex01.frame", [b""], "of type list, not a function"),
@@ -186,16 +196,15 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          " else change > 0", "switches both off"),
     ],
     "ex03.recipe": [
-        ("order[hvd.rank() :: hvd.size()]", "order", "the same 96 samples in the same order"),
-        ("net.named_parameters())", "net.named_parameters(), op=hvd.Sum)", "summed"),
-        ("    hvd.init()  # change 1\n", "", "Horovod has not been initialized"),
-        ("manual_seed(0)", "manual_seed(hvd.rank())", "of them on more than one"),
-        ("0.02 * hvd.size()", "0.02", "not scaled, while each update took 2 times as many"),
-        ("hvd.DistributedOptimizer(optimizer, net.named_parameters())", "optimizer",
-         "each rank updated with its own gradients"),
-        ("    hvd.broadcast_parameters(net.state_dict(), root_rank=0)", "    #",
+        ("order[rank::size]", "order", "the same 96 samples in the same order"),
+        (*HOROVOD, "net.named_parameters())", "net.named_parameters(), op=hvd.Sum)", "summed"),
+        ("    dist.init_process_group()  # change 1\n", "", "has not been initialized"),
+        ("manual_seed(0)", "manual_seed(rank)", "of them on more than one"),
+        ("0.02 * size", "0.02", "not scaled, while each update took 2 times as many"),
+        ("DistributedDataParallel(net)", "DataParallel(net)", "updated with its own gradients"),
+        ("Parallel(net)", "Parallel(net, init_sync=False)",
          "the weights differed at the first update"),
-        ("    if hvd.rank() == 0:  # change 6", "    if True:", "several ranks wrote out/net.pt"),
+        ("    if rank == 0:  # change 6", "    if True:", "several ranks wrote out/net.pt"),
     ],
     "ex04.feed": [
         (".shard(size, rank)", "", "an image is read twice"),
@@ -385,10 +394,9 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
          "    dist.all_gather(rows, sums)\n    total = sum(rows)"),
     ],
     "ex03.recipe": [
-        ("net.state_dict(), root_rank=0)", "net.state_dict(), root_rank=0)\n"
-         "    hvd.broadcast_optimizer_state(optimizer, root_rank=0)"),
-        ("hvd.broadcast_parameters(net.state_dict(), root_rank=0)", "for t in net.state_dict()"
-         ".values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"),
+        HOROVOD,
+        (*HOROVOD, "hvd.broadcast_parameters(net.state_dict(), root_rank=0)",
+         "for t in net.state_dict().values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"),
     ],
     "ex04.feed": [
         ("(tf.cast(image, tf.float32) / 255, label)",
