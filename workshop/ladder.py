@@ -231,8 +231,8 @@ def _prepare(
 
 
 def _report(runner: racing.Runner, file: Path) -> dict[str, Any]:
-    """Return what a script has written, with its ranks and its path."""
-    found: dict[str, Any] = json.loads(file.read_text())
+    """Return what a script has written, with its ranks and its path; a NaN becomes None."""
+    found: dict[str, Any] = json.loads(file.read_text(), parse_constant=lambda name: None)
     return found | {"ranks": runner.ranks, "script": str(runner.script)}
 
 
