@@ -45,9 +45,10 @@ def report(rates: dict[str, float]) -> str:
     """Return what bounds the loop, and the images per second in each mode."""
     part = "loader" if rates["cached"] > rates["loader"] else "step"
     gain = max(rates["cached"], rates["loader"]) / rates["whole"]
+    headroom = rates["cached"] / rates["whole"]
     lines = [f"  {name:50}{rates[mode]:10,.1f} img/s" for mode, name in MODES.items()]
     first = f"The {part} bounds this loop: without it, {gain:.2g} times as fast."
-    return "\n".join([first, *lines])
+    return "\n".join([f"{first} Headroom: {headroom:.2f}", *lines])
 
 
 def measure(script: Path, arguments: list[str], seconds: float, folder: Path) -> str:

@@ -107,7 +107,7 @@ def trace(file: str | PathLike, show: bool = True) -> dict[str, float]:
     exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
     if (hidden := exchange - ms["exchange"]) > 0.001 * exchange > 0:
         lines.append(
-            f"Exchange takes {short(exchange)} per step; {short(hidden)} of it are hidden behind"
+            f"Exchange takes {short(exchange)} per step; {short(hidden)} of it is hidden behind"
             " other work and not in the table."
         )
     if found.gpu and found.host:

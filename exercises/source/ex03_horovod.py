@@ -211,7 +211,7 @@ print(f"{file.name}: {len(work):,} {'kernels' if kernels else 'operators'}")
 kinds = workshop.trace(file)
 if not engine.unanswered(exposed):
     total, alone = (ms / 3 for ms in exposed(work))
-    print(f"exchange: {total:.1f} ms per step, of which {alone:.1f} ms are exposed", end=" ")
+    print(f"exchange: {total:.1f} ms per step, of which {alone:.1f} ms is exposed", end=" ")
     print(f"(in the table: {kinds['exchange']:.1f} ms)")
 
 # %% [markdown]

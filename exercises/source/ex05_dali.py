@@ -62,7 +62,7 @@ def headroom(load, train, wait, clock, images: int, steps: int) -> dict[str, flo
 workshop.check("ex05.headroom", headroom)
 
 # %% [markdown]
-# It took 320 ms, not 500: while the device trains on one batch, the next one is loaded. Only the first load is not hidden. Now measure this machine, with a plain loader and a network whose size suits the device:
+# They take 320 ms, not 500: while the device trains on one batch, the next one is loaded. Only the first load is not hidden. Now measure this machine, with a plain loader and a network whose size suits the device:
 
 # %%
 import time

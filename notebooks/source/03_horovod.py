@@ -134,13 +134,13 @@ nb03.check_ring(all_reduce, "ring.py")
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
-# 1. **Start, and pick a device.** A process then knows its number, the **rank**, and how many processes there are, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NCCL reports "Duplicate GPU detected".
+# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NCCL reports "Duplicate GPU detected".
 # 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks. This change costs time.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# Only rank 0 reports and saves (with DDP, the weights of `model.module`), and images/s counts the images of all ranks. The finished scripts also time the exchange that a step waits for, `communication`: with Horovod, all that follows the backward pass; with DDP, what is left of `backward()` after the last gradient. Either library works on every rung.
+# Only rank 0 reports and saves (with DDP, the weights of `model.module`), and images/s counts the images of all ranks. The finished scripts also time the exchange that a step waits for, `communication`: with Horovod, its part after the backward pass; with DDP, the rest of `backward()` after the last gradient. Either library works on every rung.
 #
 # > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Start new work with DDP.*
 #
@@ -171,11 +171,11 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
-# On a CPU, workers share cores, so two can be slower than one. In the figure, eight published V100s train 10,263 images/s, 89% of 8 × 1,443: that is their **efficiency**. Notebook 08 asks where the other 11% went.
+# On a CPU, workers share cores, so two can be slower than one. In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: that is their **efficiency**. Notebook 08 asks where the other 11% went.
 #
 # ### Leave out each change
 #
-# The next cell trains a small network on forked processes, and leaves out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what to check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# The next cell trains a small network in forked processes, leaving out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what to check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 import tempfile
@@ -196,7 +196,7 @@ def flat(model):
 
 
 def leave_out(rank, size):
-    """Train for four steps, each time without a different change; rank 0 writes what it saw."""
+    """Train for four steps, each time leaving out another change; rank 0 writes the results."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
     lines = []
@@ -251,7 +251,7 @@ print(Path("without.txt").read_text())
 #
 # ## What the exchange costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` has a clock, which also counts the cores that work keeps busy, and `sweep`, which times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch on CPUs), yours and, on several GPUs, NCCL's.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` has a clock, which also counts busy cores, and `sweep`, which times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch's on CPUs), yours and, on several GPUs, NCCL's.
 
 # %%
 # %%writefile sweep.py
@@ -413,7 +413,7 @@ dist.destroy_process_group()
 #
 # α is the median time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. It counts gradient bytes; links carry 2(n − 1)/n times that.
 #
-# **Predict:** how many times as long as 4 KB do 64 MB take?
+# **Predict:** how many times as long as 4 KB does 64 MB take?
 
 # %%
 import matplotlib.pyplot as plt
@@ -432,7 +432,7 @@ for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), s
     axes.loglog(size, 1e3 * seconds, style, label=way)
     axes.loglog(size, 1e3 * (latency + per_byte * size), style[:2], lw=1)
     ratio = seconds[-1] / seconds[0]
-    print(f"{way}: {size[-1] / 2**20:.0f} MB take {ratio:.0f} times as long as 4 KB.")
+    print(f"{way}: {size[-1] / 2**20:.0f} MB takes {ratio:.0f} times as long as 4 KB.")
     print(f"  The line: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
     off = 100 * np.abs(per_byte * rows - right)[large]
     print(f"its error from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
@@ -478,6 +478,7 @@ for run in measured["runs"]:
         "exposed, from the line": f"{1e3 * after_the_pass(ready, line, alone):.0f}",
         "exposed, from the messages alone": f"{predicted:.0f}",
         "added to the pass, timed (range)": f"{timed:.0f} ({low:.0f} to {high:.0f})",
+        "computing, share of the pass": f"{alone / np.median(together):.0%}",
         "exposed, in the trace": "–",
         "the pass slower by (timed − trace)": "–",
     })  # fmt: skip
@@ -494,11 +495,11 @@ if where == "CPU":
     share, work, message = session.machine.cores / workers, cores["alone"], cores["message"]
     print(f"Cores per worker: {share:g}; used by the pass: {work:.2f}, by a message: {message:.2f}")
     if len(together) >= 5 and low > predicted and work + message > share:
-        print("Together, that is more than there are: pass and exchange slow each other.")
+        print("Together, that is more than there are: pass and exchange compete for cores.")
 session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass, on the {where}")
 
 # %% [markdown]
-# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, the share of a step that computes is `b c / (b c + o)`: faster computation makes the same `o` a larger share.
+# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, a step computes for `b c / (b c + o)` of its time: compare both batches. Faster computation makes `o` a larger share.
 #
 # On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
 #
@@ -540,7 +541,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but then comes closest to the small batch's, sometimes below it, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but it ends closest to the small batch's, sometimes below it, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Several hosts
 #

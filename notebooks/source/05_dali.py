@@ -63,7 +63,7 @@ workshop.ladder.figure()
 #
 # People install DALI because training is slow, and sometimes training [stays slow](https://github.com/NVIDIA/DALI/issues/892) because input was never the bottleneck. Measure that first. The test needs no profiler: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
-# `rn50 workshop try --headroom` times your own `train.py`, unchanged, for a few seconds in each of three modes: as it is, with a perfect loader, and with a perfect step, which takes no time. **Predict** your script's headroom.
+# `rn50 workshop try --headroom` times your own `train.py` for a few seconds in three modes: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom: the second speed over the first.
 
 # %%
 script = shutil.copy(workshop.ladder.script("2"), "train.py")
@@ -82,7 +82,7 @@ print(f"Waiting: {waits:.0f}% of the step")
 session.note("waiting", waits, "%", "share of your script's step spent waiting")
 
 # %% [markdown]
-# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates, so any headroom you see is mostly noise or contention for cores. The faster your device, the more likely it waits for its input.
+# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates; headroom without `waiting` is noise or contention for cores. The faster your device, the more likely it waits for its input.
 #
 # The light-blue H100 bars in the first figure show such a case. *One device* and *DALI* (which read JPEG files there) compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So *one device* had a headroom of at least 1.6: it waited over a third of its time.
 #
@@ -122,7 +122,7 @@ batch, size = session.batch, session.pixels
 signs = Signs(size)
 
 # %% [markdown]
-# The loader feeds a device. With a GPU, it is yours, running ResNet-50's forward and backward passes in mixed precision, without the update. Without one, a simulated V100 sleeps for as long as a real one would compute.
+# The loader feeds a device. If you have a GPU, it runs ResNet-50's forward and backward passes in mixed precision, without the update. Otherwise, a simulated V100 sleeps for as long as a real one would compute.
 
 # %%
 model = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=torch.channels_last)
@@ -166,7 +166,7 @@ print(f"The device trains on {target:,.0f} images/s with a cached batch ({step._
 # %% [markdown]
 # - `num_workers`: processes that decode *while* the device computes. 0 means none.
 # - `persistent_workers=True`: keep the processes at the end of an epoch, instead of starting new ones.
-# - `prefetch_factor`: batches that each worker prepares ahead. More of them bridge slow images, but cannot speed workers up.
+# - `prefetch_factor`: batches that each worker prepares ahead. More absorb slow images, but do not speed up decoding.
 # - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which is faster and does not block the CPU.
 #
 # **Predict:** which row below gains most over the row above it?
@@ -399,7 +399,7 @@ if DALI:
 #
 # ## A fair comparison
 #
-# Compare DALI with the `DataLoader` above, and with a faster one: simplejpeg decodes, PyTorch resizes. All take the usual crops of ImageNet, 8 to 100% of the area and 3:4 to 4:3, resize with antialiasing, and use one thread or process per core (with a GPU, DALI decodes there). The `DataLoader`s open files, DALI reads your shards; both are cached by now. Notebook 04 has the numbers for tf.data.
+# Compare DALI with the `DataLoader` above, and with a second one: simplejpeg decodes, PyTorch resizes. All take the usual crops of ImageNet, 8 to 100% of the area and 3:4 to 4:3, resize with antialiasing, and use one thread or process per core (with a GPU, DALI decodes there). The `DataLoader`s open files; DALI reads your shards. Both are cached by now. Notebook 04 has the numbers for tf.data.
 #
 # Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Loaders also prefetch, so each turn drains the queue before the clock starts.
 #
@@ -557,7 +557,7 @@ if DALI:
 #
 # Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where rank 1 begins. If one is missing, the pipeline does not start; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
 #
-# Now write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. You have seen every operator. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Until you do, the notebook uses ours.
+# Now write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. You have seen every operator. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Until then, the notebook uses finished versions.
 
 
 # %%
@@ -603,7 +603,7 @@ if DALI:
 workshop.ladder.changes("3_dali")
 
 # %% [markdown]
-# Is your edit correct? The next cell runs three small steps on two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell: it has no second run to compare with, and saves nothing.
+# Is your edit correct? The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell: it has no second run to compare with, and saves nothing.
 
 # %%
 own = session.runs / "train.py"
@@ -642,7 +642,7 @@ if "3_dali" in found and found["3_dali"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The figure splits each step into input, computation and communication. On a CPU, expect a headroom near 1, so DALI can gain almost nothing. If DALI is slower, look at *compute*, which competes with decoding for the cores.
+# The figure splits each step into input, computation and communication. On a CPU, expect a headroom near 1, so DALI gains almost nothing. If it is slower, look at *compute* and *communication*: both compete with decoding for cores.
 #
 # ## Key takeaways
 #
@@ -653,4 +653,4 @@ workshop.ladder.figure()
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #
-# Now the input keeps up, or you know why it does not. What remains is computation. The next notebook asks how few bits it needs.
+# Now the input keeps up, or you know why it does not. Computation is next: notebook 06 asks how few bits it needs.

@@ -63,7 +63,7 @@ def test_a_gpu_s_time_counts_once_and_adds_up(tmp_path: Path, capsys: Any, pack:
     found = trace(write(tmp_path / "t", [STEP, STEP], pack))
     assert found == pytest.approx(KNOWN) and list(found) == list(KINDS)
     printed = capsys.readouterr().out
-    assert "Exchange takes 20.0 ms per step; 15.0 ms of it are hidden" in printed
+    assert "Exchange takes 20.0 ms per step; 15.0 ms of it is hidden" in printed
     assert "waits while the host is in: input 25.0 ms, backward 5 ms, update 2 ms." in printed
     assert trace(tmp_path / "t", show=False) == found and not capsys.readouterr().out
 
