@@ -72,7 +72,7 @@ workshop.use(record_framing=frame)
 #
 # Training reads the images in random order. How much slower is that than reading the file from front to back? Write `slowdown(read, records, clock)`, which measures it:
 #
-# - `read(i)` reads record `i` of `records` records; `clock()` returns the time in seconds, like `time.perf_counter`.
+# - `read(i)` reads record `i`, `records` is their number, and `clock()` returns the time in seconds, like `time.perf_counter`.
 # - Take **5 turns**. In each, time all records in order, then all of them in a new random order. Other work on the machine then affects both orders.
 # - Return the **median** over the turns of (seconds at random) / (seconds in order). One slow read hardly changes a median.
 #

@@ -221,7 +221,7 @@ if not engine.unanswered(loader_ms):
 #
 # *tune to a target · hard · 10 minutes*
 #
-# Why is there a maximum learning rate, and what is momentum for? The simplest problem that shows both is a valley with curvature 1 along its floor and 100 across it. SGD starts at a distance of 1 from the bottom in both directions, and updates each direction like this:
+# Why is there a maximum learning rate, and what is momentum for? The simplest problem that shows both is a valley with curvature 1 along its floor and 100 across it. SGD starts at a distance of 1 from the bottom in both directions, and updates each distance like this:
 #
 # ```
 # velocity = momentum · velocity + curvature · distance

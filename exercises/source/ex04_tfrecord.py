@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex04 · Input pipelines
 #
-# After these exercises, you can find the bugs in a parallel script and replace its feeding loop with a pipeline that reads TFRecord.
+# After these exercises, you can find the bugs in a parallel script and replace a feeding loop with a pipeline that reads TFRecord.
 #
 # **Time:** 58 minutes · **Needs:** notebooks 03 and 04, TensorFlow and Horovod for the last exercises · **On a CPU:** a minute and a half to run
 

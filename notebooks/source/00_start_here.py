@@ -75,7 +75,7 @@ fig.suptitle(f"True class above, the network's answer below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with that of a full ResNet-50 after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
+# Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
 #
 # Then change one thing: set `-b 8` in the training cell. **Predict:** how many steps does an epoch have now, does it take longer, and does the accuracy improve? Rerun from that cell. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile: how busy is it?
 
@@ -142,7 +142,7 @@ workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 #
 # This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, pedestrians and lanes. The same cars collect the data for the next networks, so training never ends.
 #
-# How long does one training run take? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains on 400.2 images per second in 32-bit precision (FP32) and on 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many megabytes per second does it read, at 115 KB per image?
+# How long does one training run take? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many megabytes per second does it read, at 115 KB per image?
 #
 # The next cell computes both, compares them with the published hours, adds an H100, and counts the arithmetic. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
 

@@ -126,7 +126,7 @@ session.note("perfect_top1", float(perfect), "%", f"perfect model, val without {
 #
 # ## ImageNet's archives
 #
-# Registered users of [image-net.org](https://image-net.org) can download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The second code cell made small ones in the same format. The WordNet ids are real; the images are road signs.
+# Registered users of [image-net.org](https://image-net.org) can download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The set-up cell made small ones in the same format. The WordNet ids are real; the images are road signs.
 
 # %% language="bash" magic_args="-e"
 # cd downloads
@@ -194,7 +194,7 @@ print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} r
 #
 # ## Pack with `im2rec`
 #
-# RecordIO was MXNet's format, and MXNet was retired in 2023, but DALI still reads it. It is simple, and the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
+# RecordIO was MXNet's format. MXNet was retired in 2023, but DALI still reads RecordIO. It is simple, and the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
 #
 # Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags match MXNet's `im2rec.py`.
 
@@ -270,12 +270,12 @@ wrong = "" if own == packed else f": byte {same:,} is wrong, {part} of a record"
 print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}{wrong}")
 words = np.frombuffer(packed, dtype="<u4")
 print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numbers")
-print(f"In random bytes of ImageNet's size, one expects {ARCHIVE / 4 / 2**32:.1f} of them")
+print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**32:.1f} of them")
 
 # %% [markdown]
 # One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
-# If JPEG bytes are close to random, a reader without this rule fails on ImageNet: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
+# If JPEG bytes are close to random, a reader without this rule fails on ImageNet: the cell above predicts 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -462,7 +462,7 @@ print(f"At 1 ms each, one reader opens all files in {one:.1f} minutes, eight in 
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead. Compare the two gains in each panel: with a cold cache, which one is larger depends on the disk and on what it caches itself. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel: when cold, the disk and its own cache decide which is larger. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python.
 #
 # This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. At 1 ms each, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy, packed again whenever the data changes.
 #
@@ -579,7 +579,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # %% [markdown]
 # `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. Its other error is about the list: `--skip-bad` leaves the two refused files in `odd.lst`, so the list has two entries without a record. Remove the files, then list and pack again. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you pass `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
 #
-# TensorFlow has its own format, TFRecord, with checksums in each record. Its ImageNet labels start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
+# TensorFlow has its own format, TFRecord, with checksums in each record. There, ImageNet's labels start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
 # ## Key takeaways
 #
@@ -593,4 +593,4 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 #
 # **Try it:** also pack at quality 30 (add it to the loop, and `"quality30": "quality 30"` to `choices`), and compare size and error.
 #
-# The images are ready. Notebook 02 trains on them.
+# Notebook 02 trains from both: folder and records.

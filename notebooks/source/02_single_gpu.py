@@ -103,7 +103,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # %% [markdown]
 # ## Write the loop
 #
-# Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss without the activations that it refers to.
+# Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the layers' outputs that it keeps.
 
 
 # %%
@@ -234,8 +234,9 @@ workshop.ladder.figure()
 
 # %%
 parts = workshop.trace("trace.json.gz")
-moving = parts["normalisation"] + parts["pointwise"] + parts["copy"]
-print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(parts.values()):.0f}%")
+kinds = ("normalisation", "pointwise", "copy", "optimizer")
+moving = sum(parts[kind] for kind in kinds) / sum(parts.values())
+print(f"{', '.join(kinds)}: together {moving:.0%}")
 
 # %% [markdown]
 # Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Colours mean kinds of operation here: amber is normalisation, not input.)
@@ -244,7 +245,7 @@ print(f"Normalisation, pointwise operations and copies: {100 * moving / sum(part
 #
 # In the next cell, each row adds a change to the row above, and all take turns:
 #
-# - `workers`: processes that decode; with 0, the loop decodes its own images;
+# - `workers`: processes that decode; with 0, the loop decodes the images itself;
 # - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `wait=False`: wait for the GPU only at the end (a CPU has no queue, so nothing changes);
 # - `channels_last`: each pixel's channels next to each other in memory.
@@ -270,7 +271,7 @@ def feed(workers, pin=False, wait=True, channels_last=False):
     network = networks[layout]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     ahead = 2 * workers  # batches that are ready at the start: until they are used, all is warm-up
-    steps = max(session.feed_steps, workers)  # workers in lockstep deliver together
+    steps = session.feed_steps + -session.feed_steps % (workers or 1)  # workers deliver in lockstep
     count = session.rung_batch * (ahead + 1 + steps)
     order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
     batches = iter(DataLoader(full, session.rung_batch, sampler=order,
@@ -348,7 +349,7 @@ if device.type == "cuda":
 #
 # Does a larger batch pay off? The next cell doubles it, up to a limit, until two doublings together gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
 #
-# One explanation: each step has a fixed cost. It starts hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
+# A gain suggests a fixed cost: each step launches hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
 
 # %%
@@ -387,7 +388,7 @@ print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" 
 print(f"The times differ from it by up to {off:.0%}." if len(counts) > 3 else "Too few to test it.")
 
 # %% [markdown]
-# If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, starting and computing overlap: if starting takes longer, small batches take equally long.
+# If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
 #
 # ## The recipe
 #
@@ -519,7 +520,10 @@ undisturbed, _ = train_on(fixed_batches, start)
 saved = train_on(fixed_batches[:2], start)
 for what, state in {"weights": saved[:1], "weights and momentum": saved}.items():
     resumed, _ = train_on(fixed_batches[2:], *state)
-    gap = max((resumed[name] - undisturbed[name]).abs().max().item() for name in start)
+    gap = max(
+        (resumed[name] - undisturbed[name]).abs().max().item()
+        for name, _ in small.named_parameters()
+    )
     print(f"{what} restored: the weights differ by up to {gap:.2g}")
 
 # %% [markdown]
@@ -527,7 +531,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 #
 # On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs diverge. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, but make training slower. Every random crop must also depend only on seed, epoch and image; your script's do not.
 #
-# Here are recorded and published runs of the recipe, then what your machine showed:
+# Here are recorded road-sign runs, published ImageNet runs, then what your machine showed:
 
 # %% tags=["results"]
 yours = {"roadsigns.untrained.top1": None}
@@ -550,4 +554,4 @@ session.note("short_top1", accuracy, "%", "top-1 of ResNet-50 after the short ru
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, more devices share the cores; 04 and 05 help. 03 comes first because all later scripts run on several devices.
+# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, more devices won't help; 04 and 05 will. 03 comes first because all later scripts run on several devices.

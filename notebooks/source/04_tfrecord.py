@@ -224,7 +224,7 @@ if TF:
 # %% [markdown]
 # The checksum catches any single flipped bit. It cannot catch a misunderstanding of the content: in the talk's schema the labels are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
-# **TFRecord today.** It remains TensorFlow's format, and DALI reads it. RecordIO was MXNet's format, and MXNet was [retired in 2023](https://attic.apache.org/projects/mxnet.html). PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All rest on the same two ideas: few large files, shuffled when they are written.
+# **TFRecord today.** It remains TensorFlow's format, and DALI reads it. RecordIO was MXNet's format, and MXNet was [retired in 2023](https://attic.apache.org/projects/mxnet.html). PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All share two ideas: few large files, shuffled when they are written.
 #
 # ## Worker processes in PyTorch
 #
@@ -312,7 +312,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing, and the PyTorch workers above are your pipeline.)
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data fuses `map` and `batch` into a stage that works ahead, and prefetches; the options disable both, so that you can add the overlap yourself.) Is it faster than Python? Its storage, decoder call and resizing differ from the loop's; the cell also times each of them.
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? Its storage, decoder call and resizing differ from the loop's; the cell also times each of them.
 
 # %%
 if TF:
@@ -343,6 +343,7 @@ if TF:
     by_hand = tf.data.Options()
     by_hand.experimental_optimization.map_and_batch_fusion = False
     by_hand.experimental_optimization.inject_prefetch = False
+    by_hand.experimental_optimization.map_parallelization = False
     records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand)
     stages["tf.data"] = records.map(decode).batch(32)
     measure("tf.data")
@@ -363,7 +364,7 @@ if TF:
         print(f"{1e6 * new[number]:6,.0f} in tf.data")
 
 # %% [markdown]
-# **Interleave** reads several shards at the same time; on a network file system, this hides latency. **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than decoded 150 KB images. What do the two gain or cost?
+# **Interleave** reads several shards at the same time; on a network file system, this hides latency. **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than 150 KB crops. What do the two gain or cost?
 
 # %%
 if TF:
@@ -384,7 +385,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, only the second step is skipped; below it, both are. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, the second step is skipped; below it, both are. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
@@ -396,10 +397,10 @@ if TF:
         return resize(tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)), label
 
     ms, contents = {}, [path.read_bytes() for path in some]
+    shapes = [tf.io.extract_jpeg_shape(jpeg).numpy() for jpeg in contents]
     for name in 2 * ("image", "top quarter", "bottom quarter"):  # the first time warms up
         begin = time.perf_counter()
-        for jpeg in contents:
-            height, width, _ = tf.io.extract_jpeg_shape(jpeg).numpy()
+        for jpeg, (height, width, _) in zip(contents, shapes, strict=True):
             rows = height if name == "image" else height // 4
             top = height - rows if name == "bottom quarter" else 0
             tf.io.decode_and_crop_jpeg(jpeg, [top, 0, rows, width], channels=3)
@@ -447,7 +448,9 @@ found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
 for name in dict.fromkeys(("Python loop", "PyTorch workers", names[-1])):
     print(f"With {name!r}, the device is busy {speed[name] / device:.0%} of the time.")
-for before, name in [*pairwise(names[2:]), ("PyTorch workers", names[-1])]:
+compared = [("Python loop", "PyTorch workers"), *pairwise(names[2:])]
+compared += [("PyTorch workers", names[-1])] if names[2:] else []  # tf.data's
+for before, name in compared:
     ratios = np.divide(timed[name], timed[before])
     print(f"{name!r} over {before!r}: {np.median(ratios):.2f} times", end=" ")
     print(f"({min(ratios):.2f} to {max(ratios):.2f})")
@@ -458,7 +461,7 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 #
 # So the gain depends on the device. A CPU that trains at 20 images/s is compute-bound with any of these loaders; measured there, a Python loop looks good enough.
 #
-# ## Shard, then shuffle
+# ## Where to shard
 #
 # With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
 
@@ -493,9 +496,7 @@ if TF:
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records. Keras's `image_dataset_from_directory` followed by `shard` is worse: every rank *decodes* everything.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, equally many per rank, before anything is read. If shards differ in size, `.take(steps)` gives all ranks equally many batches. Each rank then sees the same eighth in every epoch, unless you reshuffle the files with a common seed per epoch.
 #
-# The order to remember: **files → shard → interleave → shuffle → map → batch → prefetch.**
-#
-# **Your turn.** Put the stages together, for one rank of many. `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images.
 
 
 # %%
@@ -542,7 +543,7 @@ if TF:
 #
 # A fast pipeline can still feed wrong images. Once the errors that stop it are fixed, the talk's recipe 2 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
 #
-# **Drawn once.** The script draws the angle of its random rotation with NumPy, in the function that builds the graph. Such a function runs once. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
+# **A random rotation.** The script draws its angle with NumPy, in the function that builds the graph. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
 # %%
 if TF:
@@ -564,7 +565,7 @@ if TF:
     print(f"Distinct angles for six images: {distinct}")
 
 # %% [markdown]
-# In the first row all images have the same angle, and they would keep it throughout training. **Draw random numbers in the graph.**
+# NumPy draws once, when the graph is built: the first row would keep one angle throughout training. **Draw random numbers in the graph.**
 #
 # **A flip that changes the label.** The script also flips images top to bottom. An augmentation must preserve the label. **Predict:** which class does a flipped *yield* sign look like?
 

@@ -87,7 +87,7 @@ PAIRS = (  # the first must come before the second; what happens if it does not,
      "stay together.", "Shuffle the records, after interleave."),
     ("interleave", "map", "map would decode file names.", "Open the files first."),
     ("shuffle", "map", "the shuffle buffer holds decoded images: 1,000 of them at 224 pixels take "
-     "150 MB or more, and JPEGs a tenth of that.", "Shuffle the records before they are decoded."),
+     "150 MB, as float32 600 MB; JPEGs 100 MB.", "Shuffle the records before they are decoded."),
     ("map", "batch", "JPEGs of different lengths cannot be put into one array.",
      "Decode and crop each image first."),
     ("batch", "prefetch", "single images are prefetched, and the batch is assembled while the step"
