@@ -79,25 +79,30 @@ def find_orientation(data: bytes | memoryview) -> int:
         while at + 8 <= len(data):
             size, kind = struct.unpack_from(">I4s", data, at)
             if kind == b"eXIf":
-                return _orientation_tag(bytes(data[at + 8 : at + 8 + size]))
+                block = bytes(data[at + 8 : at + 8 + size])
+                return _orientation_tag(block.removeprefix(b"Exif\0\0"))  # of older writers
             at += size + 12
         return 1
     for marker, at in _segments(data):
         if marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
             end = at + 2 + (data[at + 2] << 8 | data[at + 3])
-            return _orientation_tag(bytes(data[at + 4 : end]))
+            return _orientation_tag(data[at + 10 : end])
     return 1
 
 
-def _orientation_tag(block: bytes) -> int:
-    """Return the orientation in an EXIF block."""
-    exif = Image.Exif()
+def _orientation_tag(block: bytes | memoryview) -> int:
+    """Return the orientation in the first directory of an EXIF block (TIFF 6.0, section 2)."""
     try:
-        exif.load(block)
-        value = exif.get(0x0112)
-    except Exception:  # Pillow raises many types for damaged blocks
-        return 1
-    return int(value) if value in range(1, 9) else 1  # type: ignore[arg-type]
+        order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(block[:4])]
+        start = struct.unpack_from(f"{order}I", block, 4)[0]
+        for i in range(struct.unpack_from(f"{order}H", block, start)[0]):
+            tag, kind, count, value = struct.unpack_from(f"{order}HHI4s", block, start + 2 + 12 * i)
+            if tag == 0x0112:
+                value = struct.unpack_from(order + {3: "H", 4: "I"}[kind], value)[0]
+                return value if count == 1 and 1 <= value <= 8 else 1
+    except (struct.error, KeyError):  # the block is cut off, or of another form
+        pass
+    return 1
 
 
 RIGHT_TO_LEFT, BOTTOM_UP = (2, 3, 6, 7), (3, 4, 7, 8)
