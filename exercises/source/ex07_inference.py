@@ -3,7 +3,7 @@
 #
 # After these exercises, you can measure latency percentiles, make probabilities trustworthy, and detect a server whose answers depend on the other requests in the batch.
 #
-# **Time:** 32 minutes · **Needs:** notebook 07, and PyTorch · **On a CPU:** half a minute to run
+# **Time:** 32 minutes · **Needs:** notebook 07, PyTorch · **On a CPU:** half a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -47,7 +47,7 @@ def percentile(seconds: list[float], per_cent: float) -> float:
 workshop.check("ex07.percentile", percentile)
 
 # %% [markdown]
-# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Then requests arrive at random at a server that takes these times and handles one request at a time; one that arrives while it is busy waits in a queue. At 50% load, the server is busy half of the time; at 95%, nearly all of it. Predict p50 and p99 before you run the cell.
+# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Then it simulates a server with these times: requests arrive at random, one is handled at a time, and the rest wait in a queue. At 50% load, the server is busy half of the time; at 95%, nearly all of it. Predict p50 and p99 before you run the cell.
 
 # %%
 import time
@@ -175,7 +175,7 @@ if not engine.unanswered(temperature):
     print("it helps" if saved > error else "too little to say that it helps")
 
 # %% [markdown]
-# A logarithm of probabilities serves as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.
+# Log-probabilities serve as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.
 #
 # **Predict:** which class does the network choose for the road without a sign, and with what probability? Does `T` help?
 

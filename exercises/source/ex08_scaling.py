@@ -108,7 +108,7 @@ def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
 workshop.check("ex08.overlap", efficiency)
 
 # %% [markdown]
-# Now predict a real backward pass: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and how long its message takes. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
+# Now predict a real backward pass: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and how long its message took. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
 
 # %%
 from workshop.checks import engine, ex08
@@ -123,7 +123,7 @@ if not engine.unanswered(efficiency):
     ex08.draw_timeline(timeline, predicted)
 
 # %% [markdown]
-# If the measurement is far above the prediction, the exchange probably slows down the computation: your formula assumes that it needs none of the device. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
+# If the measurement is far above the prediction, the exchange probably slows down the computation: your formula assumes that it costs the device nothing. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
 
 # %% [markdown]
 # ## ex08.capstone · Slow and wrong

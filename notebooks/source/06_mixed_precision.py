@@ -30,7 +30,7 @@ from rn50lib.torch.model import ResNet
 session = workshop.start("06", profile)
 turns = turns or session.turns
 ranks = min(8, len(session.machine.gpus)) or 1  # of the ladder's runs
-workers = max(1, session.machine.cores // ranks)  # of each
+workers = max(1, session.machine.cores // ranks)  # per rank
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 reduced = torch.float16 if device.type == "cuda" else torch.bfloat16  # compared with float32
 emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer images below
@@ -61,7 +61,7 @@ passes = max(0.0, shares[1] - kinds["optimizer"] / whole)  # forward and backwar
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
 #
-# On a CPU, speed is measured in `bfloat16`. The first output says whether yours supports it; if not, PyTorch emulates it, which is slower, and recorded results show what 16 bits gain.
+# On a CPU, speed is measured in `bfloat16`. The first output shows whether yours supports it; if not, PyTorch emulates it, which is slower, and recorded results show what 16 bits gain.
 #
 # ## What each format can represent
 #
@@ -164,7 +164,7 @@ session.expect({"precision.vanish": vanish if device.type == "cpu" else None})
 # %% [markdown]
 # These gradients are mostly in the lower half of `float16`'s range or below it. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide by the same number, in `float32`, before the update. If it is a power of two, the mantissa bits do not change.
 #
-# Weight gradients add up contributions from all pixels and images, so they are larger. **Predict:** from which scale on do they overflow?
+# Weight gradients add up contributions from all pixels and images, so they are larger. **Predict:** at which scale do they first overflow?
 
 # %%
 weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
@@ -211,7 +211,7 @@ cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0
 next_scale = choose_by_cases("next_scale", next_scale, finished, cases)
 
 # %% [markdown]
-# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (All gradients are rounded to `float16`; the arithmetic stays `float32`.)
+# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (Gradients are rounded to `float16`; the arithmetic stays `float32`.)
 
 
 # %%
@@ -268,7 +268,7 @@ workshop.figure(fig, alt=f"Loss and loss scale of four runs. Mean loss of the la
 # %% [markdown]
 # Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With a wait of 2,000, that costs almost nothing.
 #
-# The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), which you notice.
+# The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), so you notice.
 #
 # The run without a scale may look better than yours, which first had to search for one. This network's gradients are large enough; a larger network or batch, or a lower loss, can make them smaller. The next cell shrinks the gradients of the network trained in `float32` by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
 
@@ -463,7 +463,7 @@ for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
     print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
 
 # %% [markdown]
-# Now measure both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` switches each.
+# Now measure both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` sets each.
 
 # %%
 from torch.utils import benchmark
@@ -667,7 +667,7 @@ least16 = least(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
 for kind in ("convolution", "batch norm", "ReLU", "addition"):
     took = session.results[f"h100.{kind}.ms"]
-    spread = f" ± {took.spread}" if took.spread else ""  # by which kernels are convolutions
+    spread = f" ± {took.spread}" if took.spread else ""  # kernels counted as convolutions vary
     rows.append([kind, least32[kind], least16[kind], least32[kind] / least16[kind]])
     rows[-1] += [f"{took.value}{spread}", took.value / least16[kind]]
     moving += took.value if kind != "convolution" else 0
@@ -679,7 +679,7 @@ step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
 # %% [markdown]
-# On the H100, three of four measurements are within 14% of the count (below 1: faster than a copy), and the convolutions' range includes it. By the count, convolutions gain most, everything else a factor of 2. Over half of the traced 16-bit step only moves bytes. On a CPU, expect larger differences.
+# On the H100, three of four measurements are within 14% of the count (below 1: faster than a copy), and the convolutions' range includes it. By the count, convolutions gain most, everything else a factor of 2. Over half of the 16-bit step only moves bytes. On a CPU, expect larger differences.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
 
@@ -715,12 +715,12 @@ workshop.ladder.changes("4_amp")
 # %% [markdown]
 # DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
 #
-# How much faster will the script become? Only forward and backward speed up, by the ratio of the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below, in turns, tests its prediction, the diamond in the figure.
+# How much faster will the script become? Only forward and backward speed up, by the ratio of the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction in turns; the figure's diamond shows it.
 
 
 # %%
 def script_gain(share, faster):
-    """Return how many times as fast a step becomes if a `share` of it (0 to 1) becomes `faster`.
+    """Return a step's speed-up if a `share` of it (0 to 1) becomes `faster` times as fast.
 
     `faster` is a factor: 2 halves that share's time. The rest takes as long as before.
     """
@@ -800,7 +800,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory, which allows a larger batch.
-# - Tensor Cores speed up what arithmetic limits; everything else gains at most a factor of 2, so its share grows.
+# - Tensor Cores speed up arithmetic-bound layers; all others gain at most a factor of 2, so their share grows.
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook you can score a checkpoint, find where the time of a prediction goes, cut kernel launches by folding batch norms and capturing a CUDA graph, compare engines and see where they are faster, and measure latency under load.
+# After this notebook, you can score a checkpoint, find where the time of a prediction goes, fold batch norms, capture a CUDA graph, compare engines and see where they are faster, and measure latency under load.
 #
 # **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
 
@@ -27,7 +27,7 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, then asks where the time of one prediction goes. It starts many operators: you start fewer, then all at once, compare engines with faster kernels, let a batch share the fixed costs, and end with many users who wait for each other.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, then asks where the time of one prediction goes. A prediction starts many operators: you start fewer, then all at once, compare engines with faster kernels, let a batch share fixed costs, and end with many users who wait for each other.
 #
 # ## A checkpoint and its score
 #
@@ -194,7 +194,7 @@ share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
 
 # %% [markdown]
-# What does it cost only to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope over the length is the cost of one operator. A second cost does not depend on the batch either: every weight is read from memory, at the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
+# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope, time per operator, is the cost of one. A second cost does not depend on the batch either: every weight is read from memory, at the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
 
 
 # %%
@@ -334,7 +334,7 @@ print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fas
 #
 # The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation; otherwise, a caller who forgets it gets wrong answers, not an error.)
 #
-# Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value as an integer *q*: value ≈ scale · (*q* − zero point). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (Not on GPUs.)
+# Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value as an integer *q*: value ≈ scale · (*q* − zero point). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (CPU only.)
 
 # %%
 import logging
@@ -421,7 +421,7 @@ for name, form in forms.items():
         print(f"{margins[~same].median():.2f}")
 
 # %% [markdown]
-# The best test of an export is that an independent program gives the same answers. Eight bits change predictions with a small *margin* between the two largest logits. This briefly trained network has many of those; score yours.
+# The best test of an export is that an independent program gives the same answers. Eight bits change predictions with a small *margin* between the two largest logits. This briefly trained network has many; score your own network.
 #
 # ## Which version is fastest?
 #
@@ -503,7 +503,7 @@ for n in session.race:
         print(f"{name:24}", *(f"{ms[kind]:13.2f}" for kind in shown), f"{count:9}")
 
 # %% [markdown]
-# If an engine's *pointwise* is nearly 0, it adds and applies ReLU inside the preceding convolution. Are its convolutions faster, too? On a CPU, PyTorch's library oneDNN rearranges the weights for its kernels (**packs** them) in every call; an engine [does so once](https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html), at load. oneDNN can log each operation. **Predict:** what share of the convolutions' time is packing, for one image and for the larger batch?
+# If an engine's *pointwise* is nearly 0, it fuses additions and ReLUs into the preceding convolution. Are its convolutions faster, too? On a CPU, oneDNN, PyTorch's library for larger convolutions, **packs** (rearranges) the weights in every call; an engine [does so once](https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html), at load. oneDNN can log each operation. **Predict:** what share of the convolutions' time is packing, for one image and for the larger batch?
 
 # %%
 import tempfile
@@ -777,6 +777,7 @@ for (name, values), style in zip(p95s.items(), ("C0o-", "C1s--"), strict=True):
 ax.set(title=f"{version}, {size} px: {requests} requests per sequence", yscale="log")
 ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p95, ms: median and range")
 ax.yaxis.set_major_formatter("{x:g}")
+ax.yaxis.set_minor_locator(plt.LogLocator(subs=(2, 5)))
 ax.yaxis.set_minor_formatter("{x:g}")
 ax.legend(loc="upper left")
 ends = ", ".join(f"{name} {values[-1]:.0f} ms" for name, values in p95s.items())

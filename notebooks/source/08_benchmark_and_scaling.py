@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook, you can decide with numbers whether to buy eight more GPUs: you write a clock, spot seven benchmarking mistakes, predict and explain the speed of several workers, and say how much to trust a prediction.
+# After this notebook, you can decide with numbers whether to buy eight more GPUs: you write a clock, measure seven benchmarking mistakes, predict and explain the speed of several workers, and say how much to trust a prediction.
 #
 # **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 5 minutes to run
 
@@ -50,7 +50,7 @@ os.environ |= {
 # %% [markdown]
 # ## Would you buy eight more GPUs?
 #
-# Training on eight GPUs takes you too long. **Predict:** how many times as fast are sixteen, and what happens to the cost of a run? Before you decide, **measure** one device, **predict** several workers, and **explain** what they lose.
+# Training on eight GPUs takes too long. **Predict:** how many times as fast are sixteen, and what happens to the cost of a run? Before you decide, **measure** one device, **predict** several workers, and **explain** what they lose.
 #
 # ## Measure one device
 #
@@ -154,7 +154,7 @@ show("waiting after every step", *(2 * big / np.transpose(pairs)))
 # %% [markdown]
 # ### 2. The wrong mean
 #
-# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. A run that validates mixes rates: here, every other step only predicts.
+# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Validation mixes rates: here, every other step only predicts.
 
 # %%
 import itertools
@@ -387,7 +387,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Replace the factor below with **your prediction** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. Your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rungs 4 and 5 are slow if `bfloat16` is emulated. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory).)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. Your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rungs 4 and 5 are slow if `bfloat16` is emulated. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory).)
 #
 # **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the best rung's.
 
@@ -480,7 +480,7 @@ def training_step(model, batch):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = cross_entropy(model(images), labels)
         loss.backward()
-        if way == "barrier":  # as long as all workers need to arrive, and a message of 4 bytes
+        if way == "barrier":  # waits for the slowest worker, plus a message of 4 bytes
             dist.all_reduce(number, group=group)
         optimizer.step()
         optimizer.zero_grad()
@@ -491,7 +491,7 @@ def training_step(model, batch):
 number = torch.zeros(1, device=device)
 ways = {"alone": alone, "all cores": alone, "together": alone, "barrier": alone, "exchange": ddp}
 found = {way: {batch: [], batch // world: []} for way in ways}
-first = 1 if gpus else 0  # steps that do not count: a GPU slows down in a pause
+first = 1 if gpus else 0  # warm-up steps: an idle GPU clocks down
 for _ in range(1 + turns):  # the first turn warms up
     for way, model in ways.items():
         torch.set_num_threads(share * on_host if way == "all cores" else share)
@@ -593,7 +593,7 @@ if not gpus:
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* counts only the exchange; *barrier + α-β* adds what the two controls lost. If the exchange adds clearly less than α-β predicts, DDP hid part of it behind the backward pass; if clearly more, and the line fits, the exchange probably slows computing. If a cause may add nothing, measure more turns. On a CPU, also compare with the dotted line: without several workers, you would use all cores. `NCCL_DEBUG=INFO` logs the link between GPUs.
+# *α-β* counts only the exchange; *barrier + α-β* adds what the controls (*together*, *barrier*) lost. If the exchange adds clearly less than α-β predicts, the backward pass hid part of it; if clearly more, and the line fits, the exchange probably slows computing. If a cause may add nothing, measure more turns. On a CPU, also compare with the dotted line: without several workers, you would use all cores. `NCCL_DEBUG=INFO` logs the link between GPUs.
 #
 # ## Predict GPUs you do not have
 #
@@ -633,7 +633,7 @@ workshop.figure(fig, alt=f"Errors of six models for published rows. Mean size: {
 #
 # ## Decide
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 16 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model, counts 4 bytes per gradient (`autocast` leaves them in `float32`) and assumes that loading keeps up.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 16 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model, counts 4 bytes per gradient (rung 5 sends 2) and assumes that loading keeps up.
 
 # %%
 h100 = session.results["h100.float16.ips"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from workshop import output
 from workshop.checks.alone import cell_of
 from workshop.checks.compare import Failed, Mistake, Wrong, examine
 from workshop.checks.engine import message
@@ -22,14 +24,16 @@ def choose(
     """Print what `judge` finds; return the learner's function if it is right, else the finished.
 
     `judge` returns what is right. It raises Wrong, or NotImplementedError if nothing is written
-    yet; with `show`, the finished version is printed then.
+    yet; with `show`, the finished version is shown then, folded.
     """
     try:
         said = judge()
     except NotImplementedError:
         print(f"○ `{name}` is not written yet. A finished version is used until then.")
         if show:
-            print(f"\n{inspect.getsource(finished)}")
+            code = inspect.getsource(finished)
+            page = f"<details><summary>Show it</summary><pre>{html.escape(code)}</pre></details>"
+            output.show(page, code)
         return finished
     except Wrong as problem:
         print(f"✗ {problem.diagnosis} {problem.remedy}")
