@@ -106,7 +106,10 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
     for path in paths:
         if not path.exists():
             raise UserError(f"{path}: there is no such file or folder")
-        parts = _parts_of_folder(path, report.problems) if path.is_dir() else _parts_of_file(path)
+        if path.is_dir():
+            parts = _parts_of_folder(path, report.problems)
+        else:  # a pipe or a device holds no data, and reading one may wait forever
+            parts = _parts_of_file(path) if path.is_file() else []
         if not parts:
             instead = "give the folder or file that holds the data"
             if path.is_dir():

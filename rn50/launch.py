@@ -148,7 +148,7 @@ def mpirun(config: TrainConfig, worker: list[str]) -> list[str]:
         argv += ["-mca", "plm", "isolated"]  # without it mpirun insists on finding ssh
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         argv += ["--allow-run-as-root"]
-    argv += ["--oversubscribe"]  # `check_workers` has counted; MPI miscounts inside containers
+    argv += ["--oversubscribe"]  # `worker_rules` has counted; MPI miscounts inside containers
     for name in sorted([*rank_environment(config), GROUP]):
         if name in FORWARDED or name.startswith(("RN50_", "HOROVOD_", "NCCL_")):
             argv += ["-x", name]

@@ -24,6 +24,7 @@ from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError, first_line, first_names
 from rn50lib.files import (
+    check_file,
     check_folder,
     check_output,
     lock,
@@ -58,7 +59,9 @@ class TrainProgress:
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
 
     def __post_init__(self) -> None:
-        if len(self.sums) != len(NO_SUMS):
+        if not self.images:  # at an epoch's end, whatever the metrics were
+            self.sums = list(NO_SUMS)
+        elif len(self.sums) != len(NO_SUMS):
             raise TypeError(f"{len(self.sums)} metric sums, and this version has {len(NO_SUMS)}")
 
     def begin_epoch(self) -> None:
@@ -504,12 +507,13 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         metadata["classes"] = json.dumps(checkpoint.classes.to_dict())
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch, checkpoint.position.images)
+    check_file(file)
     name = Path(prefix).name
     for draft in file.parent.glob(f".{glob.escape(name)}-*.tmp.safetensors"):
         with contextlib.suppress(ValueError):  # of a run that was killed here
             if parts(draft.name[1:].rsplit(".", 3)[0] + ".safetensors")[0] == name:
                 draft.unlink(missing_ok=True)
-    remedy = "earlier checkpoints are untouched: free some space and continue with --resume"
+    remedy = "any earlier checkpoint is untouched: free some space and continue with --resume"
     write_file(file, serialise(checkpoint.arrays, metadata), remedy)
     return file
 

@@ -85,7 +85,7 @@ def usable_cores(root: Path = ROOT) -> int:
 
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Return the number of cores that the control groups allow, None without a limit."""
-    limits = [limit / period for limit, period in _limits(root, "cpu.max")]
+    limits = [found[0] / found[1] for found in _limits(root, "cpu.max") if found[1:]]
     return min(limits, default=None)
 
 
@@ -96,7 +96,7 @@ def total_memory() -> int:
 
 def usable_memory(root: Path = ROOT) -> int:
     """Return the machine's memory in bytes, limited by the control groups."""
-    return min([total_memory(), *(limit for (limit,) in _limits(root, "memory.max"))])
+    return min([total_memory(), *sum(_limits(root, "memory.max"), [])])
 
 
 def _limits(root: Path, name: str) -> Iterator[list[int]]:

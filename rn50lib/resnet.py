@@ -225,6 +225,8 @@ class Network:
         try:
             stages, width = tuple(map(int, symbol["stages"])), int(symbol["width"])
             classes, version = int(symbol["num_classes"]), symbol["version"]
+            if symbol["block"] not in EXPANSION or version not in VERSIONS:
+                raise ValueError(f"no block {symbol['block']!r} of version {version!r}")
             return cls(symbol["model"], version, classes, symbol["block"], stages, width)
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error

@@ -46,7 +46,7 @@ TECHNIQUES = {
 MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"DistributedSampler\(", r"set_epoch\(",
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
-    (r"(?s)(\bhorovod\b|torch\.distributed).*DataLoader\(", r"DistributedSampler\(",
+    (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),
     *((r"GradScaler\(", rf"scal\w*\.{call}\(", f"The loss scaler needs scaler.{call}, too.")
       for call in ("scale", "step", "update")),
@@ -399,4 +399,6 @@ def _file() -> Path:
 
 def _load(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"rungs": {}, "predictions": {}}
-    return found | json.loads(file.read_text(encoding="utf-8")) if file.exists() else found
+    if file.exists():  # an earlier version wrote NaN for the loss of a run that diverged
+        found |= json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda name: None)
+    return found

@@ -165,8 +165,8 @@ def read_list(path: Path) -> tuple[Classes | None, Counter[int]]:
     The classes are the folders of the images; None if each folder is not one class. If the list is
     missing or holds anything else but one label for each image, nothing is returned.
     """
-    files = [file for file in (path, path.with_suffix(".rec")) if file.exists()]
     try:  # those of large records are cached
+        files = [file for file in (path, path.with_suffix(".rec")) if file.exists()]
         found = disk_cache(path.with_suffix(".folders"), files, lambda: _count_list(path))
     except (OSError, ValueError):
         return None, Counter()

@@ -70,6 +70,11 @@ class Dali:
                 "--override augment: DALI draws its crops itself, in its own threads, and calls no"
                 " Python function for it; use --loader native"
             )
+        if len(source) < batches.size:  # else known when an epoch has been trained
+            raise UserError(
+                f"{source.path}: it has {len(source)} images for {batches.size} workers, and DALI"
+                " needs one for each: use fewer workers or --loader native"
+            )
         if isinstance(source, ShardSource):
             self.paths, self.indexes = list(source.shards), [*map(index_path, source.shards)]
         else:

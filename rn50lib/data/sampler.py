@@ -131,7 +131,8 @@ class BatchSampler:
         if hooks.is_replaced("shard"):
             raise UserError(
                 "--override shard: readers of streams share them out among the ranks themselves,"
-                " and do not call this function: use --data-format files or --loader native"
+                " and do not call this function: use --data-format files, or PyTorch with"
+                " --loader native"
             )
         group = self.size * self.batch_size
         steps = self.examples // group if self.train else -(-self.examples // group)

@@ -467,9 +467,11 @@ def test_text_json_and_exit_status(root):
         (["{t}/nowhere"], "{t}/nowhere: there is no such file or folder"),
         (["{t}"], "{t}: neither class folders, nor record files"),
         (["{t}/x.txt"], "{t}/x.txt: neither class folders"),
+        (["{t}/train-00000-of-00001"], "{t}/train-00000-of-00001: neither class folders"),
     ],
 )
 def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
     (tmp_path / "x.txt").write_text("x")
+    os.mkfifo(tmp_path / "train-00000-of-00001")  # not waited for
     error = error_of(verify.main, *(argument.format(t=tmp_path) for argument in arguments))
     assert error.startswith(message.format(t=tmp_path))

@@ -209,6 +209,18 @@ def test_mid_epoch_checkpoint_without_a_new_metric_is_passed_over(
     assert "passed over: checkpoint m-0001-00000016.safetensors" in ended.err
 
 
+def test_checkpoint_of_an_epochs_end_without_a_new_metric_is_resumed(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
+) -> None:
+    for name in ("m-0001.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, tmp_path)
+    found = checkpoint.load("m", 1)
+    found.position.sums = found.position.sums[1:]
+    checkpoint.save("m", found)
+    assert checkpoint.load("m", 1).position == checkpoint.TrainProgress()
+    assert "m-0001.safetensors: 1 epoch is done" in resume(rn50, photos, "--resume").err
+
+
 def test_damaged_checkpoint_is_skipped_and_named(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
@@ -271,7 +283,7 @@ def test_without_room_for_a_checkpoint_the_earlier_one_survives(
     with full_disk(100_000):
         ended = resume(rn50, photos, "--resume")
     line = [x for x in ended.err.splitlines() if "error: " in x]
-    assert len(line) == 1 and "earlier checkpoints are untouched: free some space" in line[0]
+    assert len(line) == 1 and "any earlier checkpoint is untouched: free some space" in line[0]
     assert checkpoint.epochs("m") == [1] and same_weights("m", trained / "m", 1)
     assert resume(rn50, photos, "--resume").status == 0
     assert same_weights("m", trained / "m", 3)

@@ -68,6 +68,8 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     (order,) = ladder._warnings(ddp.replace("loader.sampler.set_epoch(epoch)", "pass"))
     (share,) = ladder._warnings(re.sub(r"DistributedSampler\(.*?\)", "None", ddp))
     assert "draws from all images" in share
+    other = re.sub(r"import torch\.distributed.*|DistributedSampler\(.*?\)", "None", ddp)
+    assert "from torch import distributed" in other and ladder._warnings(other) == [share]
     (scaler,) = ladder._warnings(amp.replace("scaler.step(", "optimizer.step("))
     assert scaler.startswith("✗ The loss scaler needs scaler.step")
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))

@@ -118,8 +118,8 @@ def examine(
         try:
             results.append(call(answer, *deepcopy(case)))
         except Exception as error:
-            error.add_note(f"The call was {as_called(answer, case)}.")
-            raise
+            error.__notes__ = [f"The call was {as_called(answer, case)}."]
+            raise  # Python 3.10 has no add_note
     got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:

@@ -17,7 +17,6 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from rn50lib.errors import first_line
 from workshop import catalogue
 from workshop.checks import compare
 
@@ -121,7 +120,8 @@ def dotted_line(function: Any) -> int:
 
 def message(error: BaseException) -> str:
     """Return an error's type and the first line of its text."""
-    return re.sub(r": \{\{.*?\}\} ", ": ", first_line(error), count=1)  # TensorFlow's place
+    text = re.sub(r"^\{\{.*?\}\} ", "", str(error).strip())  # TensorFlow's name for the place
+    return f"{type(error).__name__}: {(text or 'without a message').splitlines()[0]}"
 
 
 def own_frame(error: BaseException, answer: Any) -> str:

@@ -22,7 +22,8 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 def masters(root: Path) -> list[Path]:
     """Return all masters of a checkout: the lessons in order, then the exercises."""
     lessons = root.glob("notebooks/source/[0-9][0-9]_*.py")
-    return [*sorted(lessons), *sorted(root.glob("exercises/source/ex[0-9][0-9]_*.py"))]
+    found = [*sorted(lessons), *sorted(root.glob("exercises/source/ex[0-9][0-9]_*.py"))]
+    return [path for path in found if path.stem.replace("_", "").isalnum()]  # no "-Copy1"
 
 
 def is_exercise(master: Path) -> bool:

@@ -75,7 +75,7 @@ def read(
     graded: dict[str, list[Cell]] = {}
     notes = [] if found else ["no exercise notebook was found"]
     for key, several in sorted(found.items()):
-        several.sort(key=lambda one: one[1].when, reverse=True)
+        several.sort(key=lambda one: (one[1].when, one[1].where), reverse=True)
         several.sort(key=lambda one: one[0])
         (_, best, graded[key]), *others = several
         if others:

@@ -125,7 +125,8 @@ def choose_launcher(script: Path) -> str:
     """Return the launcher for what a script imports."""
     text = script.read_text(encoding="utf-8", errors="replace")
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
-    distributed = re.search(r"\btorch(?:\.| import )(?:distributed|nn\.parallel)\b", imports)
+    uses = r"\btorch(\.| import .*?\b)(distributed|nn\.parallel)\b|\binit_process_group\("
+    distributed = re.search(uses, text)
     chosen = distributed and "horovod" not in imports
     return "torchrun" if chosen or not installed.has("horovod") else "horovodrun"
 

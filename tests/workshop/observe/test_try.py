@@ -378,6 +378,8 @@ def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str
         ("import horovod.torch as hvd, torch.distributed", "horovodrun"),
         ("from horovod import torch", "horovodrun"),
         ("import torch.distributed as dist", "torchrun"),
+        ("from torch import nn, distributed as dist", "torchrun"),
+        ("import torch\ntorch.distributed.init_process_group()", "torchrun"),
         ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
     ],
 )
