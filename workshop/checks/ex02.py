@@ -105,6 +105,7 @@ RATES = {  # (progress, global batch, recipe): rate, worked out by hand
     (5.0, 256, REFERENCE): 0.1,
     (29.99, 256, REFERENCE): 0.1,
     (30.0, 256, REFERENCE): 0.01,
+    (32.0, 256, REFERENCE): 0.01,
     (60.0, 256, REFERENCE): 0.001,
     (1.0, 1664, REFERENCE): 0.13,
     (10.0, 1664, REFERENCE): 0.65,
@@ -119,13 +120,13 @@ RATES = {  # (progress, global batch, recipe): rate, worked out by hand
 def rate(
     progress: float, batch: int, recipe: Recipe,
     scaled: Callable[[int, int], float] = operator.truediv,
-    warm: bool = True, stairs: bool = False, after: bool = False,
+    warm: bool = True, stairs: bool = False, after: bool = False, late: bool = False,
 ) -> float:  # fmt: skip
     """Return the right rate, or one with one of the usual mistakes."""
     peak = recipe.lr * scaled(batch, recipe.lr_batch)
     if warm and progress < recipe.warmup_epochs:
         return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
-    steps = recipe.lr_step_epochs
+    steps = [step + late * recipe.warmup_epochs for step in recipe.lr_step_epochs]
     reached = sum(progress > step if after else progress >= step for step in steps)
     return peak * recipe.lr_factor**reached
 
@@ -143,6 +144,8 @@ SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
      "Use progress as it is, with its fraction."),
     (partial(rate, after=True), "the rate at epoch 30 itself has not decayed yet.",
      "Use >=: the decay applies from that epoch on."),
+    (partial(rate, late=True), "each decay comes late, by as many epochs as the warm-up has.",
+     "Count the epochs from the start of training, as progress does."),
 )  # fmt: skip
 
 

@@ -30,6 +30,9 @@ def shard(answer: Shard) -> str:
     if kind.size and np.asarray(answer(*cases[0])).dtype.kind not in "iu":
         wrong("the numbers of the images are not integers, so they cannot select anything.",
               "Create new arrays with dtype=int.")  # fmt: skip
+    if kind.ndim != 2:
+        wrong(f"the result has the shape {kind.shape}.",
+              "Return an array of shape (steps, batch), with a row for each step.")  # fmt: skip
     compare.examine(answer, cases, rows, SHARD_MISTAKES, one_case=True)
     return f"{len(GROUPS)} groups of 1 to 8 ranks: no image twice, and equal steps for all."
 

@@ -187,9 +187,17 @@ def smaller(*given: Any) -> dict[str, float]:
     return found | {"both": min(found["loader"], found["device"])}
 
 
+def in_turn(*given: Any) -> dict[str, float]:
+    """Return the rates with `device` measured as `both` is."""
+    found = timed(*given)
+    return found | {"device": found["both"]}
+
+
 HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
     (smaller, "`both` is the smaller of the other two rates: loading is not timed together with"
      " training.", "Measure it: in each of the `steps`, train on what load() returns."),
+    (in_turn, "the device's time includes loading.",
+     "For `device`, train on the batch of the warm-up again and again."),
     (scaled_rates(1 / BATCH_IMAGES), "these are batches per second.", "Multiply by `images`."),
     (lambda *given: {name: given[4] * given[5] / rate for name, rate in timed(*given).items()},
      "these are seconds.", "Divide images * steps by them."),

@@ -155,7 +155,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex03.shard": [
         ("    steps =", "    order[:] = order[::-1].copy()\n    steps =", "`order` is changed"),
-        ("table[:, rank]", "table[:, rank].ravel()", "of type int64, not a list"),
+        ("table[:, rank]", "table[:, rank].ravel()", "the shape (3,)"),
         ("table[:, rank]", "table[:, rank, 1:]", "gives [["),
         ("table[:, rank]", "table[:, rank] * 1.0", "are not integers"),
         ("table[:, rank]", "order[rank::size][: -(-(len(order) - rank) // size) // batch * batch]"
