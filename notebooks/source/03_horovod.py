@@ -96,6 +96,7 @@ nb03.explore_ring()
 # **Your turn: write the ring** in 15 lines. In step `s`, worker `r` (its **rank**) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; `wait()` on the results before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
 
 # %%
+import torch  # other processes run this cell: import here what it uses
 from torch import distributed as dist
 
 

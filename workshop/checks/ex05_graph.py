@@ -60,6 +60,8 @@ def run(
     @pipeline_def
     def described() -> Any:
         found = compare.call(answer, *given)
+        if hasattr(found, "build"):
+            wrong("the answer is a pipeline.", "Leave out @pipeline_def, which the check adds.")
         if not isinstance(found, tuple | list) or len(found) != 2:
             wrong("the answer is not a pair.", "Return images and labels, in this order.")
         written.extend(found)

@@ -127,6 +127,8 @@ def check_pixels(pixels: torch.Tensor) -> None:
          "Resize to (self.size, self.size), and put the channels first."),
         (not pixels.is_floating_point(), f"The values are {pixels.dtype}, not floating point.",
          "Divide them by 127.5 and subtract 1."),
+        (pixels.dtype != torch.float32, f"The values are {pixels.dtype}, and the network's weights"
+         " float32.", "Divide the tensor, not NumPy's array, or call .float()."),
     )  # fmt: skip
     blue, spread = float(pixels[2].mean()), float(pixels[2].std())
     refuse(

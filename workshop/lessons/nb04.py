@@ -135,6 +135,8 @@ def _error_hint(error: Exception, records: int) -> str:
         )
     if records:
         return AFTER
+    if isinstance(error, UnicodeError):
+        return 'It reads text: use open(path, "rb").'
     if isinstance(error, ValueError):
         return (
             "Both checksums are right there: are your numbers little-endian, `<`, of which bytes"
@@ -193,13 +195,14 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
         finally:
             for shard in hidden:
                 Path(f"{shard}.away").rename(shard)
-    first, second = (set(of_rank[0]) for of_rank in passes)
+    first = set(passes[0][0])
+    twice = max((set(a) & set(b) for a, b in zip(*passes, strict=True)), key=len)  # of a pass
     each, odd = SHARDS * EACH // RANKS, yours(shards, 0, RANKS, BATCH - 1, 0)
     order = passes[0][0]
     of_shard = [label for label in order if label // EACH == order[0] // EACH]
     refuse(
-        (first & second, f"{len(first & second)} of {SHARDS * EACH} images are read by both ranks.",
-         "Give rank `rank` of `size` its shards, with `.shard(size, rank)`."),
+        (twice, f"{len(twice)} of {SHARDS * EACH} images are read by both ranks.",
+         "Give rank `rank` of `size` its shards, with `.shard(size, rank)`, before you shuffle."),
         (set.intersection(*own), *OPENS),
         (len(first) < each,
          f"Rank 0 reads {len(first)} different images in a pass, instead of {each}.",

@@ -103,6 +103,7 @@ WRONG_PHOTOS = {
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
     "changed places": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
     "not floating point": item(lambda a: tensor(a).permute(2, 0, 1)),
+    "float64, and": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
     "from 0 to 255": item(lambda a: tensor(a).permute(2, 0, 1).float()),
     "from 0 to 1,": item(lambda a: tensor(a).permute(2, 0, 1) / 255),
     "from 0 to 2": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5),

@@ -72,6 +72,7 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
         (LATE, f"            yield data\n{LATE.replace(YIELD, '')}", "only after that"),
         ("raise ValueError(\"data\")", "raise AssertionError", "not with ValueError"),
         ("file.read(4))[0] != masked", "file.read(4)) != masked", "struct's tuple"),
+        ('open(path, "rb")', "open(path)", "reads text"),
     ],
 )  # fmt: skip
 def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path, capsys):
@@ -144,6 +145,7 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
         (".shard(size, rank)", "", "48 of 48 images are read by both ranks"),
         ("records.shuffle", "records.shard(size, rank).shuffle", "different images|opens files"),
         (f"{SHARD}{INTERLEAVE}", f"{INTERLEAVE}{SHARD}", "opens files of other ranks"),
+        (SHARD, f".shuffle(4, seed + rank){SHARD}", "before you shuffle"),
         (".shuffle(100, seed)", "", "same order"),
         ("seed)", "seed, reshuffle_each_iteration=False)", "same order"),
         (", drop_remainder=True).prefetch(1)", ").repeat()", "does not end"),

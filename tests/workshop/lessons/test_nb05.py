@@ -51,6 +51,7 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
         ("mean=127.5, ", "mean=127.5, mirror=fn.random.coin_flip(), ", "mirrored"),
         ("map(str, folder", "(folder", "map(str, …)"),
         ("shard_id=rank, num_shards=ranks", "shard_id=ranks, num_shards=rank", "as shard_id"),
+        ("def photos", "import nvidia.dali\n@nvidia.dali.pipeline_def\ndef photos", "Leave out"),
     ],
 )  # fmt: skip
 def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):

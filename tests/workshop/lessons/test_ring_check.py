@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import linecache
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from workshop.checks import alone
 from workshop.checks.compare import Wrong
 from workshop.lessons import nb03
 
@@ -37,6 +39,15 @@ def function(text: str) -> Callable[[Any], Any]:
     space: dict[str, Any] = {}
     exec(compile(text, name, "exec"), space)
     return space["ring"]
+
+
+def test_cell_of_the_notebook_imports_what_a_ring_needs(repository: Path) -> None:
+    notebook = json.loads((repository / "notebooks/03_horovod.ipynb").read_text())
+    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
+    (cell,) = [source for source in sources if "def all_reduce(gradients)" in source]
+    body = RING[RING.index("    rank, size") :]  # without imports of its own
+    assert "torch." in body
+    assert not alone.undefined(cell[: cell.index("    ...  # your code")] + body)
 
 
 @pytest.mark.slow
