@@ -141,7 +141,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks. This change costs time.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# Only rank 0 reports and saves (with DDP, the weights of `model.module`), and images/s counts the images of all ranks. The finished scripts also time the exchange that a step waits for, `communication`: with Horovod, its part after the backward pass; with DDP, the rest of `backward()` after the last gradient. Either library works on every rung.
+# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the exchange that a step waits for, `communication`: with Horovod, its part after the backward pass; with DDP, the rest of `backward()` after the last gradient. Either library works on every rung.
 #
 # > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Start new work with DDP.*
 #
