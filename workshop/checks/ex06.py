@@ -34,7 +34,10 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
     ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},
      "96 images take 96 times as much.",
      "Count weights, gradients and momentum once, whatever the batch."),
+    (megabytes((10, 2)), "in float16, the copy replaces the weights.",
+     "Count both: the weights stay in float32, and each step makes a copy."),
     (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "Divide by a million."),
+    (megabytes(unit=1e6), "these are bytes.", "Divide by a million."),
 )  # fmt: skip
 
 

@@ -36,7 +36,8 @@ def percentile(answer: Callable[[list[float], float], float]) -> str:
         compare.examine(answer, cases, counted, PERCENTILE_MISTAKES)
     except IndexError:
         wrong("an index is out of range.",
-              "Subtract 1: indices start at 0, and the last of 100 values has 99.")  # fmt: skip
+              "Of 100 values, equal ones included, the rank is from 1 to 100, and the index one"
+              " less.")  # fmt: skip
     return f"{len(LATENCIES)} lists, from p0 to p100, some with equal values."
 
 
