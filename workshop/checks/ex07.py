@@ -122,7 +122,8 @@ TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
      "these logits are too small, but T is 1.",
      "Try values of T below 1, too."),
     (lambda logits, labels: 1.0, "T = 1 changes nothing.",
-     "Do not maximise the accuracy, which is the same for every T: minimise the cross-entropy."),
+     "An optimizer moves T only in its `step`. Minimise the cross-entropy: the accuracy is the same"
+     " for every T."),
     (lambda logits, labels: math.log(best_temperature(logits, labels)),
      "this is the logarithm of T.",
      "If you fit log T, return its exponential."),
@@ -203,6 +204,14 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
         if isinstance(found, list | tuple) and len(found) == 2:
             classes, sure = map(torch.as_tensor, found)
             _finite(classes, sure, logits)
+            shape = len(logits), k
+            refuse(
+                (
+                    classes.shape != shape,
+                    f"the classes have the shape {tuple(classes.shape)}, not {shape}.",
+                    "Return k classes of each image: [:, :k] selects columns.",
+                )
+            )
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]
