@@ -185,7 +185,8 @@ def draw_signs(folder: Path, classes: Sequence[str]) -> list[Path]:
 # --- ex07.likeliest -------------------------------------------------------------------------------
 
 
-LOGITS = (  # [image][class], and k; softmax of the last one overflows in float64
+LOGITS = (  # [image][class], and k; the first is short to show, softmax of the last overflows
+    (np.array([[1.0, 3.0, 0.0, 2.0], [0.0, 6.0, 1.0, 0.5], [2.0, 0.0, 1.0, 4.0]]), 2),
     (np.random.default_rng(7).normal(0, 3, (5, 12)), 3),
     (np.random.default_rng(8).normal(0, 3, (1, 12)), 5),
     (np.random.default_rng(9).normal(0, 3, (4, 4)), 4),

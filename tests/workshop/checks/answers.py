@@ -339,7 +339,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (BOTH, "return classes.double(), values", "not whole numbers"),
         (BOTH, "return values, classes", "not whole numbers"),
         (BOTH, "return values", "the result is tensor("),
-        (BOTH, "return classes[:, :1], values", "the classes have the shape (5, 1), not (5, 3)"),
+        (BOTH, "return classes[:, :1], values", "the classes have the shape (3, 1), not (3, 2)"),
         (BOTH, "return classes, 0.9 * values", "likeliest("),
         ("    probabilities =", "    logits -= 1\n    probabilities =", "`logits` is changed"),
     ],
