@@ -34,7 +34,10 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
     ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},
      "96 images take 96 times as much.",
      "Count weights, gradients and momentum once, whatever the batch."),
+    (megabytes((10, 2)), "in float16, the copy replaces the weights.",
+     "Count both: the weights stay in float32, and each step makes a copy."),
     (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "Divide by a million."),
+    (megabytes(unit=1e6), "these are bytes.", "Divide by a million."),
 )  # fmt: skip
 
 
@@ -83,7 +86,20 @@ def casts(answer: Casts) -> str:
             calls.append(1)
             work()
 
-        got = compare.whole(compare.call(answer, called), "the result")
+        try:
+            found = compare.call(answer, called, may_be_none=True)
+        except Exception as error:
+            error.add_note(f"The work was {name}.")
+            raise
+        refuse(
+            (
+                found is None and right == 0,
+                f"{name}: it returns None.",
+                "If no entry has this key, return 0.",
+            ),
+            (found is None, compare.NO_RETURN, "End it with `return` and the result."),
+        )
+        got = compare.whole(found, "the result")
         refuse(
             (not calls, "`work` is never called.", "Call work() inside the `with` block."),
             (len(calls) > 1, f"`work` is called {len(calls)} times.", "Call it once."),
@@ -138,7 +154,8 @@ class Case(NamedTuple):
     scale: float = SCALE
 
 
-OVERFLOW = Case(((1e30, 1e30), (1.0, 1.0)), (0.0, 0.0))
+# the scaled gradients are infinite; the loss is not, so it does not tell
+OVERFLOW = Case(((1.5e18, 1.5e18), (1.0, 1.0)), (0.0, 0.0))
 CASES = {
     # three images, so that a sum over the batch differs from a step taken twice
     "small gradient": Case(((0.5, 0.25), (-0.25, 0.5), (0.25, -0.25)), (0.5, -0.5, 0.25)),

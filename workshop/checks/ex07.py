@@ -36,7 +36,8 @@ def percentile(answer: Callable[[list[float], float], float]) -> str:
         compare.examine(answer, cases, counted, PERCENTILE_MISTAKES)
     except IndexError:
         wrong("an index is out of range.",
-              "Subtract 1: indices start at 0, and the last of 100 values has 99.")  # fmt: skip
+              "Of 100 values, equal ones included, the rank is from 1 to 100, and the index one"
+              " less.")  # fmt: skip
     return f"{len(LATENCIES)} lists, from p0 to p100, some with equal values."
 
 
@@ -121,7 +122,8 @@ TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
      "these logits are too small, but T is 1.",
      "Try values of T below 1, too."),
     (lambda logits, labels: 1.0, "T = 1 changes nothing.",
-     "Do not maximise the accuracy, which is the same for every T: minimise the cross-entropy."),
+     "An optimizer moves T only in its `step`. Minimise the cross-entropy: the accuracy is the same"
+     " for every T."),
     (lambda logits, labels: math.log(best_temperature(logits, labels)),
      "this is the logarithm of T.",
      "If you fit log T, return its exponential."),
@@ -183,7 +185,8 @@ def draw_signs(folder: Path, classes: Sequence[str]) -> list[Path]:
 # --- ex07.likeliest -------------------------------------------------------------------------------
 
 
-LOGITS = (  # [image][class], and k; softmax of the last one overflows in float64
+LOGITS = (  # [image][class], and k; the first is short to show, softmax of the last overflows
+    (np.array([[1.0, 3.0, 0.0, 2.0], [0.0, 6.0, 1.0, 0.5], [2.0, 0.0, 1.0, 4.0]]), 2),
     (np.random.default_rng(7).normal(0, 3, (5, 12)), 3),
     (np.random.default_rng(8).normal(0, 3, (1, 12)), 5),
     (np.random.default_rng(9).normal(0, 3, (4, 4)), 4),
@@ -202,6 +205,14 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
         if isinstance(found, list | tuple) and len(found) == 2:
             classes, sure = map(torch.as_tensor, found)
             _finite(classes, sure, logits)
+            shape = len(logits), k
+            refuse(
+                (
+                    classes.shape != shape,
+                    f"the classes have the shape {tuple(classes.shape)}, not {shape}.",
+                    "Return k classes of each image: [:, :k] selects columns.",
+                )
+            )
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]

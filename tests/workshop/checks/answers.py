@@ -291,12 +291,15 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("        work()", "        work(), work()", "`work` is called 2 times"),
         ("return sum", "found = sum", "is a `return` missing?"),
         ("row.count for", "2 * row.count for", "you count 6"),
+        ('"aten::_to_copy")', '"aten::_to_copy") or None', "y.copy_(x): it returns None"),
     ],
     "ex06.step": [
         (UNSCALE, "    pass", STEP, f"scaler.unscale_(optimizer), {STEP}", "weights hardly move"),
         (UNSCALE, "    pass", STEP, f"scaler.unscale_(optimizer), {STEP}, optimizer.step()",
          "clipped while they are still scaled, and two steps are taken"),
         (STEP, f"{STEP}, optimizer.step()", "taken twice"),
+        (BACKWARD, f"    loss = {FORWARD}\n    scaler.scale(loss).backward()",
+         STEP, "loss.isfinite() and optimizer.step()", "so are the weights now"),
         (UNSCALE, "    pass", CLIP, "", STEP, "optimizer.step()", "scaler.update()", "pass",
          "the scale is never undone"),
         (BACKWARD, f"    loss = {FORWARD}\n    scaler.scale(loss)\n    loss.backward()",
@@ -316,6 +319,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex06.layout": [("c * h * w, h * w, w, 1", "h * w, w, 1", "the result is (20, 5, 1)")],
     "ex07.percentile": [
         ("max(0, rank - 1)", "rank", "an index is out of range"),
+        ("sorted(seconds)", "sorted(set(seconds))", "an index is out of range"),
         ("    rank =", "    seconds.sort()\n    rank =", "`seconds` is changed"),
     ],
     "ex07.temperature": [
@@ -335,6 +339,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (BOTH, "return classes.double(), values", "not whole numbers"),
         (BOTH, "return values, classes", "not whole numbers"),
         (BOTH, "return values", "the result is tensor("),
+        (BOTH, "return classes[:, :1], values", "the classes have the shape (3, 1), not (3, 2)"),
         (BOTH, "return classes, 0.9 * values", "likeliest("),
         ("    probabilities =", "    logits -= 1\n    probabilities =", "`logits` is changed"),
     ],
@@ -342,6 +347,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
+        ("    took =", "    warmup += 1\n    took =", "with 1 iteration(s) and warmup=0 it"),
     ],
     "ex08.overlap": [
         ("free = 0.0", "free = 0.0 * (ready.sort(reverse=True) or 1)", "`ready` is changed"),

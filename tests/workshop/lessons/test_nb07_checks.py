@@ -162,6 +162,15 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ("example.clone()", "example"): "✓ `capture` is right",
     ("net(static)  # recorded", "net(example + 0)  # recorded"): "✗ `capture` ended with Runtime",
     ("return replay", "return output"): "✗ The result is a Tensor",
+    ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
+    (
+        "output = net(static)",
+        "output = net(static)\n        output.max().item()",
+    ): "✗ `capture` ended with RuntimeError: operation not permitted",
+    (
+        "with torch.cuda.graph(graph):\n        output",
+        "output = net(static)\n    with torch.cuda.graph(graph):\n        again",
+    ): "✗ The graph does not compute what the function returns",
 }
 
 
