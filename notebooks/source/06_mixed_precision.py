@@ -715,7 +715,7 @@ workshop.ladder.changes("4_amp")
 # %% [markdown]
 # DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
 #
-# How much faster will the script become? Only forward and backward speed up, by the ratio of the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction in turns; the figure's diamond shows it.
+# How much faster will the script become? Only forward and backward speed up, by the speed-up in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction in turns; the figure's diamond shows it.
 
 
 # %%

@@ -89,7 +89,7 @@ def casts(answer: Casts) -> str:
         try:
             found = compare.call(answer, called, may_be_none=True)
         except Exception as error:
-            error.add_note(f"The work was {name}.")
+            error.__notes__ = [f"The work was {name}."]  # Python 3.10 has no add_note
             raise
         refuse(
             (
