@@ -26,6 +26,9 @@ def read_shards(path: Path, split: str) -> Part:
         part.problems.add("damage", path, str(error))
         return part
     for shard in shards:
+        if shard.exists() and not shard.is_file():  # reading a pipe would wait for its writer
+            part.problems.add("damage", shard, "this is not a regular file")
+            continue
         if not index_path(shard).exists():
             part.problems.add("no-index", shard)
         part.tasks.append((check_shard, shard))

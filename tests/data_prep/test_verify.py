@@ -467,11 +467,18 @@ def test_text_json_and_exit_status(root):
         (["{t}/nowhere"], "{t}/nowhere: there is no such file or folder"),
         (["{t}"], "{t}: neither class folders, nor record files"),
         (["{t}/x.txt"], "{t}/x.txt: neither class folders"),
-        (["{t}/train-00000-of-00001"], "{t}/train-00000-of-00001: neither class folders"),
+        (["{t}/in/train-00000-of-00001"], "{t}/in/train-00000-of-00001: neither class"),
     ],
 )
 def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
     (tmp_path / "x.txt").write_text("x")
-    os.mkfifo(tmp_path / "train-00000-of-00001")  # not waited for
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "train-00000-of-00001")  # not waited for
     error = error_of(verify.main, *(argument.format(t=tmp_path) for argument in arguments))
     assert error.startswith(message.format(t=tmp_path))
+
+
+def test_a_pipe_among_shards_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "train-00000-of-00001")
+    report = verify.verify([tmp_path], 1)
+    assert "is not a regular file" in "".join(one.line() for one in report.problems)
