@@ -189,8 +189,9 @@ class Preemption:
 class Wait:
     """A wait for other ranks, which begins now; `whom` returns for whom if it is to be announced.
 
-    A context manager that marks the wait for the thread of `watch_waits`. Waits may be nested. The
-    class has this process's: the current one, the longest update, the longest that failed.
+    A context manager that marks the wait for the thread of `watch_waits`. Waits may be nested.
+    The class holds the current wait of this process, and how long its longest update and its
+    longest failed wait took.
     """
 
     current: Wait | None = None

@@ -103,8 +103,8 @@ def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
             from rn50lib.torch.train_step import TorchStep as make
     except ImportError as error:
         other = ": use --backend torch" if config.backend == "tensorflow" else ""
-        problem = f"--backend {config.backend} does not import here ({first_line(error)}){other}"
-        raise UserError(problem, ("setup",)) from error
+        reason = f"{config.backend} does not import here ({first_line(error)})"
+        raise UserError(f"--backend {config.backend}: {reason}{other}", ("setup",)) from error
     step = make(config, net, comm)
     if step.device == "cpu" and machine().gpus:
         version = step.versions()[config.backend]

@@ -48,7 +48,7 @@ def test_missing_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     for name in [name for name in sys.modules if name.startswith("rn50lib.tensorflow")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UserError, match="--backend tensorflow does not import.*make setup"):
+    with pytest.raises(UserError, match="--backend tensorflow: .* does not import.*make setup"):
         build_step(full(backend="tensorflow"), tiny(6), Comm())
 
 

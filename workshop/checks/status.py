@@ -50,8 +50,11 @@ def progress(everything: bool = False) -> None:
     left = [one.item for one in found if not one.passed]
     said = f"{len(found) - len(left)} of {len(found)} exercises passed"
     said += f"; records: {records.answers_home()}."
-    for item in left[:1]:
-        said += f" Next: {item.name} in exercises/, {item.minutes} minutes: you {item.goal}."
+    if left:
+        one = left[0]
+        said += f" Next: {one.name} in exercises/, {one.minutes} minutes: you {one.goal}."
+    else:
+        said += " You have passed all exercises."
     if rows:
         output.table(rows, ("exercise", "", "tries", "help", "you …"), said)
     else:
