@@ -45,6 +45,9 @@ def main(argv: list[str]) -> int:
     add("-e", "--num-epochs", type=number, default=90)
     add("--num-examples", type=number, default=IMAGENET, help="images of an epoch")
     add("--price", type=rate, help="of one GPU for one hour: adds the cost")
+    sent = "bytes of each gradient as it is sent: 2 with DDP's fp16_compress_hook or Horovod's"
+    sent += " Compression.fp16 (default: 4; without --compute-ips, as published)"
+    add("--gradient-bytes", type=int, choices=(2, 4), help=sent)
     args = parser.parse_args(argv)
     training, cluster, sources = settings(args)
     host = args.gpus_per_host
@@ -60,6 +63,7 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
     published = load()[PUBLISHED[args.dtype]]
     fitted = load()[published.parameters_of or PUBLISHED[args.dtype]]
     ips, batch, speed = args.compute_ips, args.batch, "given"
+    sent = args.gradient_bytes or (4 if ips else published.gradient_bytes)
     if ips is None:
         if args.dtype == "bfloat16":
             raise UserError("--dtype bfloat16 has no published speed here: add --compute-ips")
@@ -69,7 +73,7 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         speed = f"published: {published.name}, {published.precision}, {published.software}"
     elif batch is None:
         raise UserError("--compute-ips needs its batch: add --batch, the images of a GPU's step")
-    training, (local, between) = Training(ips, batch), links.parse(args.network)
+    training, (local, between) = Training(ips, batch, sent), links.parse(args.network)
     cluster = Cluster(local, between, args.gpus_per_host, args.input_ips, noise=fitted.noise)
     joined = [f"{link.name} {link.bytes_per_s / 1e9:.3g} GB/s" for link in (local, between) if link]
     size = sum(bucket.size for bucket in training.buckets) / 1e6
@@ -77,8 +81,8 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
     return training, cluster, [
         f"one GPU   {ips:g} img/s with batch {batch}, {args.dtype} ({speed})",
         f"links     {' between hosts, '.join(joined[::-1])} in hosts of {args.gpus_per_host}",
-        f"exchange  {size:.1f} MB ({training.network.name}) in {len(training.buckets)} buckets,"
-        f" hierarchical, during the backward pass",
+        f"exchange  {size:.1f} MB ({training.network.name}, {sent} bytes per gradient) in"
+        f" {len(training.buckets)} buckets, hierarchical, during the backward pass",
         f"noise     {100 * fitted.noise:.3g}% of a step's time (fitted on {rows} GPUs of the"
         f" {fitted.name}, published)",
         f"input     {f'{args.input_ips:g} img/s per host' if args.input_ips else 'fast enough'}",

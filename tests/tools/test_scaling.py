@@ -93,6 +93,28 @@ def test_the_table_has_a_line_for_each_number_of_gpus(rn50: Rn50) -> None:
 
 
 @pytest.mark.parametrize(
+    "flags, size, each",
+    [
+        (GIVEN, 102.2, 4),
+        ((*GIVEN, "--gradient-bytes", "2"), 51.1, 2),
+        ((), 51.1, 2),  # the published DGX-1 in FP16
+        (("--gradient-bytes", "4"), 102.2, 4),
+        (("--dtype", "float32"), 102.2, 4),
+    ],
+)
+def test_exchange_has_the_bytes_that_are_sent(
+    rn50: Rn50, flags: tuple[str, ...], size: float, each: int
+) -> None:
+    text = rn50("scale", "--gpus", "1,512", *flags).out
+    assert f"exchange  {size} MB (resnet50, {each} bytes per gradient)" in text
+    series = load()["DGX-1", "FP32" if "float32" in flags else "mixed"]
+    training = Training(series.ips[1], series.batch, each)
+    step = predict(training, replace(DGX, noise=series.noise), 512)
+    line = next(line.split() for line in text.splitlines() if line.strip().startswith("512 "))
+    assert line[2] == f"{step.ips:,.1f}"
+
+
+@pytest.mark.parametrize(
     "flags, words",
     [
         ("--gpus 1,x", "1,x"),
