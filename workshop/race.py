@@ -105,7 +105,8 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
     """Let scripts take turns; fill in the seconds of `window` steps of each turn.
 
     Each script does `warm_up` steps, and then in each of `rounds` turns its lead and `window`
-    steps that count. A script without a profiler takes no turns. Raises RunFailed if one
+    steps that count. Every other round has the reverse order: a machine that slows down steadily
+    then favours no script. A script without a profiler takes no turns. Raises RunFailed if one
     fails; then all are ended.
     """
     slot = output.Slot()
@@ -119,7 +120,7 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
         for runner in runners:
             runner.wait(folder, 0)
         for done in range(rounds):
-            for runner in runners:
+            for runner in runners[:: -1 if done % 2 else 1]:
                 slot.line(f"Turn {done + 1} of {rounds}: {runner.name}")
                 turns.write(folder / "turn", f"{runner.name} {done}")
                 runner.send(signal.SIGCONT)
