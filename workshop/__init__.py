@@ -12,6 +12,7 @@ from workshop.map import course_map
 from workshop.observe import try_script
 from workshop.opening import start
 from workshop.output import explore, figure, quiet_stderr, table
+from workshop.ratio import ratio
 from workshop.session import has
 from workshop.trace import trace
 
@@ -28,6 +29,7 @@ __all__ = [
     "ladder",
     "progress",
     "quiet_stderr",
+    "ratio",
     "solution",
     "start",
     "summary",
