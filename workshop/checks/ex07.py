@@ -35,6 +35,9 @@ def percentile(answer: Callable[[list[float], float], float]) -> str:
     try:
         compare.examine(answer, cases, counted, PERCENTILE_MISTAKES)
     except IndexError:
+        if takes_fractions(answer):
+            wrong("it takes per_cent as a fraction: 95 is 95%, not 9,500%.",
+                  "Divide per_cent by 100.")  # fmt: skip
         wrong("an index is out of range.",
               "Of 100 values, equal ones included, the rank is from 1 to 100, and the index one"
               " less.")  # fmt: skip
@@ -48,6 +51,15 @@ def counted(values: list[float], per_cent: float) -> float:
         for value in values
         if 100 * sum(other <= value for other in values) >= per_cent * len(values)
     )
+
+
+def takes_fractions(answer: Callable[[list[float], float], float]) -> bool:
+    """Return True if an answer is right for 0.95 in place of 95."""
+    values = LATENCIES[-1]
+    try:
+        return answer(list(values), 0.95) == counted(values, 95)
+    except Exception:
+        return False
 
 
 def _rank(values: list[float], per_cent: float) -> int:
@@ -64,6 +76,22 @@ PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
      "the rank is rounded down, so too few values are at or below the result.", "Round it up."),
     (lambda v, p: float(np.percentile(v, p)), "the result is not a measured value.",
      "Do not interpolate: return one of the values."),
+    (lambda v, p: sorted(v)[max(0, round(len(v) * p / 100) - 1)],
+     "the rank is rounded to the nearest whole number, so too few values may be at or below the"
+     " result.", "Round it up, with math.ceil."),
+    (lambda v, p: sorted(v)[math.ceil(len(v) * p / 100) - 1], "p0 gives the largest value: its rank"
+     " is 0, and index −1 is the last one.", "Use max(0, rank - 1) as the index."),
+    *((lambda v, p, to=to: sorted(v)[to((len(v) - 1) * p / 100)],
+       "per_cent is applied to the last index, not to the number of values.",
+       "The rank is len(seconds) * per_cent / 100, rounded up; the index is one less.")
+      for to in (int, round, math.ceil)),
+    (lambda v, p: sorted(v, reverse=True)[_rank(v, p)], "the values are sorted from the largest"
+     " down.", "Sort in ascending order: p0 is the smallest."),
+    (lambda v, p: min(x for x in v if 100 * x >= p * max(v)), "the result is at least per_cent"
+     " percent of the *largest value*.",
+     "Count values: per_cent percent of them must be at or below the result."),
+    *((lambda v, p, more=more: _rank(v, p) + more, "this is a rank or an index, not a latency.",
+       "Return the value there: sorted(seconds)[index].") for more in (0, 1)),
 )  # fmt: skip
 
 
@@ -96,6 +124,32 @@ def best_temperature(logits: Any, labels: Any, twice: bool = False) -> float:
     return float(min(coarse * np.geomspace(0.9, 1.1, 100), key=loss))
 
 
+def cross_entropies(logits: Any, labels: Any) -> Callable[[float], float]:
+    """Return a function from T to the cross-entropy."""
+    from torch.nn.functional import cross_entropy
+
+    return lambda t: float(cross_entropy(logits / t, labels)) if t else math.inf
+
+
+def temperature_remedy(got: float, right: float, at: Callable[[float], float]) -> str:
+    """Return what may have gone wrong in a search that ended at `got`."""
+    if got <= 0:
+        return "T is a positive number: search from 0.05 to 20, or fit log T."
+    if max(got / right, right / got) < 1.15:
+        return "You are close, but an error of 2% is accepted: use a finer grid, or more steps."
+    if min(1.0, right) < got < max(1.0, right):
+        return (
+            "A search that starts at 1 stopped before it arrived (take more or larger steps), or"
+            " the grid ends there."
+        )
+    if at(got) > at(1.0):
+        return (
+            "T = 1 would be better: do you take the largest loss, or minimise something else than"
+            " cross_entropy(logits / T, labels)? Accuracy, for example, is the same for every T."
+        )
+    return "Minimise cross_entropy(logits / T, labels), and let the search go beyond this T."
+
+
 def temperature(answer: Callable[[Any, Any], float]) -> str:
     """Check the temperature of logits that are too large, too small, and right."""
     import torch
@@ -109,9 +163,12 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
             continue
         rows = [(mistake(logits, labels), *text) for mistake, *text in TEMPERATURE_MISTAKES]
         compare.known(got, rows, near)
-        side = "high" if got > right else "low"
-        wrong(f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large.",
-              f"The cross-entropy is smallest at {right:.3g}.")  # fmt: skip
+        side, at = "high" if got > right else "low", cross_entropies(logits, labels)
+        wrong(
+            f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large: the"
+            f" cross-entropy is {at(got):.4g} there, and {at(right):.4g} at {right:.3g}.",
+            temperature_remedy(got, right, at),
+        )
     return "overconfident, underconfident and calibrated logits: the smallest cross-entropy."
 
 
@@ -268,4 +325,19 @@ LIKELIEST_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda x, k: chosen(x.topk(k).indices, x), "these are logits.",
      "Convert them to probabilities with softmax."),
     (among_k, "the k probabilities add up to 1.", "Sum over all classes, not over k."),
+    (lambda x, k: chosen(x.argsort(1, descending=True)[:, -k:], x.softmax(1)),
+     "these are the least likely classes.", "After a descending sort, take the first k: [:, :k]."),
+    (lambda x, k: chosen(x.topk(k).indices, x.flatten().softmax(0).view_as(x)),
+     "all probabilities of the batch add up to 1, so the answer depends on the other images.",
+     "Sum over the classes of one image: dim=1, and keepdim=True."),
+    (lambda x, k: (x.topk(k).indices.tolist(), x.softmax(1)[:, :k].tolist()),
+     "the probabilities are those of the classes 0 to k − 1.",
+     "Pick those of your classes: probabilities.gather(1, classes)."),
+    (lambda x, k: chosen(x.topk(k).indices, x.log_softmax(1)),
+     "these are logarithms of probabilities.", "Use softmax, or apply exp."),
+    (lambda x, k: chosen(x.topk(k).indices, x.sigmoid()),
+     "an image's probabilities do not add up to 1: sigmoid looks at one class alone.",
+     "Use softmax, which divides by the sum over the classes."),
+    (lambda x, k: chosen(x.topk(k).indices, 100 * x.softmax(1)), "these are percentages.",
+     "Return probabilities from 0 to 1."),
 )  # fmt: skip

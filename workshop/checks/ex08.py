@@ -77,6 +77,24 @@ RATE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda *run: statistics.harmonic_mean(rates(*run)),
      "the harmonic mean counts an iteration of 8 images as much as one of 32.",
      "Divide total images by total seconds: the mean is right for equal work only."),
+    (lambda images, seconds, warmup: statistics.fmean(rates(images, seconds, 0)),
+     "this is the arithmetic mean of the rates, and the warm-up is included.",
+     "Leave the warm-up out, then divide total images by total seconds."),
+    (lambda images, seconds, warmup: sum(images[warmup:]) / sum(seconds),
+     "the seconds of the warm-up are included.", "Leave it out of both sums."),
+    (lambda images, seconds, warmup: sum(images) / sum(seconds[warmup:]),
+     "the images of the warm-up are included.", "Leave it out of both sums."),
+    (lambda images, seconds, warmup: total_rate(
+        images[: len(images) - warmup], seconds[: len(images) - warmup], 0),
+     "the last iterations are left out, not the first.", "Slice from `warmup`: [warmup:]."),
+    (lambda *run: statistics.median(rates(*run)), "this is the median of the rates.",
+     "Divide total images by total seconds: a median ignores how long a slow iteration took."),
+    (lambda *run: max(rates(*run)), "this is the fastest iteration.",
+     "Divide total images by total seconds."),
+    (lambda *run: 1 / total_rate(*run), "these are seconds per image.", "Divide the other way."),
+    (lambda images, seconds, warmup: images[0] * len(images[warmup:]) / sum(seconds[warmup:]),
+     "every iteration is counted with the images of the first.",
+     "Add up `images`: the last iteration may have fewer."),
 )  # fmt: skip
 
 
@@ -106,12 +124,25 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (
      "Count both rounds: n − 1 messages for the sums, and n − 1 more to hand them out."),
     (in_ms(lambda n: 2 * (n - 1) * (LATENCY + WHOLE)), "every message carries all gradients.",
      "Send chunks: in a ring, a message carries 1/n of them."),
+    (in_ms(lambda n: 2 * n * (LATENCY + WHOLE / n)), "2 n messages are counted.",
+     "A chunk needs n − 1 messages to collect all parts of its sum, and n − 1 to reach everyone."),
+    (in_ms(lambda n: 2 * (n - 1) * (LATENCY + 8 * WHOLE / n)), "the bandwidth is taken as"
+     " 12.5 Gbit/s.", "It is in bytes, as the gradients are: 100 MB take 8 ms."),
+    (in_ms(lambda n: 2 * (n - 1) * (LATENCY + WHOLE / n / 8)), "the gradients are taken as"
+     " 100 Mbit.", "They are in bytes, as the bandwidth is: 100 MB take 8 ms."),
+    (in_ms(lambda n: 2 * (n - 1) * (1000 * LATENCY + WHOLE / n)), "the latency is taken as 20 ms.",
+     "20 µs are 0.020 ms."),
+    (in_ms(lambda n: 2 * (n - 1) * (LATENCY / 1000 + WHOLE / n)), "the latency is taken as 20 ns.",
+     "20 µs are 0.020 ms."),
+    (in_ms(lambda n: 2 * (n - 1) * LATENCY + WHOLE), "the gradients are sent once.",
+     "Each of the 2 (n − 1) messages carries 1/n of them: almost twice in all."),
 )  # fmt: skip
+RING_EXAMPLE = "Count the messages, then the time of each: with 2 workers, 2 messages of 50 MB."
 
 
 def ring(answer: Any) -> str:
     right = in_ms(ring_seconds)
-    compare.predicted(answer, right, RING_MISTAKES, "Count the messages, then the time of each.")
+    compare.predicted(answer, right, RING_MISTAKES, RING_EXAMPLE)
     times = ", ".join(f"{n} workers {ms:.2f} ms" for n, ms in right.items())
     few, most = min(right), max(right)
     return f"{times}. {most} workers take {right[most] / right[few]:.1f} times as long as {few}."
@@ -158,6 +189,21 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
      "only the last bucket counts.",
      "Follow the link from bucket to bucket: the last may wait for earlier ones."),
+    (lambda c, ready, takes: c / max(c, max([0.0, *ready]) + sum(takes)),
+     "nothing is sent before the last bucket is ready.",
+     "Send each bucket when it is ready and the link is free."),
+    (lambda c, ready, takes: c / max(c, sum(ready[:1]) + sum(takes)),
+     "the link never waits: a bucket is sent before it is ready.",
+     "A bucket starts at the later of two times: when it is ready, and when the link is free."),
+    (lambda c, ready, takes: c / (step_seconds(0, ready, takes) or c),
+     "the step ends with the last bucket, although the compute takes longer.",
+     "The step ends when both are done: max(compute, free)."),
+    (lambda c, ready, takes: c / (c + sum(
+        max(0.0, at + s - c) for at, s in zip(ready, takes, strict=True))),
+     "each bucket's time after the compute is added up, as if each had its own link.",
+     "Follow one link: what counts is when the last bucket is done."),
+    (lambda c, ready, takes: 1 - c / step_seconds(c, ready, takes), "this is the share that is"
+     " lost.", "Return compute over step."),
 )  # fmt: skip
 
 

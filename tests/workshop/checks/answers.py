@@ -320,12 +320,16 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex07.percentile": [
         ("max(0, rank - 1)", "rank", "an index is out of range"),
         ("sorted(seconds)", "sorted(set(seconds))", "an index is out of range"),
+        ("* per_cent / 100", "* per_cent", "Divide per_cent by 100"),
         ("    rank =", "    seconds.sort()\n    rank =", "`seconds` is changed"),
     ],
     "ex07.temperature": [
         ("return log_t.exp().item()", "return logits / log_t.exp()",
          "of type Tensor, not a number"),
-        ("return log_t.exp().item()", "return 1.1 * log_t.exp().item()", "is too high"),
+        ("return log_t.exp().item()", "return 1.1 * log_t.exp().item()", "You are close"),
+        ("return log_t.exp().item()", "return log_t.exp().item() ** 0.5", "before it arrived"),
+        ("return log_t.exp().item()", "return 20.0", "T = 1 would be better"),
+        ("return log_t.exp().item()", "return -log_t.exp().item()", "T is a positive number"),
         ("return log_t", "logits /= log_t.exp().detach()\n    return log_t",
          "`logits` is changed"),
         ("return log_t", "best = log_t", "is a `return` missing?"),
