@@ -48,13 +48,37 @@ def _network(seen: Seen, case: Case) -> Iterator[Row]:
 
 
 def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
-    """Check that every row is one of the images, with the right pixels."""
+    """Check that every row is one of the images, with the right pixels; name a usual mistake."""
     strange = seen.number < 0
-    yield (
-        strange.any(),
-        f"{strange.sum():,} of {len(strange):,} images fed to the network do not match the files.",
-        f"Feed (x − MEAN) / STD of RGB, 0 to 255: the whole image, resized to {SIZE} × {SIZE}.",
-    )
+    if not strange.any():
+        return
+    what = f"{strange.sum():,} of {len(strange):,} images fed to the network do not match the files"
+    known = capstone.prints(case.pixels)
+    mean, std = (np.array(three)[:, None, None] for three in (capstone.MEAN, capstone.STD))
+    fed = seen.prints[strange].reshape(-1, 3, capstone.CELLS, capstone.CELLS)
+    right = "Feed (x − MEAN) / STD, with x from 0 to 255."
+    mistakes = (  # the levels if this was done
+        (fed, "they are not normalised.", right),
+        (255 * fed, "they are only divided by 255.", right),
+        (127.5 * (fed + 1), "they range from −1 to 1.", right),
+        (255 * (fed * std + mean), "x is divided by 255, but MEAN and STD are not.", right),
+        (fed + mean, "they are not divided by STD.", right),
+        (fed * std, "MEAN is not subtracted.", right),
+        ((fed * std + mean)[:, ::-1], "their colours are in the order blue, green, red.",
+         "Keep the order of Pillow's RGB."),
+        (fed * std[::-1] + mean[::-1], "MEAN and STD are in the order blue, green, red.",
+         "Keep their order: red, green, blue."),
+        ((fed * std + mean)[..., ::-1], "they are mirrored.", "Leave the images as they are."),
+        ((fed * std + mean).swapaxes(2, 3), "rows and columns are swapped.",
+         "From (N, height, width, 3), permute(0, 3, 1, 2)."),
+    )  # fmt: skip
+    for levels, why, remedy in mistakes:
+        rows = ((levels - mean) / std).reshape(len(fed), -1)
+        if (capstone.recognised(rows, known) >= 0).mean() > 0.9:
+            yield True, f"{what}: {why}", remedy
+            return
+    remedy = f"{right[:-1]}, of RGB: the whole image, resized to {SIZE} × {SIZE}."
+    yield True, f"{what}.", remedy
 
 
 def _training(seen: Seen, case: Case) -> Iterator[Row]:
