@@ -56,7 +56,6 @@ os.environ |= {
     "SECONDS_EACH": str(session.seconds),
     "TRACE": str(session.runs / "trace-05.json"),
 }
-workshop.ladder.figure()
 
 # %% [markdown]
 # ## Where is the time going?
@@ -80,11 +79,12 @@ parts_ms = workshop.trace(os.environ["TRACE"])
 waits = 100 * parts_ms.get("waiting", 0) / sum(parts_ms.values())
 print(f"Waiting: {waits:.0f}% of the step")
 session.note("waiting", waits, "%", "share of your script's step spent waiting")
+session.expect(dict.fromkeys(["ladder.h100.1_single.ips", "ladder.h100.3_dali.ips"]))
 
 # %% [markdown]
 # If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates; headroom without `waiting` is noise or contention for cores. The faster your device, the more likely it waits for its input.
 #
-# The light-blue H100 bars in the first figure show such a case. *One device* and *DALI* (which read JPEG files there) compute the same step, but with DALI the H100 trains at 1,735 images/s instead of 1,080. So *one device* had a headroom of at least 1.6: it waited over a third of its time.
+# The recorded H100 is such a case. Both scripts compute the same step on the same JPEG files, but with DALI it trains at 1,735 images/s instead of 1,080. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
 #
 # ## The cheap fixes first
 #
@@ -149,15 +149,6 @@ def images_per_second(batches, step, count, warm_up):
     return count * batch / (time.perf_counter() - begin)
 
 
-def verdict(ratios):
-    """Return the median and range of ratios of one turn each, and whether they differ from 1."""
-    (low, middle, high), count = np.quantile(ratios, [0, 0.5, 1]), len(ratios)
-    text = f"{middle:.2f} ({low:.2f} to {high:.2f}, n = {count})"
-    unclear = "no clear difference" if low <= 1 <= high else ""
-    remark = "too few to tell" if count < 5 else unclear
-    return f"{text}: {remark}" if remark else text
-
-
 step = train_here if device.type == "cuda" else wait_like_a_v100
 one = next(iter(torch.utils.data.DataLoader(signs, batch)))
 target = images_per_second(itertools.repeat(one), step, session.batches, 3)
@@ -194,12 +185,12 @@ for turn in range(rounds + 1):
             tuned[name].append(rate)
             starts[name].append(1000 * start)
 del epoch, loader, loaders  # ends the workers
-gains = {b: np.divide(tuned[b], tuned[a]) for a, b in itertools.pairwise(tuned)}
+gains = {b: workshop.ratio(np.divide(tuned[b], tuned[a])) for a, b in itertools.pairwise(tuned)}
 for name, values in tuned.items():
     print(f"{name:22} {np.median(values):6,.0f} images/s,", end=" ")
     print(f"{np.median(starts[name]):5,.0f} ms until an epoch's first batch", end="")
-    print(f"; over the row above: {verdict(gains[name])}" if name in gains else "")
-clear = [name for name, ratios in gains.items() if min(ratios) > 1 and rounds >= 5]
+    print(f"; over the row above: {gains[name]}" if name in gains else "")
+clear = [name for name, gain in gains.items() if gain.clear and gain.median > 1]
 print("Clear gains over the row above:", ", ".join(clear) or "none")
 headroom = target / max(np.median(values) for values in tuned.values())
 print(f"Headroom of the best: {headroom:.2f} times")
@@ -387,7 +378,8 @@ if DALI:
     for name, pairs in decoding_ips.items():
         alone, together = np.transpose(pairs)
         print(f"{name}: alone {np.median(alone):,.0f}, with training {np.median(together):,.0f};")
-        print(f"  together over the slower one: {verdict(together / np.minimum(alone, target))}")
+        reached = workshop.ratio(together / np.minimum(alone, target))
+        print(f"  together over the slower one: {reached}")
     if device.type == "cpu":
         print(
             "Without a GPU, only the CPU decodes, and a device that sleeps takes nothing from it."
@@ -452,13 +444,13 @@ title, last = f"Loaders on {cores} cores, {size} px", list(rates)[-1]
 if DALI:
     over = {name: np.divide(rates["DALI"], rates[name]) for name in data_sets}
     best = min(over.values(), key=np.median)
-    title += f"\nDALI ({decoder}) over the best DataLoader: {verdict(best)}"
+    title += f"\nDALI ({decoder}) over the best DataLoader: {workshop.ratio(best)}"
 fig, axes = plt.subplots(figsize=(9, 3.1), layout="constrained")
 for row, (name, values) in enumerate(rates.items()):
     axes.barh(row, np.median(values), color="#0072b2")
     axes.plot(values, [row] * rounds, "o", color="white", mec="black", ms=5)
     print(f"{name:23} {np.median(values):8,.0f} images/s", end="")
-    over_it = f"; {last} over it: {verdict(np.divide(rates[last], values))}"
+    over_it = f"; {last} over it: {workshop.ratio(np.divide(rates[last], values))}"
     print("" if name == last else over_it)
 axes.axvline(target, color="#d55e00", ls="--", label=f"the device needs {target:,.0f}")
 axes.set_yticks(range(len(rates)), list(rates))
@@ -514,7 +506,7 @@ if DALI:
     spent = in_turns(pipes)
     for name in ("antialias=False", "squashed"):
         speed = np.divide(spent["DALI"], spent[name])
-        print(f"{name}, speed over the right pipeline: {verdict(speed)}")
+        print(f"{name}, speed over the right pipeline: {workshop.ratio(speed)}")
 differ = {
     name: float(np.abs(np.subtract(images, resized["Pillow"], dtype=float)).mean())
     for name, images in resized.items()
@@ -638,7 +630,7 @@ for rung, report in found.items():
     print(f"headroom {sum(parts.values()) / (sum(parts.values()) - parts['input']):.2f} times")
 if "3_dali" in found and found["3_dali"]["paired"]:
     ratios = np.divide(found["3_dali"]["turns"], found["2"]["turns"])
-    print(f"You predicted that DALI is {guess:g} times as fast. Measured: {verdict(ratios)}")
+    print(f"You predicted that DALI is {guess:g} times as fast. Measured: {workshop.ratio(ratios)}")
 workshop.ladder.figure()
 
 # %% [markdown]

@@ -33,7 +33,8 @@ ranks = min(8, len(session.machine.gpus)) or 1  # of the ladder's runs
 workers = max(1, session.machine.cores // ranks)  # per rank
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 reduced = torch.float16 if device.type == "cuda" else torch.bfloat16  # compared with float32
-emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer images below
+emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer images
+batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of all timed steps
 
 # %% [markdown]
 # ## Where is the time going?
@@ -42,7 +43,7 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 
 # %%
 file = session.folder / "float32.json.gz"
-sizes = {"image_size": session.image_size, "batch_size": session.batch_size, "workers": workers}
+sizes = {"image_size": pixels, "batch_size": batch, "workers": workers}
 ready = 2 * workers  # batches that a loader has prepared before the first step
 brief = {**sizes, "warm_up": ready + 1, "steps": 4, "trace": file}
 found = workshop.ladder.climb("3_dali", ranks=ranks, **brief)
@@ -397,8 +398,8 @@ for dtype in (torch.float32, torch.bfloat16):
     megabytes = per_image[dtype] * (224 / 64) ** 2 / 1e6
     print(f"{str(dtype):15} {megabytes:.0f} MB for each image of 224 x 224 pixels")
 memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
-for batch, dtype in ((96, torch.float32), (208, torch.bfloat16)):
-    print(f"{batch} images: {batch * per_image[dtype] * (224 / 64) ** 2 / 1e9:.1f} GB, {dtype}")
+for count, dtype in ((96, torch.float32), (208, torch.bfloat16)):
+    print(f"{count} images: {count * per_image[dtype] * (224 / 64) ** 2 / 1e9:.1f} GB, {dtype}")
 session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
 
 # %% [markdown]
@@ -507,9 +508,6 @@ print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 # %%
 from workshop.lessons import nb06
 
-batch, pixels = (
-    (2, session.trace_pixels) if emulated else (session.trace_batch, session.trace_pixels)
-)
 half = str(reduced)[6:]
 h100 = {key[5:]: item.value for key, item in session.results.items() if key.startswith("h100.")}
 devices = {
@@ -602,9 +600,7 @@ columns = ["", "images/s, median", "range", "× float32, NCHW", "MFU"]
 workshop.table(lines, columns, f"Training, batch {batch}, {pixels} px, {turns} turns")
 ratios = np.divide(times["float32", "channels last"], times[half, "channels last"])
 speedup = float(np.median(ratios))
-low, high = min(ratios), max(ratios)
-print(f"{half} over float32, channels last: median {speedup:.2f}, {low:.2f} to {high:.2f}", end="")
-print(": too wide to conclude anything; repeat on an idle machine" if low < 1 < high else "")
+print(f"Speed of {half} over float32, channels last: {workshop.ratio(ratios)}")
 session.note("speedup", speedup, "times", "speed of forward and backward in 16 bits over float32")
 session.expect({
     "precision.speedup": speedup if device.type == "cpu" and not emulated else None,
@@ -713,7 +709,7 @@ print(f"Published: {published[1] / published[0]:.1f}×.")
 workshop.ladder.changes("4_amp")
 
 # %% [markdown]
-# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
+# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`. On a CPU, `rn50 workshop try` cannot tell if both are missing: `bfloat16` needs no scaler, and Horovod's `step` then exchanges the gradients itself.
 #
 # How much faster will the script become? Only forward and backward speed up, by the speed-up in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction in turns; the figure's diamond shows it.
 
@@ -749,10 +745,9 @@ script_gain = choose_by_cases("script_gain", script_gain, amdahl, cases, mistake
 before = "tf32" if "tf32" in precisions else "float32"
 faster = np.median(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
 guess = script_gain(passes, faster)
-print(f"{passes:.0%} of a step are both passes, {faster:.2f} times as fast in {half}.")
+print(f"{passes:.0%} of a step are both passes, {faster:.2f} times as fast in {half}", end=" ")
+print(f"with the same batch of {batch} and {pixels} px.")
 workshop.ladder.predict("4_amp", guess)
-if emulated:
-    sizes["batch_size"] = 2
 found = workshop.ladder.race(
     ["3_dali", "4_amp"], turns=session.rung_turns, ranks=ranks, own="4_amp", **sizes,
     warm_up=1, steps=1 if emulated else session.steps,
@@ -763,8 +758,7 @@ for rung, report in found.items():
     print(f"{rung}: {report['images_per_s']:.1f} images/s; per step, {', '.join(parts)}")
 if found and found["4_amp"]["paired"]:
     gains = np.divide(found["4_amp"]["turns"], found["3_dali"]["turns"])
-    print(f"{np.median(gains):.2f} times as fast,", end=" ")
-    print(f"from {min(gains):.2f} to {max(gains):.2f} in turns; predicted: {guess:.2f}.")
+    print(f"Speed of 4_amp over 3_dali: {workshop.ratio(gains)}; predicted: {guess:.2f}.")
 workshop.ladder.figure()
 
 # %% [markdown]
@@ -772,7 +766,7 @@ workshop.ladder.figure()
 #
 # ## The same accuracy?
 #
-# A faster step must not cost accuracy. NVIDIA published one run per precision and number of GPUs; for the road signs, ten seeds per precision were recorded:
+# NVIDIA published one run per precision and number of GPUs; for the road signs, ten seeds per precision were recorded:
 
 # %%
 for n in (1, 4, 8):
@@ -804,4 +798,4 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #
-# The next notebook uses a trained network: how long does one prediction take, and how many can it make per second?
+# The next notebook predicts: how long does one image take?

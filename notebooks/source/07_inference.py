@@ -425,7 +425,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns. `Predictor` is the library's version; it also folds. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* round. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns. `Predictor` is the library's version; it also folds. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* one of at least five rounds. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -435,12 +435,10 @@ from rn50lib.torch.inference import Predictor
 def verdict(ms):
     """Return the version with the lowest median; print whether it wins in every round."""
     best = min(ms, key=lambda name: np.median(ms[name]))
-    rivals = [name for name in ms if name != best and (ms[name] / ms[best]).min() <= 1]
-    if rounds < 5:
-        print(f"{best} has the lowest median, but {rounds} rounds are too few to name a winner")
-    elif rivals:
-        print(f"no winner: {best} has the lowest median, but loses some rounds to", end=" ")
-        print(", ".join(rivals))
+    others = [name for name in ms if name != best]
+    rivals = [name for name in others if not workshop.ratio(ms[name] / ms[best]).clear]
+    if rivals:
+        print(f"{best} has the lowest median, but is not clearly faster than", ", ".join(rivals))
     else:
         print(f"{best} wins in all {rounds} rounds")
     return best
@@ -461,8 +459,7 @@ for n in session.race:
     best[n] = verdict(results[n])
     gains = {name: results[n]["eager"] / values for name, values in results[n].items()}
     for name, gain in list(gains.items())[1:]:
-        spread = f"({gain.min():.2f} to {gain.max():.2f})"
-        print(f"  {name}: {np.median(gain):.2f} times as fast as eager {spread}")
+        print(f"  {name}, speed over eager: {workshop.ratio(gain)}")
 
 # %% [markdown]
 # *Where* is an engine faster? **Predict** which kind of operation gains most. On a CPU, ONNX Runtime's own profiler answers; on a GPU, a trace of every version.
@@ -503,7 +500,7 @@ for n in session.race:
         print(f"{name:24}", *(f"{ms[kind]:13.2f}" for kind in shown), f"{count:9}")
 
 # %% [markdown]
-# If an engine's *pointwise* is nearly 0, it fuses additions and ReLUs into the preceding convolution. Are its convolutions faster, too? On a CPU, oneDNN, PyTorch's library for larger convolutions, **packs** (rearranges) the weights in every call; an engine [does so once](https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html), at load. oneDNN can log each operation. **Predict:** what share of the convolutions' time is packing, for one image and for the larger batch?
+# If an engine's *pointwise* is nearly 0, it fuses additions and ReLUs into the preceding convolution. Are its convolutions faster, too? On a CPU, oneDNN, PyTorch's library for larger convolutions, **packs** (rearranges) the weights in every call; an engine [does so once](https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html), at load. oneDNN can log each operation. **Predict:** what share of a prediction is packing, for one image and for the larger batch?
 
 # %%
 import tempfile
@@ -540,12 +537,12 @@ if device.type == "cpu" and torch.backends.mkldnn.is_available():
             print(f"Batch {n}: PyTorch does not use oneDNN")
             continue
         packs, computes = np.transpose(turns)
-        packing[n] = np.median(packs)
-        low, middle, high = np.quantile(packs / (packs + computes), [0, 0.5, 1])
+        packing[n], whole = np.median(packs), np.median(results[n]["folded"])
+        low, high = min(packs) / whole, max(packs) / whole
         print(f"Batch {n}: oneDNN computes {len(computed)} of {len(convs)} convolutions", end=" ")
         print(f"(PyTorch's own code the rest) in {np.median(computes):.1f} ms, after", end=" ")
-        print(f"packing weights for {packing[n]:.1f} ms: {middle:.0%} of both", end=" ")
-        print(f"({low:.0%} to {high:.0%}, n = {rounds})")
+        print(f"packing weights for {packing[n]:.1f} ms: {packing[n] / whole:.0%} of", end=" ")
+        print(f"the {whole:.1f} ms of a prediction ({low:.0%} to {high:.0%}, n = {rounds})")
 else:
     print("Only on a CPU with oneDNN")
 
@@ -598,8 +595,8 @@ if device.type == "cuda":
     }, many, rounds)  # fmt: skip
     print(f"Batch {len(many)}, with the copy to the GPU:", end=" ")
     verdict(copies)
-    low, middle, high = np.quantile(np.divide(*copies.values()), [0, 0.5, 1])
-    print(f"  pinned over ordinary memory: {middle:.2f} times as fast ({low:.2f} to {high:.2f})")
+    gain = workshop.ratio(np.divide(*copies.values()))
+    print(f"  speed with pinned over ordinary memory: {gain}")
 
 # %% [markdown]
 # ## Shared costs: one image, or many
@@ -647,10 +644,8 @@ real, alone_ips = (
     {n: np.array(turns[n, kind]) for n in session.batches} for kind in (real_images, network_alone)
 )
 for n in session.batches:
-    (low, middle, high), count = np.quantile(alone_ips[n] / real[n], [0, 0.5, 1]), len(real[n])
-    print(f"Batch {n}: {np.median(real[n]):,.1f} img/s; the network alone is", end=" ")
-    print(f"{middle:.2f} times as fast ({low:.2f} to {high:.2f}, n = {count})", end="")
-    print(": too few to tell" if count < 5 else ": no clear difference" if low < 1 < high else "")
+    print(f"Batch {n}: {np.median(real[n]):,.1f} img/s; the network alone over it:", end=" ")
+    print(workshop.ratio(alone_ips[n] / real[n]))
 
 # %% [markdown]
 # The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12. [docs/recipes.md](../docs/recipes.md) lists what else is known about them.
@@ -678,9 +673,7 @@ finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
 print(f"Throughput of the largest batch over that of the smallest: {finding} (V100)")
 for name, ips in (("real images", real), ("network alone", alone_ips)):
-    (low, high), count = np.quantile(ips[max(ips)] / ips[min(ips)], [0, 1]), session.turns
-    print(f"Here, {name}: {low:.1f} to {high:.1f} times (n = {count})", end="")
-    print(": too few to tell" if count < 5 else ": no clear rise" if low <= 1 <= high else "")
+    print(f"Here, {name}: {workshop.ratio(ips[max(ips)] / ips[min(ips)])}")
 
 # %% [markdown]
 # If the network alone is faster, the gap is mostly the input; any rise of its curve comes from the network. On a CPU, preparation and network share the cores, and one 224-pixel image can occupy several: the curves may be flatter, or even fall.
@@ -829,9 +822,11 @@ else:
     print("These two leave too little time for the arithmetic: measure on a quiet machine")
 print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
 print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
-print(f"One request: {p50:.2f} ms, of which preparing the image {np.median(decoding):.2f} ms")
+print(f"One request, from the JPEG: {p50:.2f} ms (p50); its network alone", end=" ")
+print(f"{np.median(latency - decoding):.2f} ms")
+print(f"One request of many, prepared in advance: {1 / capacity:.2f} ms (p50) without a queue,")
 for name, values in p95s.items():
-    print(f"One request of many, {name}, 80% load: {values[1]:.2f} ms (p95)")
+    print(f"  at 80% load, {name}: p95 {values[1]:.2f} ms")
 
 # %% [markdown]
 # A single request waits for its preparation, its arithmetic and the fixed costs that a batch shares. Near capacity, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.

@@ -112,11 +112,11 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ## Seven mistakes
 #
-# Each experiment divides wrong results by *n* right ones, taken in turns if possible. `show` prints the median and range of these ratios: if the range contains 1, or if *n* < 5, there is **no verdict**. **Predict** for each: too fast or too slow, and by how much?
+# Each experiment divides wrong results by *n* right ones, in turns if possible. The **rule of this course**, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 2 × ½ⁿ of all comparisons, 1 in 16 for *n* = 5, so repeat a comparison before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (A CPU is synchronous; here, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares waiting after one step and after two.
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares waiting after one step and after two. (There is only one start, so the first line passes by chance more often: in 2 of *n* + 1 cases.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -130,26 +130,27 @@ def digits(number):
 
 def show(mistake, wrong, right, unit="img/s"):
     """Print wrong over right results: one wrong result for all right ones, or one for each."""
-    ratios = np.divide(wrong, right)
-    (low, middle, high), n = np.quantile(ratios, [0, 0.5, 1]), len(ratios)
-    clear = n >= 5 and not low <= 1 <= high
-    effects[f"{mistake} (n = {n})"] = middle, clear
+    ratio = workshop.ratio(np.divide(wrong, right))
+    effects[f"{mistake} (n = {ratio.n})"] = ratio.median, ratio.clear
     print(f"{mistake}: {digits(np.median(wrong))} instead of {digits(np.median(right))}", end=" ")
-    print(f"{unit}: {digits(middle)} times ({digits(low)} to {digits(high)}, n = {n})", end="")
-    print("" if clear else ": no verdict")
+    print(f"{unit}; wrong over right: {ratio}")
 
 
 right = big / np.array(measure(step, session.steps, 2, wait))
 show("no warm-up", 4 * big / sum(first), right)
-thread = ThreadPoolExecutor(1)
-launch = step if gpus else lambda: thread.submit(step)
-queued = measure(launch, 2, 0, wait=int)  # int() waits for nothing
-thread.shutdown()  # waits
-wait()
-show("no waiting", 2 * big / sum(queued), right)
-pairs = [(sum(measure(step, 2, 0, wait)), *measure(lambda: [step(), step()], 1, 0, wait))
-         for _ in range(session.turns)]  # fmt: skip
-show("waiting after every step", *(2 * big / np.transpose(pairs)))
+thread, seconds = ThreadPoolExecutor(1), []
+launch, finish = step, wait
+if not gpus:
+    launch, finish = lambda: thread.submit(step), lambda: thread.submit(int).result()
+for _ in range(session.turns):
+    queued = measure(launch, 2, 0, wait=int)  # int() waits for nothing
+    finish()
+    each = measure(step, 2, 0, wait)
+    seconds.append([sum(queued), sum(each), *measure(lambda: [step(), step()], 1, 0, wait)])
+thread.shutdown()
+queued, each, pairs = 2 * big / np.transpose(seconds)
+show("no waiting", queued, each)
+show("waiting after every step", each, pairs)
 
 # %% [markdown]
 # ### 2. The wrong mean
@@ -179,7 +180,7 @@ print(f"{digits(1 / np.mean(pairs / big))} as the harmonic mean of the rates")
 # %% [markdown]
 # ### 3. The best of n short epochs
 #
-# The best of n is above the mean, by more on a noisy machine. The error is larger if each run is short: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
+# The best of n is above the mean, by more on a noisy machine. Short epochs add a second error: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
 
 # %%
 from PIL import Image
@@ -212,19 +213,19 @@ for _ in range(session.batches // 10):
     long.append(10 * 8 / sum(measure(take, 10, 4, int)))
 best = np.random.default_rng(0).choice(right, size=(1000, 5)).max(axis=1).mean()
 print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}% above the mean")
-show(f"best of {len(short)} short epochs", max(short), long)
+show("short epochs", short, long)
 del batches
 
 # %% [markdown]
 # ### 4. Batch 208 versus batch 96
 #
-# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?" (*best batch*), not "what does FP16 gain?" (*equal batch*). `torchrun` hides a second change: with several processes, each gets one thread by default.
+# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?", not "what does FP16 gain?". `torchrun` hides a second change: with several processes, each gets one thread by default.
 #
 # Let two things that you compare **take turns**, so that a slowdown affects both.
 
 # %%
 batch, fewer = (4, 2) if emulated else (big, max(2, big // 4))
-pixels = session.size // 2 if emulated else session.size
+pixels = max(32, session.size // 2) if emulated else session.size
 kinds = (half, batch), (torch.float32, batch), (torch.float32, fewer)
 variants = {kind: training_step(kind[1], pixels, kind[0]) for kind in kinds}
 every = torch.get_num_threads()
@@ -280,7 +281,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # ### 7. A loader that restarts inside the timed iterations
 #
-# In NVIDIA's commands (below), `--num-examples 25600` sets the length of DALI's iterator. With eight GPUs, that is 25,600 / (8 × 208) = 15.4 iterations, so the loader restarts about six times during the 100 timed iterations. **This is an inference from the source code of that release; its cost has not been published.** The next cell runs epochs of 10 batches, without and with `persistent_workers`.
+# In NVIDIA's commands (below), `--num-examples 25600` sets the length of DALI's iterator. With eight GPUs, that is 25,600 / (8 × 208) = 15.4 iterations: about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches, without and with `persistent_workers`.
 
 # %%
 
@@ -387,7 +388,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. Your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rungs 4 and 5 are slow if `bfloat16` is emulated. Rung 6 runs on GPUs only: compiling takes about a minute. If a rung fails, it may be [out of memory](../docs/troubleshooting.md#out-of-memory).)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. Your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute.)
 #
 # **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the best rung's.
 
@@ -417,9 +418,7 @@ for rung, found in rungs.items():
     row = [rung, f"{middle:,.1f} ({low:,.1f} to {high:,.1f})", f"{middle * flops / peak:.1%}"]
     row += [found.get(f"{part}_ms") for part in ("input", "compute", "communication")]
     if before is not None and found["paired"]:
-        low, ratio, high = np.quantile(rates / before, [0, 0.5, 1])
-        verdict = ": too few" if len(rates) < 5 else ": too wide" if low < 1 < high else ""
-        row.append(f"{ratio:.2f} ({low:.2f} to {high:.2f}){verdict}")
+        row.append(str(workshop.ratio(rates / before)))
     rows.append([*row, *[None] * (7 - len(row))])
     before = rates
 columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
@@ -437,7 +436,7 @@ if "6_compiled" not in rungs:
 #
 # In **weak scaling**, each worker keeps its batch, so the work grows, as in NVIDIA's table and your rungs with several workers. In **strong scaling**, they share a fixed batch, so each computes less per step but exchanges just as many gradients.
 #
-# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores and on *all cores*; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** all five. (If it hangs, see [timeouts](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it).)
+# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores and on *all cores*; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** all five. ([It hangs?](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
 
 # %%
 # %%writefile bench.py
@@ -633,7 +632,7 @@ workshop.figure(fig, alt=f"Errors of six models for published rows. Mean size: {
 #
 # ## Decide
 #
-# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 16 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model, counts 4 bytes per gradient (rung 5 sends 2) and assumes that loading keeps up.
+# **Predict** the hours and the cost of 90 epochs of ImageNet on 8, 16 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. `rn50 scale` uses the straggler model and assumes that loading keeps up. Rung 5 sends 2 bytes per gradient, hence the flag.
 
 # %%
 h100 = session.results["h100.float16.ips"]
@@ -647,7 +646,7 @@ os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip
 
 # %% language="bash" magic_args="-e"
-# rn50 scale --gpus 1,8,16,64,512 --dtype float16 $GPU $LINKS
+# rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $GPU $LINKS
 
 # %% [markdown]
 # Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times:
@@ -682,7 +681,7 @@ print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs: 32 epochs, smaller images at first, and predictions averaged over flips in validation.
+# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs (32 epochs, smaller images at first).
 #
 # The next cell compares 16 GPUs with 8, for two networks between the hosts and both causes.
 
@@ -699,7 +698,7 @@ amp, tuned = (item.value for item in found)
 print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
 
 # %% [markdown]
-# Both causes are fitted to one DGX-1 with 2-byte gradients; here, gradients take 4. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not, and DLPerf's 32 V100s (mixed, 100 Gbit/s) are in between. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
+# Both causes are fitted to one DGX-1, which also sent 2 bytes per gradient. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not, and DLPerf's 32 V100s (mixed, 100 Gbit/s) are in between. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
 # **Your turn:** in one sentence, what would you buy, and which measurement could change your mind?
 #

@@ -101,9 +101,9 @@ def held_out(*names: str) -> list[list[Any]]:
 
 
 def efficiency(gpus: int, reading: str, batch: int, ips: float, network: str) -> float:
-    """Return the predicted share of perfect speed, from 0 to 1, with float32 gradients.
+    """Return the predicted share of perfect speed, from 0 to 1.
 
-    PyTorch's autocast keeps gradients in float32, and `rn50 scale` counts them so too.
+    Gradients are sent in 2 bytes each, as rung 5 does, and as the DGX-1 did in mixed precision.
 
     Args:
         gpus: How many GPUs, in hosts of 8.
@@ -112,6 +112,6 @@ def efficiency(gpus: int, reading: str, batch: int, ips: float, network: str) ->
         ips: Images per second of one GPU with that batch.
         network: Within and between the hosts, as for `rn50 scale`.
     """
-    one, hosts = Training(ips, batch, gradient_bytes=4), Cluster(*links.parse(network))
+    one, hosts = Training(ips, batch, gradient_bytes=2), Cluster(*links.parse(network))
     value = parameter("DGX-1", "mixed", reading)
     return READINGS[reading][0](one, hosts, value, gpus) / (gpus * ips)

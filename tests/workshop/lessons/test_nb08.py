@@ -54,5 +54,7 @@ def test_readings_disagree_where_no_row_is_published() -> None:
     near, far = ([nb08.efficiency(n, name, *of) for name in causes] for n in (8, 512))
     assert max(near) - min(near) < 0.1 < max(far) - min(far)
     assert nb08.efficiency(1, "communication", *of) == pytest.approx(1)
+    four = nb08.efficiency(4, "communication", *of)  # the DGX-1's fitted row, with its 2 bytes
+    assert 4 * 1442.6 * four == pytest.approx(5391.8, rel=1e-4)
     small = nb08.efficiency(64, "stragglers", 26, *of[1:])
     assert small < nb08.efficiency(64, "stragglers", *of)
