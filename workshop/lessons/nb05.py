@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,10 +55,9 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_numbered_shards(folder)
-        return (
-            choose("photos", graph, photos, lambda: judge_photos(graph, folder)),
-            choose("endless", batches, endless, lambda: judge_endless(batches, folder)),
-        )
+        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder))
+        judge = functools.partial(judge_endless, batches, folder, chosen)
+        return chosen, choose("endless", batches, endless, judge)
 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
@@ -112,19 +112,34 @@ def judge_images(images: np.ndarray) -> None:
     )  # fmt: skip
 
 
-def judge_endless(yours: Callable[..., Any], folder: Path) -> str:
+def known_reader(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items of an iterator. Raises Wrong if it asks DALI for an unknown reader."""
+    try:
+        yield from batches
+    except RuntimeError as error:
+        if "reader" not in str(error).lower():
+            raise
+        wrong("It asks for a reader by a name that no reader in `photos` has.",
+              "Leave out reader_name and auto_reset: without them, DALI's iterator never"
+              " ends.")  # fmt: skip
+
+
+def judge_endless(
+    yours: Callable[..., Any], folder: Path, graph: Callable[..., Any] = photos
+) -> str:
+    """Return what is right about an iterator over the pipeline of `graph`. Raises Wrong."""
     from nvidia.dali import pipeline_def
 
     epochs = 3
     labels: list[list[int]] = []
-    pipe = pipeline_def(photos)(
+    pipe = pipeline_def(graph)(
         folder, SIZE, CPU, 0, RANKS, batch_size=BATCH, num_threads=1, device_id=None, seed=0
     )
     pipe.build()
     made = yours(pipe)
     if made is None:
         raise NotImplementedError
-    for item in itertools.islice(made, epochs * STEPS):
+    for item in itertools.islice(known_reader(made), epochs * STEPS):
         if not (isinstance(item, tuple | list) and len(item) == 2):
             wrong(f"It yields {type(item).__name__} of length {len(item)}.", "Yield a pair, images"
                   ' and labels of each dictionary, batch["data"], batch["label"].')  # fmt: skip
@@ -140,8 +155,9 @@ def judge_endless(yours: Callable[..., Any], folder: Path) -> str:
     first = {label for batch in labels[:STEPS] for label in batch}
     refuse(
         (len(labels) < epochs * STEPS,
-         f"It ends after {len(labels)} batches, of an epoch of {STEPS}.", "Without a size or a"
-         " reader_name, DALI's iterator goes on; otherwise pass auto_reset=True and loop again."),
+         f"It ends after {len(labels)} batches; an epoch has {STEPS}.", "With a size or a"
+         " reader_name, DALI's iterator ends after each epoch; auto_reset only prepares the next."
+         " Leave them out, or put the loop into `while True:`."),
         (len(first) < STEPS * BATCH, "An epoch repeats some images and leaves out others.",
          "Yield each batch once."),
     )  # fmt: skip

@@ -65,6 +65,7 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
     [
         (".squeeze(1)", "", "squeeze"),
         ("(loader):", "(loader, size=24):", "ends after 3 batches"),
+        ("(loader):", '(loader, reader_name="Reader", auto_reset=True):', "Leave out reader_name"),
         ('batch["data"], batch', "batch", "first of each pair|pair"),
         ("for (batch,) in", "for batch in", "TypeError"),
     ],
@@ -73,3 +74,17 @@ def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, 
     assert nb05.check(stub, edited(ENDLESS, old, new))[1] is nb05.endless
     wrong = capsys.readouterr().out
     assert "✗" in wrong and any(part in wrong for part in said.split("|")), wrong
+
+
+def test_iterator_may_use_the_name_of_the_readers_own_photos(capsys):
+    """With a name, DALI's iterator ends after each epoch; auto_reset and a loop continue it."""
+    named = edited(PHOTOS, "random_shuffle=True", 'random_shuffle=True, name="jpegs"')
+    with_name = '(loader, reader_name="jpegs", auto_reset=True):'
+    once = edited(ENDLESS, "(loader):", with_name)
+    assert nb05.check(named, once) == (named, nb05.endless)
+    assert "ends after 3 batches; an epoch has 3" in capsys.readouterr().out
+    lines = ENDLESS.replace("(loader):", with_name).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("    for "))
+    loop = [*lines[:at], "    while True:", *(f"    {line}" for line in lines[at:])]
+    again = edited("\n".join(loop), "while True:", "while True:")
+    assert nb05.check(named, again) == (named, again)
