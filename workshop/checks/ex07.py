@@ -131,23 +131,24 @@ def cross_entropies(logits: Any, labels: Any) -> Callable[[float], float]:
     return lambda t: float(cross_entropy(logits / t, labels)) if t else math.inf
 
 
-def temperature_remedy(got: float, right: float, at: Callable[[float], float]) -> str:
-    """Return what may have gone wrong in a search that ended at `got`."""
+def search_ended(got: float, right: float, at: Callable[[float], float]) -> tuple[str, str]:
+    """Return why a search may have ended at `got`, and what to do."""
     if got <= 0:
-        return "T is a positive number: search from 0.05 to 20, or fit log T."
+        return "T must be positive.", "Search from 0.05 to 20, or fit log T."
     if max(got / right, right / got) < 1.15:
-        return "You are close, but an error of 2% is accepted: use a finer grid, or more steps."
+        return "that is close, but only 2% are accepted.", "Use a finer grid, or more steps."
     if min(1.0, right) < got < max(1.0, right):
         return (
-            "A search that starts at 1 stopped before it arrived (take more or larger steps), or"
-            " the grid ends there."
+            "a search that starts at 1 has not arrived, or the grid ends there.",
+            "Take more or larger steps, or a wider grid: 0.05 to 20.",
         )
     if at(got) > at(1.0):
         return (
-            "T = 1 would be better: do you take the largest loss, or minimise something else than"
-            " cross_entropy(logits / T, labels)? Accuracy, for example, is the same for every T."
+            "T = 1 would be better.",
+            "Take the smallest loss, of cross_entropy(logits / T, labels). (Accuracy, for example,"
+            " is the same for every T.)",
         )
-    return "Minimise cross_entropy(logits / T, labels), and let the search go beyond this T."
+    return "the search went too far.", "Minimise cross_entropy(logits / T, labels)."
 
 
 def temperature(answer: Callable[[Any, Any], float]) -> str:
@@ -164,10 +165,11 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
         rows = [(mistake(logits, labels), *text) for mistake, *text in TEMPERATURE_MISTAKES]
         compare.known(got, rows, near)
         side, at = "high" if got > right else "low", cross_entropies(logits, labels)
+        why, remedy = search_ended(got, right, at)
         wrong(
-            f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large: the"
-            f" cross-entropy is {at(got):.4g} there, and {at(right):.4g} at {right:.3g}.",
-            temperature_remedy(got, right, at),
+            f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large (the"
+            f" cross-entropy is {at(got):.4g}, and {at(right):.4g} at {right:.3g}): {why}",
+            remedy,
         )
     return "overconfident, underconfident and calibrated logits: the smallest cross-entropy."
 
