@@ -23,6 +23,7 @@ import numpy as np
 Mistake = tuple[Any, str, str]  # see above
 
 NO_RETURN = "your function returns nothing: is a `return` missing?"
+RETURN = "End it with `return` and the result."
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
 LIMIT_S = 30.0  # of a check that runs in this process
@@ -116,10 +117,14 @@ def examine(
     results = []
     for case in cases:
         try:
-            results.append(call(answer, *deepcopy(case)))
+            results.append(call(answer, *deepcopy(case), may_be_none=True))
         except Exception as error:
             error.__notes__ = [f"The call was {as_called(answer, case)}."]
             raise  # Python 3.10 has no add_note
+    if nothing := [case for case, result in zip(cases, results, strict=True) if result is None]:
+        if len(nothing) == len(cases):
+            wrong(NO_RETURN, RETURN)
+        wrong(f"{as_called(answer, nothing[0])} returns nothing.", "Return a result there, too.")
     got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:
@@ -208,7 +213,7 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
                 "Create a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
             )
     if result is None and not may_be_none:
-        wrong(NO_RETURN, "End it with `return` and the result.")
+        wrong(NO_RETURN, RETURN)
     return result
 
 

@@ -23,7 +23,7 @@ LATENCIES = (  # seconds, as they were measured
     [0.3, 0.1, 0.2, 0.4],
     [0.5],
     [(37 * i % 100 + 1) / 1000 for i in range(100)],
-    [0.2, 0.2, 0.9, 0.2],
+    [0.9, 0.2, 0.9, 0.9, 5.0],
     [(7 * i % 20 + 1) / 100 for i in range(20)],
 )
 # no case is decided by rounding: 7 / 100 * 100 is more than 7, and NumPy computes it so
@@ -33,7 +33,7 @@ ASKED = (50, 90, 95, 99, 100, 1, 0, 33)
 def percentile(answer: Callable[[list[float], float], float]) -> str:
     cases = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
     try:
-        compare.examine(answer, cases, counted, PERCENTILE_MISTAKES)
+        compare.examine(answer, cases, counted, PERCENTILE_MISTAKES, one_case=True)
     except IndexError:
         if takes_fractions(answer):
             wrong("it takes per_cent as a fraction: 95 is 95%, not 9,500%.",
@@ -90,6 +90,10 @@ PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda v, p: min(x for x in v if 100 * x >= p * max(v)), "the result is at least per_cent"
      " percent of the *largest value*.",
      "Count values: per_cent percent of them must be at or below the result."),
+    (lambda v, p: sorted(v)[min(len(v) - 1, _rank(v, p) + 1)], "the index is one too high.",
+     "Ranks start at 1, indices at 0: subtract 1."),
+    (lambda v, p: counted(sorted(set(v)), p), "equal values are counted once.",
+     "Count every request: sort the list, not a set."),
     *((lambda v, p, more=more: _rank(v, p) + more, "this is a rank or an index, not a latency.",
        "Return the value there: sorted(seconds)[index].") for more in (0, 1)),
 )  # fmt: skip
@@ -135,8 +139,8 @@ def search_ended(got: float, right: float, at: Callable[[float], float]) -> tupl
     """Return why a search may have ended at `got`, and what to do."""
     if got <= 0:
         return "T must be positive.", "Search from 0.05 to 20, or fit log T."
-    if max(got / right, right / got) < 1.15:
-        return "that is close, but only 2% are accepted.", "Use a finer grid, or more steps."
+    if max(got / right, right / got) < 1.25:
+        return "that is close, but only 2% are accepted.", "Use a finer grid or more steps."
     if min(1.0, right) < got < max(1.0, right):
         return (
             "a search that starts at 1 has not arrived, or the grid ends there.",
@@ -148,7 +152,10 @@ def search_ended(got: float, right: float, at: Callable[[float], float]) -> tupl
             "Take the smallest loss, of cross_entropy(logits / T, labels). (Accuracy, for example,"
             " is the same for every T.)",
         )
-    return "the search went too far.", "Minimise cross_entropy(logits / T, labels)."
+    return (
+        "the search went too far.",
+        "Minimise cross_entropy(logits / T, labels), and clear the gradients in every step.",
+    )
 
 
 def temperature(answer: Callable[[Any, Any], float]) -> str:
@@ -275,7 +282,8 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]
-    compare.examine(checked, cases, softmax, LIKELIEST_MISTAKES, one_case=True)
+    for some in (cases[:-1], cases):  # an overflow is the last of several mistakes
+        compare.examine(checked, some, softmax, LIKELIEST_MISTAKES, one_case=True)
     return "1 to 5 images, 3 to 12 classes, and logits of 1,000."
 
 
@@ -340,6 +348,8 @@ LIKELIEST_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda x, k: chosen(x.topk(k).indices, x.sigmoid()),
      "an image's probabilities do not add up to 1: sigmoid looks at one class alone.",
      "Use softmax, which divides by the sum over the classes."),
+    (lambda x, k: ((x.topk(k).indices + 1).tolist(), x.softmax(1).topk(k).values.tolist()),
+     "the classes are counted from 1.", "Return the columns' indices, from 0."),
     (lambda x, k: chosen(x.topk(k).indices, 100 * x.softmax(1)), "these are percentages.",
      "Return probabilities from 0 to 1."),
 )  # fmt: skip

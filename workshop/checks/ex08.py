@@ -32,12 +32,7 @@ NOTHING_LEFT: tuple[tuple[list[int], list[float], int], ...] = (
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     """Check the rates of RUNS, and of runs that end with their warm-up."""
-    try:
-        compare.examine(answer, RUNS, total_rate, RATE_MISTAKES, one_case=True)
-    except compare.Wrong as error:
-        if error.diagnosis == compare.NO_RETURN:
-            refuse_none(answer)
-        raise
+    compare.examine(answer, RUNS, total_rate, RATE_MISTAKES, one_case=True)
     for case in NOTHING_LEFT:
         try:
             left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
@@ -48,15 +43,6 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
             wrong(f"with nothing left after the warm-up it returns {left!r}.",
                   "Return None: 0 would look like a measurement.")  # fmt: skip
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
-
-
-def refuse_none(answer: Callable[..., float | None]) -> None:
-    """Raise Wrong if a function that returns some rates returns None for other runs of RUNS."""
-    found = [compare.call(answer, *copy.deepcopy(run), may_be_none=True) for run in RUNS]
-    for (images, _, warmup), rate in zip(RUNS, found, strict=True):
-        if rate is None and any(found):
-            wrong(f"with {len(images)} iteration(s) and warmup={warmup} it returns None.",
-                  "Leave out `warmup` iterations; return None only if none is left.")  # fmt: skip
 
 
 def total_rate(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float:
@@ -134,6 +120,13 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (
      "20 µs are 0.020 ms."),
     (in_ms(lambda n: 2 * (n - 1) * (LATENCY / 1000 + WHOLE / n)), "the latency is taken as 20 ns.",
      "20 µs are 0.020 ms."),
+    (in_ms(lambda n: 1000 * ring_seconds(n)), "these are microseconds.",
+     "Convert them to milliseconds."),
+    (in_ms(lambda n: n * ring_seconds(n)), "the messages of all workers are added up.",
+     "All workers send at the same time: count those of one."),
+    (in_ms(lambda n: LATENCY + WHOLE / n), "this is one message.", "A worker sends 2 (n − 1)."),
+    (in_ms(lambda n: (n - 1) * (LATENCY + 2 * WHOLE / n)), "the latency is counted n − 1 times.",
+     "Each of the 2 (n − 1) messages has it."),
     (in_ms(lambda n: 2 * (n - 1) * LATENCY + WHOLE), "the gradients are sent once.",
      "Each of the 2 (n − 1) messages carries 1/n of them: almost twice in all."),
 )  # fmt: skip
@@ -162,9 +155,11 @@ EXCHANGES: tuple[tuple[float, list[float], list[float]], ...] = (
 
 
 def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
-    compare.examine(
-        answer, EXCHANGES, lambda *case: case[0] / step_seconds(*case), OVERLAP_MISTAKES
-    )
+    def right(*case: Any) -> float:
+        return case[0] / step_seconds(*case)
+
+    for some in (EXCHANGES[:-1], EXCHANGES):  # without buckets a wrong formula divides by zero
+        compare.examine(answer, some, right, OVERLAP_MISTAKES, one_case=True)
     return f"{len(EXCHANGES)} steps: hidden, exposed, queued, one bucket, no exchange."
 
 
@@ -204,6 +199,11 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
      "Follow one link: what counts is when the last bucket is done."),
     (lambda c, ready, takes: 1 - c / step_seconds(c, ready, takes), "this is the share that is"
      " lost.", "Return compute over step."),
+    (lambda c, ready, takes: c / (c + step_seconds(0, ready, takes)),
+     "the compute is counted twice.",
+     "`ready` counts from the start of the step: the link works during the compute."),
+    (lambda c, ready, takes: 100 * c / step_seconds(c, ready, takes), "this is a percentage.",
+     "Return a number from 0 to 1."),
 )  # fmt: skip
 
 

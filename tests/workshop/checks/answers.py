@@ -351,7 +351,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
-        ("    took =", "    warmup += 1\n    took =", "with 1 iteration(s) and warmup=0 it"),
+        ("    took =", "    warmup += 1\n    took =", "rate([100], [2], 0) returns nothing"),
     ],
     "ex08.overlap": [
         ("free = 0.0", "free = 0.0 * (ready.sort(reverse=True) or 1)", "`ready` is changed"),

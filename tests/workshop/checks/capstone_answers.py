@@ -25,7 +25,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("resize((SIZE, SIZE)", "resize((32, 32)", "images of 32 × 32 pixels"),
     (".float()", ".flip(1).float()", "their colours are in the order blue"),
     (".float()", ".flip(3).float()", "they are mirrored"),
-    (".float()", ".roll(9, 2).float()", "do not match the files. "),
+    (".float()", ".roll(9, 2).float()", "do not match the files."),
     ("permute(0, 3, 1, 2)", "permute(0, 3, 2, 1)", "rows and columns are swapped"),
     ("(images - mean) / std", "images", "they are not normalised"),
     ("(images - mean) / std", "images / 255", "they are only divided by 255"),
