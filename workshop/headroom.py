@@ -47,7 +47,8 @@ def report(rates: dict[str, float]) -> str:
     gain = max(rates["cached"], rates["loader"]) / rates["whole"]
     headroom = rates["cached"] / rates["whole"]
     lines = [f"  {name:50}{rates[mode]:10,.1f} img/s" for mode, name in MODES.items()]
-    first = f"The {part} bounds this loop: without it, {gain:.2g} times as fast."
+    times = f"{gain:,.0f}" if gain > 10 else f"{gain:.2g}"
+    first = f"The {part} bounds this loop: without it, {times} times as fast."
     return "\n".join([f"{first} Headroom: {headroom:.2f}", *lines])
 
 
