@@ -753,6 +753,7 @@ print(f"{passes:.0%} of a step are both passes, {faster:.2f} times as fast in {h
 workshop.ladder.predict("4_amp", guess)
 if emulated:
     sizes["batch_size"] = 2
+torch.cuda.empty_cache()  # the scripts need the memory
 found = workshop.ladder.race(
     ["3_dali", "4_amp"], turns=session.rung_turns, ranks=ranks, own="4_amp", **sizes,
     warm_up=1, steps=1 if emulated else session.steps,
