@@ -34,6 +34,9 @@ PACKAGES = {  # of peers: the module, and what pip installs
 }
 
 
+interrupted = False  # did Ctrl-C end the rounds?
+
+
 # --- contestants ----------------------------------------------------------------------------------
 
 
@@ -147,20 +150,31 @@ def installed(module: str) -> bool:
 def run_rounds(contestants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each contestant in each round, after an uncounted one.
 
-    Prints the date, the processor and how busy it is, before and after.
+    Prints the date, the processor and how busy it is, before and after. Ctrl-C, or the SIGINT of a
+    time limit, ends the rounds: those that are complete are returned, and `print_table` then ends
+    the program.
     """
+    global interrupted
     from rn50lib.hardware import machine
 
     here, load = machine(), os.getloadavg()[0]
     print(f"{datetime.date.today()}, {here.processor}, {here.bfloat16 or 'no bfloat16'},"
           f" {here.cores} cores of {os.cpu_count()}, load {load:.1f}", flush=True)  # fmt: skip
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
-        for name in random.Random(number).sample(list(seconds), len(seconds)):
-            value = contestants[name]()
-            os.sync()  # no contestant pays for what another left to be written
-            if number:
-                seconds[name].append(value)
+    try:
+        for number in range(rounds + 1):
+            for name in random.Random(number).sample(list(seconds), len(seconds)):
+                value = contestants[name]()
+                os.sync()  # no contestant pays for what another left to be written
+                if number:
+                    seconds[name].append(value)
+    except KeyboardInterrupt:
+        complete = min(map(len, seconds.values()))
+        if not complete:
+            raise
+        print(f"interrupted after {complete} of {rounds} rounds")
+        interrupted = True
+        seconds = {name: values[:complete] for name, values in seconds.items()}
     print(f"load at the end {os.getloadavg()[0]:.1f}")
     return seconds
 
@@ -183,3 +197,5 @@ def print_table(
             middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
             print(f"SUMMARY {what}: {own} / {peer} = {middle:.2f} ({low:.2f} to {high:.2f}),"
                   f" n = {len(ratios)}", flush=True)  # fmt: skip
+    if interrupted:
+        sys.exit(130)

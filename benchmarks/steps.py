@@ -12,17 +12,21 @@ weights, images and threads, and the same setting of the allocator. Before anyth
 answers are compared: the probabilities, or the loss of the first step. In training, "kernels" is a
 floor, not a peer: see `floor`.
 
-With a GPU, all contestants use it (`CUDA_VISIBLE_DEVICES=` hides it), each in its process: if the
-memory does not suffice for all, --only chooses.
+With a GPU, all contestants use it (`CUDA_VISIBLE_DEVICES=` hides it), each in its process, which
+gives back between its turns what it does not need: if the memory does not suffice for all, --only
+chooses. Ctrl-C ends the rounds; those that are complete are printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import gc
 import itertools
 import sys
 import tempfile
+from concurrent import futures
 from pathlib import Path
 
 import measure
@@ -52,7 +56,7 @@ if GPU:
     OURS["predict"] |= {
         "ours, graph": graph,
         "ours, compile": engine,
-        "ours, compile graph": graph | engine,
+        "ours, compile, replayed": graph | engine,  # so that --only graph compiles nothing
     }
     PEERS = {
         "train": ["eager", "graph", "compile", "kernels"],
@@ -78,7 +82,7 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
 
     asked = dict(
         loader="synthetic", backend="torch", image_shape=args.size, batch_size=len(images),
-        dtype=args.dtype, threads=args.threads, num_classes=1000,
+        dtype=args.dtype, threads=args.threads, num_classes=1000, n=1,
         only_inference=args.job == "predict", **OURS[args.job][args.name],
     )  # fmt: skip
     config = resolve(asked, machine(), 1000).config
@@ -118,8 +122,8 @@ def torch_dtype(name: str) -> torch.dtype:
     """Return PyTorch's type of a precision; float32 and tf32 also set how it multiplies."""
     if GPU:
         torch.backends.cudnn.benchmark = True
-        how = "tf32" if name == "tf32" else "ieee"
-        torch.backends.cudnn.conv.fp32_precision = torch.backends.cuda.matmul.fp32_precision = how
+        # not fp32_precision: torch.compile stops if these contradict it
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
     return torch.float32 if name == "tf32" else getattr(torch, name)
 
 
@@ -135,7 +139,7 @@ def captured(function):
     with torch.cuda.graph(graph):
         result = function()
 
-    def replay():
+    def replay(keep=function):  # a graph does not keep the weights that it reads
         graph.replay()
         return result
 
@@ -291,6 +295,10 @@ def floor(args: argparse.Namespace, images: np.ndarray):
 def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype: str):
     """Make the work of a contestant, for `turn`, in its process; return its first answer."""
     args.name, args.weights, args.dtype = name, weights, dtype
+    started.clear()
+    free_memory()
+    if "compile" in name or "auto" in name:  # or a second batch size would compile for any
+        torch.compiler.reset()
     torch.set_num_threads(args.threads)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch, args.size, args.size, 3), np.uint8)
@@ -304,15 +312,33 @@ def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype:
     else:
         make = onnx_predictor if name in ("ONNX Runtime", "OpenVINO") else predictor
         started["work"] = make(args, images)
-    return np.asarray(started["work"](answer=True), np.float64)
+    answer = np.asarray(started["work"](answer=True), np.float64)
+    free_memory()
+    return answer
+
+
+def free_memory() -> None:
+    """Give the GPU's memory that nothing uses to the other contestants."""
+    gc.collect()
+    if GPU:
+        torch.cuda.empty_cache()
+
+
+def turn_of(process: futures.ProcessPoolExecutor, args: argparse.Namespace) -> float:
+    """Let a contestant work in its process; return the seconds of one call."""
+    return process.submit(turn, args.seconds, args.cpu).result()
 
 
 def turn(seconds: float, cpu: bool) -> float:
     """Return the seconds of one call, from as many as fill `seconds`; a GPU has finished them."""
     wait = torch.cuda.synchronize if GPU else None
+    if GPU:
+        started["work"]()  # allocates again what it gave back
     # the first fetches into the caches what another contestant has pushed out of them
     calls = max(2, round(seconds / measure.timed(started["work"], cpu=False, wait=wait)))
-    return measure.timed(started["work"], cpu, calls, wait)
+    took = measure.timed(started["work"], cpu, calls, wait)
+    free_memory()
+    return took
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -338,48 +364,53 @@ def make_weights(folder: Path, size: int) -> tuple[Path, Path]:
     return file, prefix
 
 
-def check_agreement(wanted: np.ndarray, name: str, found: np.ndarray, dtype: str) -> None:
-    """End the program if a contestant's answer is not ours."""
+def check_agreement(wanted: np.ndarray, found: np.ndarray, dtype: str) -> None:
+    """Raise ValueError if a contestant's answer is not ours."""
     if wanted.ndim:  # probabilities: the logits but for a constant
         wanted, found = (x - x.mean(-1, keepdims=True) for x in (np.log(wanted), np.log(found)))
     off = float(np.linalg.norm(wanted - found) / np.linalg.norm(wanted))
     if not off <= TOLERANCES[dtype]:
-        sys.exit(f"error: {name}: its answers differ from ours by {off:.2g} of their size")
+        raise ValueError(f"its answers differ from ours by {off:.2g} of their size")
 
 
-def compare(args: argparse.Namespace, weights: tuple[Path, Path], batch: int, dtype: str) -> None:
-    """Compare one batch size in one precision."""
+def compare(
+    args: argparse.Namespace, weights: tuple[Path, Path], batch: int, dtype: str,
+    processes: dict[str, futures.ProcessPoolExecutor],
+) -> bool:  # fmt: skip
+    """Compare one batch size in one precision; return True if all answers agreed."""
     from rn50lib.hardware import machine
 
     where = torch.cuda.get_device_name() if GPU else f"{args.threads} threads"
     what = f"{args.job}, {args.size} px, batch {batch}, {dtype}, {where}"
     if dtype == "bfloat16" and not GPU and not machine().bfloat16:
         print(f"{what}: left out: this processor only emulates bfloat16")
-        return
+        return True
     print(what, flush=True)
-    own = OURS[args.job]
-    names = [*own, *PEERS[args.job]]
-    if dtype == "bfloat16":  # ONNX Runtime has no convolutions in bfloat16 for x86
-        names = [name for name in names if name != "ONNX Runtime"]
-    names = ["ours", *(name for name in measure.chosen(names, args) if name != "ours")]
-    answers, work = {}, {}
-    with contextlib.ExitStack() as stack:
-        for name in names:
-            pool = stack.enter_context(measure.new_process())
-            file = weights[name in own]
-            try:
-                answers[name] = pool.submit(start, args, name, file, batch, dtype).result()
-            except Exception as error:
-                if name == "ours":
-                    raise
-                print(f"{name}: left out: {str(error).strip().splitlines()[0]}", flush=True)
-                continue
+    own, agreed, answers, work, starting = OURS[args.job], True, {}, {}, {}
+    for name, process in processes.items():
+        if dtype == "bfloat16" and name == "ONNX Runtime":  # it has no such convolutions for x86
+            continue
+        file = weights[name in own]
+        starting[name] = process.submit(start, args, name, file, batch, dtype)
+        if "compile" not in name:  # compilers overlap; the others need memory to start
+            futures.wait([starting[name]])
+    for name, answer in starting.items():
+        try:
+            answers[name] = answer.result()
             if name != "kernels":
-                check_agreement(answers["ours"], name, answers[name], dtype)
-            work[name] = lambda pool=pool: pool.submit(turn, args.seconds, args.cpu).result()
-        seconds = measure.run_rounds(work, args.rounds)
+                check_agreement(answers["ours"], answers[name], dtype)
+        except Exception as error:
+            if name == "ours":
+                raise
+            reason = str(error).strip() or type(error).__name__
+            print(f"{name}: left out: {reason.splitlines()[0]}", flush=True)
+            agreed = agreed and not isinstance(error, ValueError)
+            continue
+        work[name] = functools.partial(turn_of, processes[name], args)
+    seconds = measure.run_rounds(work, args.rounds)
     pairs = [(ours, peer) for ours in own for peer in PEERS[args.job]]
     measure.print_table(seconds, pairs, what, batch)
+    return agreed
 
 
 def main() -> None:
@@ -396,10 +427,21 @@ def main() -> None:
     args = parser.parse_args()
     measure.set_environment(args.threads)
     batches = args.batches or usual[args.job]
-    with tempfile.TemporaryDirectory() as folder:
+    names = measure.chosen([*OURS[args.job], *PEERS[args.job]], args)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        processes = {
+            name: stack.enter_context(measure.new_process())
+            for name in dict.fromkeys(["ours", *names])
+        }
+        for process in processes.values():
+            process.submit(int)  # all import PyTorch at once
         weights = make_weights(Path(folder), args.size)
-        for batch, dtype in itertools.product(batches, args.dtypes):
-            compare(args, weights, batch, dtype)
+        agreed = [
+            compare(args, weights, batch, dtype, processes)
+            for batch, dtype in itertools.product(batches, args.dtypes)
+        ]
+    if not all(agreed):
+        sys.exit("error: answers differ: see the lines `left out`")
 
 
 if __name__ == "__main__":

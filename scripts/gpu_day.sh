@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs what needs a GPU, in parts of about five minutes: for a machine lent for a quarter of an hour.
+# Runs what needs a GPU, in parts of a few minutes: for a machine lent for a quarter of an hour.
 #
-#   sh scripts/gpu_day.sh                      runs every part: speed compile kernels ladder traces notebooks input recipe
+#   sh scripts/gpu_day.sh                      runs every part: speed compile kernels traces notebooks ladder input recipe
 #   sh scripts/gpu_day.sh speed notebooks 07   runs these parts; of the notebooks only 07
 #   WHEELS=wheels sh scripts/gpu_day.sh        sets up without a network (docs/platforms.md)
 #   PYTHON=.venv/bin/python sh scripts/gpu_day.sh     uses an environment that has the project
@@ -10,8 +10,10 @@
 #
 # runs/gpu_day/ (or OUT) receives the log and the figures of each step as it ends, and status.txt. A
 # step that fails or reaches its time limit does not stop the others; called again, the script skips
-# the steps that have passed. SECONDS_PER_PART (300) limits each part, the set-up and each notebook
-# have their own limits, and MINUTES (60) limits all together.
+# the steps that have passed. Every part has a time limit (or SECONDS_PER_PART), and so have the set-up
+# and each notebook; MINUTES (60) limits all together. The set-up and the first three parts take about
+# a quarter of an hour. At its limit a step is interrupted as by Ctrl-C: a benchmark prints the rounds
+# that are complete.
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p "${OUT:=runs/gpu_day}"
 OUT=$(realpath "$OUT")
@@ -23,17 +25,17 @@ parts= numbers=
 for word in "$@"; do
   case $word in
   [0-9]*) numbers="$numbers $word" ;;
-  speed | compile | kernels | ladder | traces | notebooks | input | recipe) parts="$parts $word" ;;
+  speed | compile | kernels | traces | notebooks | ladder | input | recipe) parts="$parts $word" ;;
   *) echo "gpu_day.sh: $word is not a part: see the head of the script" >&2; exit 2 ;;
   esac
 done
 [ -z "$numbers" ] || case $parts in *notebooks*) ;; *) parts="$parts notebooks" ;; esac
-: "${parts:=speed compile kernels ladder traces notebooks input recipe}"
+: "${parts:=speed compile kernels traces notebooks ladder input recipe}"
 : "${numbers:=00 01 02 03 04 05 06 07 08}"
 
-begin() { # begin PART: true if it is wanted; its time begins
+begin() { # begin PART SECONDS: true if it is wanted; its time begins
   case " $parts " in *" $1 "*) ;; *) return 1 ;; esac
-  END=$(($(date +%s) + ${SECONDS_PER_PART:-300}))
+  END=$(($(date +%s) + ${SECONDS_PER_PART:-$2}))
   [ "$END" -lt "$LAST" ] || END=$LAST
 }
 
@@ -44,7 +46,7 @@ step() { # step NAME SECONDS COMMAND...
   [ -e "$OUT/$name.ok" ] && return
   [ "$limit" -lt "$left" ] || limit=$left
   if [ "$limit" -gt 0 ]; then
-    timeout -k 10 "$limit" "$@" >"$OUT/$name.log" 2>&1 && result=ok || result="failed ($?)"
+    timeout -s INT -k 10 "$limit" "$@" >"$OUT/$name.log" 2>&1 && result=ok || result="failed ($?)"
   else
     result="no time left"
   fi
@@ -61,14 +63,14 @@ fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 rn50="$PYTHON -m rn50"
 bench="$rn50 benchmark -n 1 -e 2 -w 1 --no-val"
-size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 1" large="" small="--batches 64" batches="--batches 1 16 256"
+size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 0.5" large="--batches 256" both="--batches 256 64" batches="--batches 1 16 256" ends="--batches 256 1"
 dtypes="bfloat16 tf32 float32" half=float16 rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16"
 epochs=9 images=7680 workers="--workers 16 --sizes 224" signs=${RN50_DATA:-data}/roadsigns draw=""
-compiled="6_compiled_ddp 6_compiled_horovod"
+traced="-b 256 --image-shape 224 --num-examples 4096" compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
-  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64" small="--batches 8" large=$small batches=$small
+  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64" large="--batches 8" both=$large batches=$large ends=$large
   dtypes="" half=float32 rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32"
-  epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" compiled="" # which takes minutes
+  epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" traced="-b 4 --num-examples 800" compiled="" # which takes minutes
 else
   export RN50_REQUIRE_CAPABILITIES=gpu,torch # so that no test is skipped
 fi
@@ -87,25 +89,24 @@ case $parts in *speed* | *compile* | *kernels*)
   vision=0.$(($($PYTHON -c "import torch; print(torch.__version__.split('.')[1])") + 15)).0
   $PYTHON -c "import torchvision" 2>/dev/null || step torchvision 120 $PYTHON -m pip install -q --no-deps --target "$OUT/peers" "torchvision==$vision" ;;
 esac
-if begin speed; then # in the order of their weight: the first ones where the time is short
-  compare train 150 train $large --dtypes $half --only eager graph kernels
-  compare predict 150 predict $batches --dtypes $half --only eager graph
-  compare train-small 120 train $small --dtypes $half --only eager graph
+if begin speed 300; then # in the order of their weight: the first ones where the time is short
+  compare train 190 train $both --dtypes $half --only eager graph kernels
+  compare predict 180 predict $batches --dtypes $half --only eager graph
 fi
-if begin compile; then # a step takes a minute to compile
-  compare train-compile 240 train $large --dtypes $half --only compile
-  compare predict-compile 240 predict $batches --dtypes $half --only compile auto
+if begin compile 260; then # the contestants compile at the same time, for a minute or two
+  compare train-compile 180 train $large --dtypes $half --only compile
+  compare predict-compile 150 predict $ends --dtypes $half --only compile
 fi
-if begin kernels; then
-  step tests 180 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py -k "real_gpu or TestGpu"
-  for dtype in $dtypes; do
-    compare "train-$dtype" 150 train $large --dtypes "$dtype" --only eager fused
-  done
+if begin kernels 300; then
+  step tests 120 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py -k "real_gpu or TestGpu"
   for way in plain cuda_graph fused; do
     [ -n "${CPU:-}" ] && [ $way != plain ] && continue
     [ $way = plain ] && set -- || set -- --set $way=true
-    step "trace-run-$way" 90 $rn50 run -n 1 -e 1 -b 4 $own --loader synthetic --num-classes 1000 --num-examples 800 \
+    step "trace-run-$way" 60 $rn50 run -n 1 -e 1 $traced $own --loader synthetic --num-classes 1000 \
       --no-val "$@" --trace "$OUT/run-$way.trace" --run-dir "$OUT/trace-run-$way"
+  done
+  for dtype in $dtypes; do
+    compare "train-$dtype" 120 train $large --dtypes "$dtype" --only eager fused
   done
 fi
 
@@ -118,23 +119,23 @@ rung() { # rung NAME STEP ARGUMENTS...
   case $rung in [12]*) data=$signs ;; esac
   step "$name" 120 $start exercises/ladder/$rung.py --data "$data" $rungs "$@"
 }
-ladder="1_single 2_ddp 2_horovod 3_dali_ddp 3_dali_horovod 4_amp_ddp 4_amp_horovod 5_tuned_ddp 5_tuned_horovod $compiled"
+ladder="1_single 2_ddp 3_dali_ddp 4_amp_ddp 5_tuned_ddp 2_horovod 3_dali_horovod 4_amp_horovod 5_tuned_horovod $compiled"
 END=$LAST
 case $parts in *ladder* | *traces*) step shards 60 $PYTHON -m data_prep.tfrecord "$signs" "$OUT/shards" --train-shards 8 ;; esac
-if begin ladder; then
-  step horovod 60 "$(dirname "$PYTHON")/horovodrun" --check-build
-  for one in $ladder; do rung "$one" ladder --report "$OUT/ladder-$one.json"; done
-fi
-if begin traces; then
+if begin traces 300; then
   for one in $ladder; do rung "$one" trace --steps 5 --trace "$OUT/$one.trace"; done
 fi
-if begin notebooks; then
+if begin notebooks 0; then # each has its own limit
   for number in $numbers; do
     END=$LAST
     step "notebook-$number" 300 $rn50 workshop run $number --profile $profile --time-limit 280 --out "$OUT/notebook-$number"
   done
 fi
-if begin input; then # the step on synthetic images, then with each input: its share
+if begin ladder 300; then
+  step horovod 60 $PYTHON -m horovod.runner.launch --check-build
+  for one in $ladder; do rung "$one" ladder --report "$OUT/ladder-$one.json"; done
+fi
+if begin input 300; then # the step on synthetic images, then with each input: its share
   step images 240 $PYTHON -m data_prep.roadsigns "$OUT/images" --train $images --val 12
   step records 60 $PYTHON -m data_prep.tfrecord "$OUT/images"
   step synthetic 90 $bench $size --loader synthetic --num-classes 12 $own -o "$OUT/synthetic.json"
@@ -145,14 +146,14 @@ if begin input; then # the step on synthetic images, then with each input: its s
   [ -n "${CPU:-}" ] && gpu= || gpu=--gpu
   step loaders 120 $PYTHON benchmarks/loaders.py $gpu $workers --rounds 5 --root "$OUT/images" --only dali DALI
 fi
-if begin recipe; then
+if begin recipe 300; then
   own="-n 1 --data-root $signs --recipe roadsigns $own"
   step run 240 $rn50 run $own -e $epochs --resume --run-dir "$OUT/run" --model-prefix "$OUT/run/model" \
     --report "$OUT/run.json"
   step score 60 $rn50 score "$OUT/run/model" $epochs $own --report "$OUT/score.json"
 fi
 
-# everything in one file: how each step ended, and its figures
+# everything in one file: how each step ended, its figures, and the end of its log
 $PYTHON - "$OUT" <<'END'
 import json, sys
 from pathlib import Path
@@ -160,8 +161,11 @@ from pathlib import Path
 out = Path(sys.argv[1])
 lines = (out / "status.txt").read_text().splitlines()
 steps = dict(line.split(" ", 1)[1].split(": ", 1) for line in lines)  # the last result of each
-figures = {file.stem: json.loads(file.read_text()) for file in out.glob("*.json")}
-figures.pop("gpu_day", None)
-(out / "gpu_day.json").write_text(json.dumps({"steps": steps, "figures": figures}, indent=1))
+found = {"steps": steps, "figures": {}, "logs": {}}
+for file in sorted({*out.glob("*.json")} - {out / "gpu_day.json"}):
+    found["figures"][file.stem] = json.loads(file.read_text())
+for file in sorted(out.glob("*.log")):
+    found["logs"][file.stem] = file.read_text(errors="replace").splitlines()[-40:]
+(out / "gpu_day.json").write_text(json.dumps(found, indent=1))
 END
 exit $failed

@@ -386,6 +386,7 @@ each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
 off = np.abs((fixed + each * counts) / seconds - 1).max()
 print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
 print(f"The times differ from it by up to {off:.0%}." if len(counts) > 3 else "Too few to test it.")
+torch.cuda.empty_cache()  # the process below needs the memory
 
 # %% [markdown]
 # If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.

@@ -176,70 +176,64 @@ workshop.try_script(
 #
 # ### Leave out each change
 #
-# The next cell trains a small network in forked processes, leaving out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what to check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# `leave_out.py` trains a small network on the CPU, leaving out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what to check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
-import tempfile
-
-from torch import multiprocessing
+# %%writefile leave_out.py
+import torch
+from torch import distributed as dist
 from torch.nn import functional as F
 
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
-
-images = torch.rand(240, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-labels = torch.arange(240) % 12
-meeting = Path(tempfile.mkdtemp(), "meeting")  # the file in which the ranks find each other
 
 
 def flat(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def leave_out(rank, size):
-    """Train for four steps, each time leaving out another change; rank 0 writes the results."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
-    lines = []
-    for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
-        missing = {"share", "rate", "broadcast", "average"} if without == "all four" else {without}
-        # each rank starts with different weights, but the unchanged script seeds all ranks alike
-        torch.manual_seed(0 if without == "all four" else rank)
-        model = ResNet(resnet.tiny(num_classes=12))
-        order = torch.randperm(240, generator=torch.Generator().manual_seed(0)).tolist()
-        mine = order if "share" in missing else order[rank::size]
-        lr = 0.005 * (1 if "rate" in missing else size)
-        if "broadcast" not in missing:
-            for tensor in model.state_dict().values():
-                dist.broadcast(tensor, src=0)
-        start, losses = flat(model), []
-        for step in range(4):
-            batch = mine[8 * step : 8 * step + 8]
-            losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
-            losses[-1].backward()
-            with torch.no_grad():
-                for weight in model.parameters():
-                    if "average" not in missing:
-                        dist.all_reduce(weight.grad)  # the sum over all ranks
-                        weight.grad /= size
-                    weight -= lr * weight.grad
-                    weight.grad = None
-        everyone = [None] * size
-        dist.all_gather_object(everyone, mine[:32])
-        seen = len(set().union(*everyone))
-        moved, low, high = (flat(model) - start).norm(), flat(model), flat(model)
-        dist.all_reduce(low, dist.ReduceOp.MIN)
-        dist.all_reduce(high, dist.ReduceOp.MAX)
-        name = "all changes" if without == "nothing" else f"without {without}"
-        lines.append(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f} and differ"
-                     f" by {(high - low).max():.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")  # fmt: skip
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+images = torch.rand(240, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+labels = torch.arange(240) % 12
+for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
+    missing = {"share", "rate", "broadcast", "average"} if without == "all four" else {without}
+    # each rank starts with different weights, but the unchanged script seeds all ranks alike
+    torch.manual_seed(0 if without == "all four" else rank)
+    model = ResNet(resnet.tiny(num_classes=12))
+    order = torch.randperm(240, generator=torch.Generator().manual_seed(0)).tolist()
+    mine = order if "share" in missing else order[rank::size]
+    lr = 0.005 * (1 if "rate" in missing else size)
+    if "broadcast" not in missing:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, src=0)
+    start, losses = flat(model), []
+    for step in range(4):
+        batch = mine[8 * step : 8 * step + 8]
+        losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
+        losses[-1].backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                if "average" not in missing:
+                    dist.all_reduce(weight.grad)  # the sum over all ranks
+                    weight.grad /= size
+                weight -= lr * weight.grad
+                weight.grad = None
+    everyone = [None] * size
+    dist.all_gather_object(everyone, mine[:32])
+    seen = len(set().union(*everyone))
+    moved, low, high = (flat(model) - start).norm(), flat(model), flat(model)
+    dist.all_reduce(low, dist.ReduceOp.MIN)
+    dist.all_reduce(high, dist.ReduceOp.MAX)
     if rank == 0:
-        Path("without.txt").write_text("\n".join(lines))
-    dist.destroy_process_group()
+        name = "all changes" if without == "nothing" else f"without {without}"
+        print(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f} and differ", end=" ")
+        print(f"by {(high - low).max():.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")
+dist.destroy_process_group()
 
-
-multiprocessing.start_processes(leave_out, (workers,), workers, start_method="fork")
-print(Path("without.txt").read_text())
+# %% language="bash" magic_args="-e"
+# torchrun --standalone --nproc-per-node $WORKERS leave_out.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
 # - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them.
@@ -337,7 +331,8 @@ from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
 largest, layers, side, batch, turns = map(int, sys.argv[1:])
-dist.init_process_group()  # Gloo for what is in main memory, NCCL for what is on GPUs
+# Gloo for what is in main memory, NCCL for what is on GPUs
+dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
 swept = sweep(largest)
 model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)
 names = {weight: name for name, weight in model.named_parameters()}

@@ -748,6 +748,7 @@ guess = script_gain(passes, faster)
 print(f"{passes:.0%} of a step are both passes, {faster:.2f} times as fast in {half}", end=" ")
 print(f"with the same batch of {batch} and {pixels} px.")
 workshop.ladder.predict("4_amp", guess)
+torch.cuda.empty_cache()  # the scripts need the memory
 found = workshop.ladder.race(
     ["3_dali", "4_amp"], turns=session.rung_turns, ranks=ranks, own="4_amp", **sizes,
     warm_up=1, steps=1 if emulated else session.steps,

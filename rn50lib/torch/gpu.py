@@ -71,14 +71,15 @@ class Queue:
 
 
 class Tracer:
-    """Writes a trace of three training steps to a file, without stopping the run.
+    """Writes a trace of three training steps, after `before` others, without stopping the run.
 
     `step` ends a step, and `input_done` the wait for its batch; the range "input" is between the
     two. Does nothing without a file, or once it is written.
     """
 
-    def __init__(self, file: str | None) -> None:
+    def __init__(self, file: str | None, before: int = STEPS_BEFORE) -> None:
         self.file = file
+        self.skipped = before - 2  # after the first one; the last is the profiler's warm-up
         self.profiler: profile | None = None
         self.input: record_function | None = None
 
@@ -94,12 +95,13 @@ class Tracer:
             return
         if self.profiler is None:
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # no lines when it starts and stops
-            skipped = STEPS_BEFORE - 2  # this is after the first, and the last is its warm-up
-            when = schedule(skip_first=skipped, wait=0, warmup=1, active=TRACED_STEPS, repeat=1)
+            when = schedule(
+                skip_first=self.skipped, wait=0, warmup=1, active=TRACED_STEPS, repeat=1
+            )
             self.profiler = profile(schedule=when, on_trace_ready=self.write)
             self.profiler.start()
         else:
-            if torch.cuda.is_available() and self.profiler.step_num == STEPS_BEFORE - 2:
+            if torch.cuda.is_available() and self.profiler.step_num == self.skipped:
                 torch.cuda.synchronize()  # no work of earlier steps in the trace
             self.profiler.step()
         if self.file is not None:

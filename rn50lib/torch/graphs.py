@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError, first_line
+from rn50lib.train_step import GRAPH_WARM_UP
 
-WARM_UP = 3  # calls with a shape before it is captured: cuDNN chooses its kernels in the first
 SHAPES = 4  # graphs that are kept, each with its own activations
 
 
@@ -46,15 +46,21 @@ class Replayed:
     The function may change tensors in place (a training step does), but it must not wait for the
     device, and must do the same whenever it is called. The tensors that a call returns are valid
     until the next call. Without memory for a graph, one line says so and every call runs as
-    written.
+    written. Raises UserError if the function cannot be captured.
 
     Args:
         function: Takes tensors on the GPU and returns a tuple of them.
         what: The name of the work, for that line.
+        undo: Drops what a capture without memory has left, such as gradients.
     """
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], what: str) -> None:
-        self.function, self.what = function, what
+    def __init__(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        what: str,
+        undo: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.function, self.what, self.undo = function, what, undo
         self.calls: dict[tuple, int] = {}  # by shapes and types of the inputs
         self.captured: dict[tuple, Captured] = {}
         self.stream = torch.cuda.Stream()
@@ -65,13 +71,16 @@ class Replayed:
         key = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
         if key not in self.captured:
             self.calls[key] = self.calls.get(key, 0) + 1
-            if not self.works or self.calls[key] <= WARM_UP:
+            if not self.works or self.calls[key] <= GRAPH_WARM_UP:
                 return self.warm_up(inputs)
             try:
                 self.captured[key] = self.capture(inputs)
-            except RuntimeError as error:
+            except torch.OutOfMemoryError as error:
                 self.give_up(error)
                 return self.warm_up(inputs)
+            except RuntimeError as error:  # the end of the capture fails, too, after the cause
+                cause = first_line(error.__context__ or error)
+                raise UserError(f"--set cuda_graph=true: {cause}; leave it out") from error
             while len(self.captured) > SHAPES:
                 del self.captured[next(iter(self.captured))]  # the oldest
         graph, static, outputs = self.captured[key]
@@ -97,16 +106,16 @@ class Replayed:
     def capture(self, inputs: Sequence[Tensor]) -> Captured:
         """Return the graph of a call with inputs like these. The call itself does not run."""
         static = tuple(torch.empty_like(tensor, device="cuda") for tensor in inputs)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # the graph has its own pool for what the warm-up used
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # by default, a call of a loader's thread (pinned memory, DALI) would break the capture
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             outputs = self.function(*static)
         return Captured(graph, static, outputs)
 
-    def give_up(self, error: RuntimeError) -> None:
+    def give_up(self, error: torch.OutOfMemoryError) -> None:
         """Free what a failed capture has left, and report it in one line."""
         self.works = False
+        self.undo()
         self.captured.clear()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -26,6 +26,7 @@ from rn50lib.torch import gpu, graphs, inference
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import FusedSGD, LossScaler, set_precision
+from rn50lib.train_step import steps_before_trace
 
 
 class TorchStep:
@@ -64,18 +65,21 @@ class TorchStep:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
         self.predictor: Callable[[Tensor], Tensor] | None = None  # a copy of the present weights
+        self.replayed: graphs.Replayed | None = None  # its CUDA graph
         self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
         self.queue = gpu.Queue(self.device)
-        self.tracer = gpu.Tracer(None if comm.rank else config.trace)
+        before = steps_before_trace(config.cuda_graph)
+        self.tracer = gpu.Tracer(None if comm.rank else config.trace, before)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
         self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph
         if config.cuda_graph:
             graphs.check(self.device, config)
             self.pinned = graphs.PinnedCopies()
-            self.replayed = graphs.Replayed(self.probabilities, "prediction")
             if self.grad_accum_steps == 1 and not hooks.is_replaced("loss_scale_update"):
-                self.run = graphs.Replayed(self.prepare_and_compute, "training step")
+                self.run = graphs.Replayed(
+                    self.prepare_and_compute, "training step", self.optimizer.drop_gradients
+                )
 
     def fetch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return uint8 images (NHWC) and int64 labels on the device."""
@@ -104,7 +108,7 @@ class TorchStep:
         with gpu.explain_errors(self.config, training=True):
             images_NHWC, labels = self.fetch(batch)
             self.lr.fill_(lr)
-            self.predictor = None
+            self.drop_predictor()
             self.tracer.input_done()
             self.run(images_NHWC, labels)
             self.queue.limit()
@@ -202,12 +206,16 @@ class TorchStep:
         self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
     ) -> None:
         load_arrays(self.model, arrays)
-        self.predictor = None
+        self.drop_predictor()
         for name, velocity in self.optimizer.velocity.items():
             if f"velocity/{name}" in arrays:
                 velocity.copy_(torch.from_numpy(arrays[f"velocity/{name}"]))
         if self.scaler and loss_scale:
             self.scaler.load(loss_scale)
+
+    def drop_predictor(self) -> None:
+        """Forget the copy of the weights, which change, and the graph that reads it."""
+        self.predictor = self.replayed = None
 
     def probabilities(self, images_NHWC: Tensor) -> tuple[Tensor, ...]:
         """Return the probabilities (N, classes) of uint8 images on the device."""
@@ -218,7 +226,7 @@ class TorchStep:
         stored = torch.as_tensor(images)
         if not self.config.cuda_graph:
             return self.probabilities(stored.to(self.device))[0].cpu().numpy()
-        if self.predictor is None:  # the weights have changed, and a graph has those of its capture
+        if self.replayed is None:
             self.replayed = graphs.Replayed(self.probabilities, "prediction")
         return self.replayed(self.pinned(stored))[0].cpu().numpy()
 

@@ -177,6 +177,7 @@ class TestGpu:
         for lr in (0.0, 0.1, 0.1):
             for step in (plain, fast):
                 step.train_step(batch(8), lr)
+                step.eval_step(batch(8))
             for _ in range(6):  # the later ones are replays
                 found = fast.predict(images)
             np.testing.assert_allclose(found, plain.predict(images), atol=1e-3)
@@ -199,6 +200,32 @@ def test_a_way_for_gpus_is_refused_without_one(name: str, monkeypatch: Any) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=f"--set {name}=true: .*; leave it out"):
         build("torch", **{name: True})
+
+
+@pytest.mark.needs("torch")
+def test_a_prediction_is_captured_again_when_the_weights_change(monkeypatch: Any) -> None:
+    """A stand-in for a graph repeats its first answer, as a graph keeps its weights."""
+    from rn50lib.torch import graphs
+
+    class Frozen:
+        def __init__(self, function: Callable[..., Any], *rest: Any) -> None:
+            self.function, self.answer = function, ()
+
+        def __call__(self, *inputs: Any) -> Any:
+            self.answer = self.answer or self.function(*inputs)
+            return self.answer
+
+    monkeypatch.setattr(graphs, "check", lambda device, config: None)
+    monkeypatch.setattr(graphs, "Replayed", Frozen)
+    monkeypatch.setattr(graphs, "PinnedCopies", lambda: lambda tensor: tensor)
+    plain, fast = build("torch"), build("torch", cuda_graph=True)
+    images = batch(4).images
+    for validates in (False, True):
+        for step in (plain, fast):
+            step.train_step(batch(8), 0.1)
+            if validates:  # which makes a copy of the weights for predictions
+                step.eval_step(batch(8))
+        np.testing.assert_allclose(fast.predict(images), plain.predict(images), atol=1e-5)
 
 
 @pytest.mark.acceptance
