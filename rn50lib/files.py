@@ -27,6 +27,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, or a limit that
 UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
 Content = bytes | str | Callable[[Path], object]  # a function writes to the path that it gets
 UNWRITABLE = "{} cannot be written ({}): name a place that you may write to"
+LOCK_S = 5.0  # how long a lock is waited for: the workers of a killed run need a moment
 DEVICES = ("/dev/std", "/dev/fd/", "/proc/")  # these may be links to a regular file
 
 
@@ -217,7 +218,7 @@ def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:
     from filelock import FileLock, Timeout
 
     try:
-        return FileLock(path).acquire(timeout=5)  # the workers of a killed run need a moment
+        return FileLock(path).acquire(timeout=LOCK_S)
     except Timeout:
         raise UserError(
             f"{name}: another run is writing there: wait for its end, or name another"

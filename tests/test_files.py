@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from data_prep import im2rec
+from rn50lib import files
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos
@@ -215,7 +216,9 @@ def test_a_second_run_does_not_overwrite_the_checkpoints_of_the_first(rn50: Run)
 
 @pytest.mark.needs("torch")
 @pytest.mark.slow
-def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path) -> None:
+def test_prefix_and_run_folder_are_locked_during_a_run(
+    rn50: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = [sys.executable, "-m", "rn50", *TRAIN, "-e", "100000", "--set", "keep=2"]
     running = subprocess.Popen(
         [*command, "--model-prefix", "m", "--run-dir", "r"], cwd=tmp_path, env=clean_environment(),
@@ -226,6 +229,7 @@ def test_prefix_and_run_folder_are_locked_during_a_run(rn50: Run, tmp_path: Path
             assert running.poll() is None
             time.sleep(0.1)
         running.send_signal(signal.SIGSTOP)  # its locks stay, the processor is free
+        monkeypatch.setattr(files, "LOCK_S", 0.2)
         for verb in ("train", "run"):
             line = rn50(verb, *TRAIN[1:], "-e", "1", "--model-prefix", "m", "--resume").error
             assert "--model-prefix m: another run is writing there" in line

@@ -1,12 +1,14 @@
-"""N workers together compute the same as one worker with all their images."""
+"""N workers together compute the same as one worker with all their images, and skip together."""
 
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,12 +54,55 @@ for _ in range(2):
 if group.rank == group.size - 1:
     np.savez(result, looks=looks, **arrays)
 """
+# Then three steps with a loss scale; in the second, one gradient of the last rank alone is
+# corrupted before the exchange.
+OVERFLOW = """
+import json
+from tests.backends.test_torch import batch, busy_arrays
+
+parts = 2 if backend == "torch" else 1  # batches per update
+more = {"macrobatch_size": 4 * parts} if backend == "torch" else {}
+done = full(n=group.size, comm=carrier, batch_size=4, backend=backend, loss_scale="dynamic:64:5",
+            **more)
+net = done.to_network()
+step = build_step(done, net, group)
+step.load(busy_arrays(net))
+mine = group.rank == group.size - 1
+if backend == "torch":
+    corrupt = [False]
+    step.model.fc.weight.register_hook(lambda g: g * float("inf") if corrupt[0] else g)
+    def set_corrupt(on): corrupt[0] = on
+else:
+    import tensorflow as tf
+    factor, backward = tf.Variable(1.0), step.backward
+    def corrupted(images, labels):
+        gradients, *rest = backward(images, labels)
+        return [*gradients[:-2], gradients[-2] * factor, gradients[-1]], *rest
+    step.backward = corrupted
+    def set_corrupt(on): factor.assign(float("inf") if on else 1.0)
+history = []
+for i in range(3):
+    before = step.state()
+    for part in range(parts):
+        set_corrupt(mine and i == 1 and part == 0)
+        step.train_step(batch(4, seed=100 * i + 10 * part + group.rank), 0.05)
+    after = step.state()
+    weights = {n: after[n] for n in net.parameters()}
+    history.append({
+        "changed": any((after[n] != before[n]).any() for n in weights),
+        "difference": comm.max_difference(weights, group),
+        **step.loss_scale_state(),
+    })
+with open(f"{result}.{group.rank}", "w") as file:
+    json.dump(history, file)
+group.barrier()
+"""
 # as a worker of rn50 train: the threads of a group may outlive its work
-WORKER = f"{STEP}from rn50lib.lifetime import end_with\nend_with(lambda: 0)\n"
-GROUPS = [
-    pytest.param("torch", "horovod", marks=pytest.mark.needs("horovod")),
-    pytest.param("torch", "ddp", marks=pytest.mark.needs("torch")),
-    pytest.param("tensorflow", "horovod", marks=pytest.mark.needs("horovod", "tensorflow")),
+WORKER = f"{STEP}{OVERFLOW}from rn50lib.lifetime import end_with\nend_with(lambda: 0)\n"
+GROUPS = [  # backend and what exchanges the gradients
+    pytest.param(("torch", "horovod"), marks=pytest.mark.needs("horovod")),
+    pytest.param(("torch", "ddp"), marks=pytest.mark.needs("torch")),
+    pytest.param(("tensorflow", "horovod"), marks=pytest.mark.needs("horovod", "tensorflow")),
 ]
 pytestmark = pytest.mark.slow
 
@@ -114,17 +159,38 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str,
     return functools.cache(lambda backend: gradients(folder, backend, "local", "twice"))
 
 
-@pytest.mark.parametrize(("backend", "carrier"), GROUPS)
+@pytest.fixture(scope="module", params=GROUPS, ids="-".join)
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, np.ndarray], list[list[dict[str, Any]]]]:
+    """A backend, and of two workers: their gradients, and their three steps with a loss scale."""
+    folder = tmp_path_factory.mktemp("both")
+    made = gradients(folder, *request.param, "twice")
+    name = "-".join([*request.param, "twice.npz"])
+    ranks = [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(2)]
+    return request.param[0], made, ranks
+
+
 def test_two_workers_match_the_gradients_of_one(
-    backend: str, carrier: str, alone: Callable[[str], dict[str, np.ndarray]], tmp_path: Path
+    both: tuple[str, dict, list], alone: Callable[[str], dict[str, np.ndarray]]
 ) -> None:
     """Both halves of the batch contain the same images, with different labels.
 
     Batch norm computes its statistics per worker; so one worker with all eight images has the same
     statistics, except for rounding, which batch norm's gradient amplifies.
     """
-    both = gradients(tmp_path, backend, carrier, "twice")
-    assert distance(alone(backend), both) < 5e-4
+    backend, made, _ = both
+    assert distance(alone(backend), made) < 5e-4
+
+
+def test_overflow_on_one_rank_makes_all_skip(both: tuple[str, dict, list]) -> None:
+    """The run continues, with equal weights on both ranks (PyTorch: two batches per update)."""
+    first, second = both[2]
+    assert first == second
+    assert [step["changed"] for step in first] == [True, False, True]
+    assert [step["scale"] for step in first] == [64, 32, 32]
+    assert [step["skipped"] for step in first] == [0, 1, 1]
+    assert all(step["difference"] == 0 for step in first)
 
 
 @pytest.mark.acceptance

@@ -5,7 +5,6 @@ PyTorch's step is compared with the paper's network in float64 in test_torch.py.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 
 from rn50lib import checkpoint
-from rn50lib.distributed import Comm
 from rn50lib.resnet import Network, resnet, tiny
+from tests.backends.test_step import built, start
 from tests.backends.test_torch import batch, busy_arrays, train_losses
-from tests.support import TINY, Ended, Photos, full, strict_json
+from tests.support import TINY, Ended, Photos, strict_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "tensorflow")]
 
@@ -31,27 +30,9 @@ NETWORKS = [
 ]
 
 
-@functools.cache
-def built(net: Network, dtype: str) -> list[Any]:
-    """PyTorch's step and TensorFlow's, whose graphs are slow to trace and traced once."""
-    from rn50lib.run_setup import build_step
-
-    return [
-        build_step(full(net.num_classes, backend=b, dtype=dtype, wd=0.0), net, Comm())
-        for b in BACKENDS
-    ]
-
-
-def both(
-    net: Network, arrays: dict[str, np.ndarray] | None = None, dtype: str = "float32"
-) -> list[Any]:
-    """Both steps at their start, with the same arrays."""
-    arrays = arrays or busy_arrays(net)
-    still = {f"velocity/{name}": np.zeros_like(arrays[name]) for name in net.parameters()}
-    for step in built(net, dtype):
-        step.load(arrays | still)
-        step.pop_metrics()
-    return built(net, dtype)
+def both(net: Network, arrays: dict[str, np.ndarray] | None = None) -> list[Any]:
+    """PyTorch's step and TensorFlow's at their start, with the same arrays."""
+    return [start(built(backend, net), arrays or busy_arrays(net)) for backend in BACKENDS]
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from rn50lib import checkpoint, optim
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
 from rn50lib.resnet import tiny
-from tests.backends.test_exchange import GROUPS, distance
+from tests.backends.test_exchange import distance
 from tests.backends.test_torch import batch, busy_arrays
-from tests.conftest import clean_environment
 from tests.support import TINY, Ended, Photos, full, strict_json, timeless
 
 Run = Callable[..., Ended]
@@ -250,93 +247,3 @@ def test_resumed_run_keeps_its_loss_scale(
     left, right = (checkpoint.load(tmp_path / name, 2) for name in ("whole", "parts"))
     assert equal(left.arrays, right.arrays) and left.loss_scale == right.loss_scale
     assert timeless(whole) == timeless(parts)
-
-
-# --- many workers ---------------------------------------------------------------------------------
-
-
-# Three steps; in the second, one gradient of the last rank alone is corrupted before the exchange.
-WORKER = """
-import json, sys
-import numpy as np
-from rn50lib import distributed as comm
-from rn50lib.run_setup import build_step
-from tests.backends.test_torch import batch, busy_arrays
-from tests.support import full
-
-backend, carrier, result = sys.argv[1:]
-group = comm.connect(carrier, backend)
-parts = 2 if backend == "torch" else 1  # batches per update
-done = full(n=group.size, comm=carrier, batch_size=4, macrobatch_size=4 * parts, backend=backend,
-            loss_scale="dynamic:64:5")
-net = done.to_network()
-step = build_step(done, net, group)
-step.load(busy_arrays(net))
-mine = group.rank == group.size - 1
-if backend == "torch":
-    corrupt = [False]
-    step.model.fc.weight.register_hook(lambda g: g * float("inf") if corrupt[0] else g)
-    def set_corrupt(on): corrupt[0] = on
-else:
-    import tensorflow as tf
-    factor, backward = tf.Variable(1.0), step.backward
-    def corrupted(images, labels):
-        gradients, *rest = backward(images, labels)
-        return [*gradients[:-2], gradients[-2] * factor, gradients[-1]], *rest
-    step.backward = corrupted
-    def set_corrupt(on): factor.assign(float("inf") if on else 1.0)
-history = []
-for i in range(3):
-    before = step.state()
-    for part in range(parts):
-        set_corrupt(mine and i == 1 and part == 0)
-        step.train_step(batch(4, seed=100 * i + 10 * part + group.rank), 0.05)
-    after = step.state()
-    weights = {n: after[n] for n in net.parameters()}
-    history.append({
-        "changed": any((after[n] != before[n]).any() for n in weights),
-        "difference": comm.max_difference(weights, group),
-        **step.loss_scale_state(),
-    })
-everyone = [None] * group.size
-with open(f"{result}.{group.rank}", "w") as file:
-    json.dump(history, file)
-group.barrier()
-"""
-
-
-def both_ranks(folder: Path, backend: str, carrier: str) -> list[list[dict[str, Any]]]:
-    """Return what each of two ranks recorded, step by step."""
-    (folder / "worker.py").write_text(WORKER)
-    result = folder / "history"
-    worker = [sys.executable, str(folder / "worker.py"), backend, carrier, str(result)]
-    start = {
-        "horovod": [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2",
-                    "--network-interface", "lo"],
-        "ddp": [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                "--nproc-per-node", "2", "--no-python"],
-    }[carrier]  # fmt: skip
-    env = clean_environment(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="2")
-    done = subprocess.run([*start, *worker], env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(Path(f"{result}.{rank}").read_text()) for rank in range(2)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("backend", "carrier"),
-    [
-        GROUPS[0]
-        if p is GROUPS[0]
-        else pytest.param(*p.values, marks=[*p.marks, pytest.mark.acceptance])
-        for p in GROUPS
-    ],
-)
-def test_overflow_on_one_rank_makes_all_skip(backend: str, carrier: str, tmp_path: Path) -> None:
-    """The run continues, with equal weights on both ranks (PyTorch: two batches per update)."""
-    first, second = both_ranks(tmp_path, backend, carrier)
-    assert first == second
-    assert [step["changed"] for step in first] == [True, False, True]
-    assert [step["scale"] for step in first] == [64, 32, 32]
-    assert [step["skipped"] for step in first] == [0, 1, 1]
-    assert all(step["difference"] == 0 for step in first)

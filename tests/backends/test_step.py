@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
-from rn50lib.resnet import tiny
+from rn50lib.errors import UserError
+from rn50lib.resnet import Network, tiny
 from rn50lib.run_setup import build_step
 from tests.backends.test_precision import equal
 from tests.backends.test_torch import batch, busy_arrays
@@ -22,22 +25,28 @@ BACKENDS = [
 ]
 
 
-def build(backend: str, **fields: Any) -> Any:
-    return build_step(full(6, backend=backend, wd=0.0, **fields), tiny(6), Comm())
+def build(backend: str, net: Network | None = None, **fields: Any) -> Any:
+    net = net or tiny(6)
+    return build_step(full(net.num_classes, backend=backend, wd=0.0, **fields), net, Comm())
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def built(request: pytest.FixtureRequest) -> Any:
-    """A step; TensorFlow's graphs are traced once for all tests."""
-    return build(request.param)
+@functools.cache
+def built(backend: str, net: Network) -> Any:
+    """A step for all tests of this process: TensorFlow's graphs are slow to trace."""
+    return build(backend, net)
 
 
-@pytest.fixture
-def step(built: Any) -> Any:
-    start = tiny(6).initial_arrays(0)
-    built.load(start | {f"velocity/{n}": np.zeros_like(start[n]) for n in tiny(6).parameters()})
-    built.pop_metrics()
-    return built
+def start(step: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Return the step with these arrays, at rest."""
+    still = {f"velocity/{name}": np.zeros_like(arrays[name]) for name in step.net.parameters()}
+    step.load(arrays | still)
+    step.pop_metrics()
+    return step
+
+
+@pytest.fixture(params=BACKENDS)
+def step(request: pytest.FixtureRequest) -> Any:
+    return start(built(request.param, tiny(6)), tiny(6).initial_arrays(0))
 
 
 def test_a_run_starts_from_the_network_s_initial_arrays(step: Any) -> None:
@@ -96,3 +105,36 @@ def test_loss_falls(step: Any) -> None:
     step.train_step(given, 0.0)
     loss, top1, _, examples = step.pop_metrics()
     assert top1 == examples == 8 and loss / examples < 0.2 < math.log(6)
+
+
+# --- TensorFlow's alone ---------------------------------------------------------------------------
+
+
+def test_missing_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    for name in [name for name in sys.modules if name.startswith("rn50lib.tensorflow")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError, match="--backend tensorflow: .* does not import.*make setup"):
+        build("tensorflow")
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_a_graph_is_traced_once_per_shape() -> None:
+    step = built("tensorflow", tiny(6))
+    graphs = (step.train_graph, step.eval_graph, step.predict_graph)
+    before = [g.experimental_get_tracing_count() for g in graphs]
+    for i, lr in enumerate((0.1, 0.2, 0.3)):  # of 3 images, which no other test has
+        step.train_step(batch(3, seed=i), lr)
+        step.eval_step(batch(3, seed=i, valid=3 - i))
+        step.predict(batch(3, seed=i).images)
+    after = [g.experimental_get_tracing_count() for g in graphs]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_changing_tensorflow_s_thread_count_is_refused() -> None:
+    built("tensorflow", tiny(6)).predict(batch(8).images)
+    with pytest.raises(UserError, match="--threads 3: TensorFlow has already started"):
+        build("tensorflow", threads=3)

@@ -19,6 +19,12 @@ from tests.support import TINY, Photos, full, strict_json, until
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120.0  # seconds for things that take a few when the machine is idle
+IMPATIENT = """
+import runpy
+from rn50lib import lifetime
+lifetime.ANNOUNCED_S = lifetime.GRACE_S = 0.5
+runpy.run_module("rn50", run_name="__main__", alter_sys=True)
+"""
 
 
 class Workers:
@@ -81,7 +87,10 @@ def test_sigterm_ends_a_worker_that_waits(launcher: str, workers: Workers) -> No
     """The other worker never comes. Before it is ended, the wait is announced."""
     if launcher == "pmi":
         port = str(20000 + os.getpid() % 10000)
-        process = workers.start(PMI_RANK="0", PMI_SIZE="2", MASTER_PORT=port)
+        process = workers.start(
+            by=lambda argv: [argv[0], "-c", IMPATIENT, *argv[3:]],
+            PMI_RANK="0", PMI_SIZE="2", MASTER_PORT=port,
+        )  # fmt: skip
         worker = psutil.Process(process.pid)
     else:
         script = '[ "$HOROVOD_RANK" = 1 ] && exec sleep 600; exec "$@"'
@@ -107,7 +116,7 @@ def test_sigterm_ends_a_worker_that_waits(launcher: str, workers: Workers) -> No
 @pytest.mark.parametrize("rank", ["0", pytest.param("1", marks=pytest.mark.acceptance)])
 def test_a_worker_whose_peer_never_comes_is_one_error(rank: str, workers: Workers) -> None:
     port = str(20000 + os.getpid() % 10000)
-    process = workers.start("--comm-timeout", "2", PMI_RANK=rank, PMI_SIZE="2", MASTER_PORT=port)
+    process = workers.start("--comm-timeout", "1", PMI_RANK=rank, PMI_SIZE="2", MASTER_PORT=port)
     assert process.wait(PATIENCE) == 2, workers.text()
     assert f"error: --comm ddp: rank {rank} of 2 cannot reach the others at " in workers.text()
     assert "Traceback" not in workers.text()

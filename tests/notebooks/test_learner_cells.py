@@ -245,7 +245,6 @@ CAPTURE = """static = example.clone()
         ("", "not written yet"),
         (CAPTURE, "✓ `capture` is right"),
         (CAPTURE.replace("static.copy_(batch)", "static"), "the graph has read its old input"),
-        (CAPTURE.replace("graph.replay()", "net(static)"), "every kernel is launched again"),
     ],
 )
 def test_capture_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
@@ -275,8 +274,6 @@ CLOCK = """for _ in range(warm_up):
     [
         ("", "not written yet"),
         (CLOCK, "✓"),
-        (CLOCK.replace("range(warm_up)", "range(0)"), "nothing warmed up"),
-        (CLOCK.replace("wait()\n        seconds", "seconds"), "It does not wait"),
         (CLOCK.replace("return seconds", "return min(seconds)"), "the best of n"),
     ],
 )

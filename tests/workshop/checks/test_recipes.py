@@ -150,21 +150,6 @@ def test_one_process_learns_the_images(roadsigns_small: SmallDataset, tmp_path: 
     assert "12 steps, " in done.stdout and re.search(r"^weights \w{12}$", done.stdout, re.M)
 
 
-@pytest.mark.slow
-@needs_horovod
-def test_recipe_one_learns_all_images_and_saves(two_classes: Path, tmp_path: Path) -> None:
-    """Started without a launcher, it is one rank of one."""
-    flags = ["--data", two_classes, "--classes", "blue", "red", "--size", 64, "--batch-size", 8]
-    flags += ["--epochs", 5, "--log-every", 1, "--checkpoints", "saved", "--seen", "seen"]
-    done = run([sys.executable, HOROVOD, *flags], tmp_path)
-    fall = losses(done.stdout)
-    assert len(fall) == 15 and set(checksums(done.stdout)) == {"0"}
-    assert sum(fall[-3:]) < 0.7 * sum(fall[:3]), fall
-    seen = Counter((tmp_path / "seen.0").read_text().splitlines())
-    assert len(seen) == 5 * 24 and set(seen.values()) == {1}
-    assert (tmp_path / "saved" / "ckpt-5.index").exists()
-
-
 @pytest.mark.acceptance
 @needs_horovod
 @pytest.mark.needs("mpi", "horovod_mpi")
@@ -228,9 +213,13 @@ def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
 
 
 PROBE = """
-import sys
+import runpy, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+folder, data, out, *flags = sys.argv[1:]
+sys.path.insert(0, folder)
+sys.argv[1:] = flags
+runpy.run_path(f"{folder}/train_horovod.py", run_name="__main__")
+
 import numpy as np, tensorflow as tf
 import train_tfrecord as recipe
 from model import densenet
@@ -240,14 +229,14 @@ dot[30:35, 58:63] = 1  # to the right of the middle
 turned = [recipe.augment(dot, training=True).numpy()[..., 0] for _ in range(200)]
 
 recipe.augment = lambda image, training: image  # to know which images these are
-shards = sorted(map(str, Path(sys.argv[2]).glob("train-*-of-*")))
+shards = sorted(map(str, Path(data).glob("train-*-of-*")))
 parsed = [recipe.prepare(record) for record in tf.data.TFRecordDataset(shards)]
 ranks = []
 for rank in range(2):
     batches = recipe.read(shards, rank, 2, 4, 0)
     ranks.append([[b[0].numpy() for b in batches] for epoch in range(2)])
 np.savez(
-    sys.argv[3],
+    out,
     images=np.stack([image for image, _ in parsed]),
     labels=np.array([int(label) for _, label in parsed]),
     turned=turned,
@@ -258,13 +247,38 @@ np.savez(
 
 
 @pytest.fixture(scope="module")
-def probe(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """The results of the recipe's functions, from one process: TensorFlow is slow to import."""
-    out = tmp_path_factory.mktemp("probe") / "found.npz"
-    command = [sys.executable, "-c", PROBE, FOLDER, shards, out]
-    run(command, out.parent)
-    with np.load(out) as found:
+def one_process(
+    two_classes: Path, shards: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """A folder with a run of recipe one and the results of recipe two's functions; what it printed.
+
+    One process for both: TensorFlow is slow to import.
+    """
+    folder = tmp_path_factory.mktemp("probe")
+    flags = ["--data", two_classes, "--classes", "blue", "red", "--size", 64, "--batch-size", 8]
+    flags += ["--epochs", 5, "--log-every", 1, "--checkpoints", "saved", "--seen", "seen"]
+    command = [sys.executable, "-c", PROBE, FOLDER, shards, folder / "found.npz", *flags]
+    return folder, run(command, folder).stdout
+
+
+@pytest.fixture(scope="module")
+def probe(one_process: tuple[Path, str]) -> dict[str, np.ndarray]:
+    """The results of recipe two's functions."""
+    with np.load(one_process[0] / "found.npz") as found:
         return dict(found)
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_recipe_one_learns_all_images_and_saves(one_process: tuple[Path, str]) -> None:
+    """Started without a launcher, it is one rank of one."""
+    folder, printed = one_process
+    fall = losses(printed)
+    assert len(fall) == 15 and set(checksums(printed)) == {"0"}
+    assert sum(fall[-3:]) < 0.7 * sum(fall[:3]), fall
+    seen = Counter((folder / "seen.0").read_text().splitlines())
+    assert len(seen) == 5 * 24 and set(seen.values()) == {1}
+    assert (folder / "saved" / "ckpt-5.index").exists()
 
 
 @pytest.mark.slow

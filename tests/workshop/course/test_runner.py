@@ -13,6 +13,7 @@ import pytest
 
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
+from tests.support import Ended
 from tests.workshop.conftest import write_notebook
 from workshop.course import run
 
@@ -46,7 +47,7 @@ open("pids", "w").write(str(child.pid))"""
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """One course of small notebooks, run once: (finished process, its folder, course.json)."""
+    """Two courses of small notebooks, run once: (finished processes, folder, all items)."""
     root = tmp_path_factory.mktemp("course")
     made = [
         write_notebook(
@@ -54,29 +55,39 @@ def course(tmp_path_factory):
             parameters='profile: str = "auto"  # the profile\nnumber: int = 7  # a number',
         ),
         write_notebook(root / "fails.ipynb", "x = 1", "print(x)\nraise ValueError('no <b>')", "1"),
-        write_notebook(root / "hangs.ipynb", "1", HANGS, "2"),
         write_notebook(root / "leaves.ipynb", LEAVES),
         write_notebook(root / "exits.ipynb", "import os; os._exit(3)", "1"),
         write_notebook(root / "skips.ipynb", "1", ("1 / 0", ["skip-execution"])),
     ]  # fmt: skip
+    hangs = write_notebook(root / "hangs.ipynb", "1", HANGS, "2")
     # a python3 kernel that must not be used
     bad = root / "home" / "jupyter" / "kernels" / "python3"
     bad.mkdir(parents=True)
     argv = ["/bin/false", "{connection_file}"]
     spec = {"argv": argv, "display_name": "bad", "language": "python"}
     (bad / "kernel.json").write_text(json.dumps(spec))
-    out = root / "out"
-    done = subprocess.run(
-        [sys.executable, "-m", "rn50", "workshop", "run", *map(str, made),
-         "--out", str(out), "--time-limit", "8"],
-        env=clean_environment(JUPYTER_DATA_DIR=str(root / "home" / "jupyter")),
-        cwd=root, text=True, capture_output=True, timeout=300, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return done, out, json.loads((out / "course.json").read_text())
+
+    def start(out: str, *words: object) -> subprocess.Popen[str]:
+        words = ("workshop", "run", *map(str, words), "--out", root / out)
+        return subprocess.Popen(
+            [sys.executable, "-m", "rn50", *words],
+            env=clean_environment(JUPYTER_DATA_DIR=str(root / "home" / "jupyter")),
+            cwd=root, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    # the one that waits for its limit runs meanwhile
+    running = {"out": start("out", *made), "late": start("late", hangs, "--time-limit", 8)}
+    done, items = {}, []
+    for name, process in running.items():
+        out, err = process.communicate(timeout=300)
+        done[name] = Ended(process.returncode, out, err)
+        items += json.loads((root / name / "course.json").read_text())["notebooks"]
+    return done, root, items
 
 
 def entry(course, name: str) -> dict:
-    return next(item for item in course[2]["notebooks"] if item["name"] == name)
+    return next(item for item in course[2] if item["name"] == name)
 
 
 def is_alive(pid: int) -> bool:
@@ -87,11 +98,12 @@ def is_alive(pid: int) -> bool:
 
 
 def test_exit_code_and_last_lines_lead_to_the_index(course):
-    done, out, _ = course
-    assert done.returncode == 1
-    last = done.stdout.splitlines()[-3:]
-    assert last[0].startswith("2 of 6 notebooks passed in ")
-    assert last[1:] == [str(out / "index.html"), (out / "index.html").as_uri()]
+    for name, passed in {"out": "2 of 5", "late": "0 of 1"}.items():
+        done = course[0][name]
+        assert done.status == 1, done
+        last, index = done.out.splitlines()[-3:], course[1] / name / "index.html"
+        assert last[0].startswith(f"{passed} notebooks passed in ")
+        assert last[1:] == [str(index), index.as_uri()]
 
 
 def test_passing_notebook_and_its_results(course):
@@ -104,7 +116,7 @@ def test_passing_notebook_and_its_results(course):
 
 
 def test_kernel_is_this_interpreter_whatever_kernels_exist(course):
-    book = json.loads((course[1] / "passes.ipynb").read_text())
+    book = json.loads((course[1] / "out" / "passes.ipynb").read_text())
     assert "".join(book["cells"][-1]["outputs"][0]["text"]) == f"{sys.executable}\n"
 
 
@@ -121,12 +133,12 @@ def test_time_limit_ends_kernel_and_grandchild(course):
     assert item["error"] == "stopped after its time limit of 8 s"
     assert "import subprocess" in item["excerpt"]
     assert 8 <= item["seconds"] < 30
-    pid = int((course[1] / "files" / "hangs" / "pids").read_text())
+    pid = int((course[1] / "late" / "files" / "hangs" / "pids").read_text())
     assert not is_alive(pid)
 
 
 def test_leftover_processes_are_ended(course):
-    pid = int((course[1] / "files" / "leaves" / "pids").read_text())
+    pid = int((course[1] / "out" / "files" / "leaves" / "pids").read_text())
     assert entry(course, "leaves")["status"] == "passed" and not is_alive(pid)
 
 
@@ -143,18 +155,23 @@ def test_notebook_whose_kernel_died_fails(course):
 
 
 def test_index_shows_status_excerpt_and_results_escaped(course):
-    text = (course[1] / "index.html").read_text()
-    assert "2 of 6" in text and "✓ passed" in text and "✗ failed" in text and "◷ time limit" in text
+    out, late = course[1] / "out", course[1] / "late"
+    text = (out / "index.html").read_text()
+    assert "2 of 5" in text and "✓ passed" in text and "✗ failed" in text
+    assert "◷ time limit" in (late / "index.html").read_text()
     assert "ValueError: no &lt;b&gt;" in text and "no <b>" not in text
     assert "the answer" in text and "42 img/s" in text
-    for page in ("passes", "fails", "hangs"):
-        assert f'href="{page}.html"' in text and (course[1] / f"{page}.html").exists()
+    for page in ("passes", "fails"):
+        assert f'href="{page}.html"' in text and (out / f"{page}.html").exists()
+    assert (late / "hangs.html").exists()
 
 
 def test_pages_load_nothing_from_outside(course):
     import re
 
-    for page in course[1].glob("*.html"):
+    pages = [*course[1].glob("*/*.html")]
+    assert len(pages) == 8
+    for page in pages:
         text = page.read_text()
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", text), page
         assert "require" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.S)
@@ -163,8 +180,8 @@ def test_pages_load_nothing_from_outside(course):
 @pytest.mark.needs("chromium")
 def test_index_in_a_browser(course, browser_page):
     page, requests = browser_page
-    page.goto((course[1] / "index.html").as_uri())
-    assert page.title() == "2 of 6 passed · RN50 workbook"
+    page.goto((course[1] / "out" / "index.html").as_uri())
+    assert page.title() == "2 of 5 passed · RN50 workbook"
     assert page.locator(".pill.passed").count() == 2
     for width in (1280, 420):
         page.set_viewport_size({"width": width, "height": 900})

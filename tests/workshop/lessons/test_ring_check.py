@@ -29,7 +29,7 @@ EDITS = [
     ("chunks[(rank - step) % size]", "chunks[rank]", "element"),
     ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
 ]  # fmt: skip
-SHORT = ("in place", "one rank only", "all-gather is missing", "ValueError: mine")  # in `make test`
+SHORT = ("in place", "ValueError: mine")  # in `make test`; test_wrong_sums_get... has the others
 
 
 def function(text: str) -> Callable[[Any], Any]:
@@ -85,7 +85,22 @@ def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
     assert "def ring(" in (tmp_path / "r.py").read_text()
 
 
-def test_sending_everything_to_everyone_is_no_ring() -> None:
-    ranks = [{"sums": [273.0] * 6, "right": [273.0] * 6, "sent": 12}] * 3
-    with pytest.raises(Wrong, match="2 times its gradients"):
-        nb03.judge_sums(ranks, 3, 6)
+@pytest.mark.parametrize(
+    ("sums", "sent", "said"),
+    [  # of three ranks, which begin with 1, 16 and 256 in every element
+        ([[1] * 3, [16] * 3, [256] * 3], 4, "`gradients` has not changed"),
+        ([[91] * 3] * 3, 4, "is the mean"),
+        ([[1, 16, 256]] * 3, 4, "one rank only"),
+        ([[2, 32, 256]] * 3, 4, "overwritten before it was added"),
+        ([[273, 274, 529], [546, 273, 273], [273, 289, 273]], 4, "more than once"),
+        ([[273, 16, 257], [17, 273, 256], [1, 272, 273]], 4, "all-gather is missing"),
+        ([[273, 273, 273, 17]] * 3, 6, "equal chunks do not cover"),
+        ([[17, 272, 257]] * 3, 4, "On rank 0, element 0 is 17 instead of 273"),
+        ([[273] * 3] * 3, 6, "2 times its gradients"),
+    ],
+)
+def test_wrong_sums_get_their_diagnosis(sums: list[list[float]], sent: int, said: str) -> None:
+    elements = len(sums[0])
+    ranks = [{"sums": rank, "right": [273.0] * elements, "sent": sent} for rank in sums]
+    with pytest.raises(Wrong, match=said):
+        nb03.judge_sums(ranks, 3, elements)
