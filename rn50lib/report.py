@@ -26,7 +26,7 @@ KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
 class Report:
     """The report of one run. `metrics` has a list for each of KEYS with a value per epoch.
 
-    top1 and top5 are per cent, loss is nats, time is seconds per step without the epoch's first,
+    Accuracies are per cent, loss is nats, time is seconds per step without the epoch's first,
     and total_ips is images per second over all workers, data and compute together.
     """
 

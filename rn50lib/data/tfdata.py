@@ -120,8 +120,8 @@ class TfData:
         Top, left, height and width in the stored image; whether to exchange rows and columns then
         (0, 1); in which direction to read the rows and the columns (1, -1).
         """
-        crops = np.zeros((len(numbers), 7), np.int32)
-        for row, (number, encoded) in enumerate(zip(numbers.tolist(), data, strict=True)):
+        crops = []
+        for number, encoded in zip(numbers.tolist(), data, strict=True):
             frame = find_frame(encoded)
             height, width = SIZE.unpack_from(encoded, frame + 5)[:2] if frame else (0, 0)
             if not 0 < height * width <= MAX_PIXELS:
@@ -130,8 +130,8 @@ class TfData:
                 epoch, number, width, height, find_orientation(encoded)
             )
             rows, columns = (-1 if turned in flips else 1 for flips in (BOTTOM_UP, RIGHT_TO_LEFT))
-            crops[row] = top, left, h, w, turned >= 5, rows, columns
-        return crops
+            crops.append((top, left, h, w, turned >= 5, rows, columns))
+        return np.array(crops, np.int32)
 
     # -- the stages --------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class TfData:
         @as_written
         def sample(numbers: Any, data: Any, labels: Any) -> tuple:
             crops = tf.numpy_function(in_python, [numbers, data], tf.int32, stateful=False)
-            return data, labels, tf.ensure_shape(crops, (None, 7))
+            return data, labels, tf.ensure_shape(crops, (None, None))
 
         size = self.sampler.batch_size
         images = stored.batch(size).map(sample, **self.parallel).unbatch()

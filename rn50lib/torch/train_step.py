@@ -147,7 +147,10 @@ class TorchStep:
         return loss if self.scaler is None else loss * self.scaler.scale
 
     def update(self) -> None:
-        """Apply the optimizer in one kernel, which changes nothing if a gradient is not finite."""
+        """Apply the optimizer in one kernel, which changes nothing if a gradient is not finite.
+
+        Until the kernel divides them, the gradients are those of the loss times the loss scale.
+        """
         if self.scaler is not None:
             self.scaler.check([p.grad for p in self.model.parameters() if p.grad is not None])
         self.optimizer.step(self.scaler)

@@ -74,7 +74,7 @@ def test_the_short_recipe_keeps_the_shape_of_the_schedule() -> None:
         ("cosine", 47.5, 0.5), ("cosine", 68.75, 0.1464466094), ("cosine", 90, 0),
     ],
 )  # fmt: skip
-def test_cosine_after_a_warm_up_of_5_in_90_epochs(schedule: str, epoch: float, part: float) -> None:
+def test_a_curve_after_5_of_90_epochs(schedule: str, epoch: float, part: float) -> None:
     """47.5 is half-way between the warm-up's end and the run's."""
     from dataclasses import replace
 
