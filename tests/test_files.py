@@ -142,7 +142,6 @@ def test_im2rec_replaces_only_lists_and_records(
         ("build --solutions .", "ex01_records.ipynb"),
         ("grade in -o class.html", "class.html"),
         ("grade in -o class.html", "class.csv"),
-        ("submit --name Anna -o work.zip", "work.zip"),
         ("run 00 --profile ci --out .", "00_start_here.ipynb"),
         ("run 00 --profile ci --out .", "index.html"),
         ("try train.py --json found.json", "found.json"),

@@ -72,9 +72,6 @@ def parser() -> Parser:
         help="only time it: as it is, with a perfect loader, and with a perfect step")  # fmt: skip
     add = verb("release", release_course, "write the learners' copy, without solutions")
     add("folder", type=Path, metavar="DIR", help="a new folder")
-    add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
-    add("--name", required=True, help="your name")
-    add("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
     add = verb("grade", grade_class, "grade what a class handed in; write a CSV and a page")
     add("folder", type=Path, metavar="DIR",
         help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
@@ -243,12 +240,6 @@ def release_course(args: argparse.Namespace) -> None:
 
     release.release(paths.need_checkout(), args.folder)
     print(f"{args.folder}: the course without solutions; a third hint is nearly the answer.")
-
-
-def submit_work(args: argparse.Namespace) -> None:
-    from workshop.course import submit
-
-    print(submit.submit(paths.need_checkout(), args.name, args.out))
 
 
 def grade_class(args: argparse.Namespace) -> None:
