@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 
-from rn50 import launch, plot
+from rn50 import launch
 from rn50.autoconfig import Given, prepare
-from rn50.common import has_key
 from rn50.description import describe
 from rn50.diagnose import model, show
 from rn50.diagnose.measure import Bench, measured, measured_peak
@@ -15,10 +14,8 @@ from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
-from rn50lib.files import Output
 from rn50lib.hardware import Machine, machine
 from rn50lib.lifetime import die_with_parent
-from rn50lib.report import as_json
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 MAX_CANDIDATES = 2  # candidates that are measured: each takes as long as a part of the run
@@ -105,8 +102,6 @@ def main(argv: list[str]) -> int:
         help="predict the run with these flags changed, as in --change '--loader dali'; repeatable"
         " (default: what is likely to help)",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write everything that was found")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write a figure (.png, .svg, .pdf)")
     parser.add_argument(
         "--seconds", type=float, metavar="SECONDS",
         help=f"length of a measurement (default: {SECONDS:g})",
@@ -114,8 +109,6 @@ def main(argv: list[str]) -> int:
     asked, extra = parse_given(parser, join_changes(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
         raise UserError(f"--seconds {extra.seconds:g}: use more than 0 and at most 120")
-    written = extra.json and Output("--json", extra.json, "a diagnosis", has_key("verdict"))
-    figure = extra.output and plot.output(extra.output)
     for text in extra.change:
         parse_change(text)
     die_with_parent()
@@ -148,13 +141,6 @@ def main(argv: list[str]) -> int:
         if not extra.change and len(changes) == MAX_CANDIDATES:
             break
     verdict = model.verdict(rates, bound, changes, config.backend)
-    diagnosis = show.Diagnosis(resolved, rates, bound, changes, verdict, peak)
     launch.say(f"the runs are in {bench.folder}")
-    print(show.text(diagnosis))
-    if written:
-        written.write(as_json(show.content(diagnosis)))
-        launch.say(extra.json)
-    if figure:
-        plot.save(show.bars(diagnosis), figure)
-        launch.say(extra.output)
+    print(show.text(show.Diagnosis(config, rates, changes, verdict, peak)))
     return 0
