@@ -84,17 +84,6 @@ def test_shard(with_override: Callable[..., Path]) -> None:
     assert {line["steps"] for line in lines if line["phase"] == "train"} == {2}
 
 
-@pytest.mark.needs("torch")
-def test_decay_groups(with_override: Callable[..., Path]) -> None:
-    flags = ("--wd", "0.5", "--warmup-epochs", "0", "--lr", "0.1")
-    code = "def decay_groups(names):\n    return {}, {}"
-    none_decayed = weights(with_override("decay_groups", code.format("[]", "list(names)"), *flags))
-    all_decayed = weights(with_override("decay_groups", code.format("list(names)", "[]"), *flags))
-    plain = weights(with_override("decay_groups", code.format("list(names)", "[]"), *flags[2:],
-                                  "--wd", "0"))  # fmt: skip
-    assert equal(none_decayed, plain) and not equal(none_decayed, all_decayed)
-
-
 AUGMENT = """
 import os
 from pathlib import Path
