@@ -358,7 +358,7 @@ def test_record_files_beyond_4_gib_are_written(tmp_path):
         with open(tmp_path / "images" / f"{i}.jpg", "wb") as file:
             file.truncate(500_000_000 if i < 9 else 10)
     prefix, root = tmp_path / "a", tmp_path / "images"
-    run("--list", "--no-shuffle", prefix, root)
+    (tmp_path / "a.lst").write_text("".join(f"{i}\t0.0\t{i}.jpg\n" for i in range(10)))
     run("--pass-through", "--num-thread", "2", prefix, root)
     reader = Reader(f"{prefix}.rec")
     assert reader.offsets.tolist() == [i * 500_000_032 for i in range(10)]
