@@ -174,7 +174,6 @@ def test_names_that_cannot_be_printed_are_escaped(
             os.link(photos.files("val")[0], folder + f"/set/{split}".encode() + name)
     for module, *argv in (
         ("data_prep.verify", b"set", b"--quiet"),
-        ("data_prep.verify", b"set", b"--quiet", b"--json"),
         ("data_prep.im2rec", b"--list", b"--recursive", b"r\xfc", b"set/train"),
         ("data_prep.im2rec", b"--pass-through", b"r\xfc", b"set/train"),
         ("data_prep.tfrecord", b"set", b"--jobs", b"1"),
@@ -185,11 +184,9 @@ def test_names_that_cannot_be_printed_are_escaped(
             [sys.executable, "-m", module, *argv], cwd=folder, capture_output=True,
             env=clean_environment(PYTHONIOENCODING=encoding),
         )  # fmt: skip
-        shown = done.stdout.decode(encoding)  # all of it is valid in the encoding
+        done.stdout.decode(encoding)  # all of it is valid in the encoding
         assert done.returncode == 0 or module == "data_prep.verify", done.stderr
         assert b"Traceback" not in done.stderr
-        if b"--json" in argv:
-            json.loads(shown)
     assert b"c\xff\t" in open(folder + b"/set/tfrecord/classes.txt", "rb").read()
 
 
