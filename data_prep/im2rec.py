@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -158,6 +159,32 @@ def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
     )
 
 
+def reencode(data: bytes, resize: int = 0, center_crop: bool = False, quality: int = 95) -> bytes:
+    """Return an encoded image as an upright RGB JPEG. Raises UserError if it is not an image.
+
+    ``center_crop`` cuts out the square in the middle; then the shorter side becomes ``resize``
+    pixels long (0 keeps the size) and the other is rounded down, as in MXNet.
+    """
+    from PIL import Image
+
+    from rn50lib.data.decode import decode_image
+
+    image = decode_image(data, "it")
+    width, height = image.size
+    if center_crop:
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        image = image.crop((left, top, left + side, top + side))
+        width = height = side
+    if resize:
+        shorter = min(width, height)
+        size = (width * resize // shorter, height * resize // shorter)
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=quality)
+    return out.getvalue()
+
+
 def rebuild_index(prefix: str) -> None:
     """Rewrite PREFIX.idx from the ids in PREFIX.rec.
 
@@ -253,8 +280,6 @@ def main(argv: list[str] | None = None) -> None:
         framing = function_in(Path(file), name, f"--framing {arguments.framing}")
     transform = None
     if not arguments.pass_through:
-        from data_prep.images import reencode
-
         transform = functools.partial(
             reencode, resize=arguments.resize, center_crop=arguments.center_crop,
             quality=arguments.quality,

@@ -8,7 +8,7 @@ import shlex
 from rn50 import launch
 from rn50.autoconfig import Given, prepare
 from rn50.description import describe
-from rn50.diagnose import model, show
+from rn50.diagnose import model
 from rn50.diagnose.measure import Bench, measured, measured_peak
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
@@ -95,6 +95,40 @@ def formula(config: TrainConfig) -> str:
     return model.SUM if on_processor else model.SLOWER
 
 
+def table(config: TrainConfig, rates: model.Rates, peak: float | None) -> list[str]:
+    """Return the rates of the parts, and what they cost, as lines; `peak` in FLOP per second."""
+    lines = [f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
+    rows = {
+        "loader alone": rates.loader,
+        "step alone": rates.compute,
+        "step without exchange": rates.without_exchange,
+        "both together": rates.both,
+        f"  predicted ({rates.formula})": model.together(
+            rates.loader, rates.compute, rates.formula
+        ),
+    }
+    for name, ips in rows.items():
+        if ips != model.FREE and (ips != rates.compute or name == "step alone"):
+            lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}")
+    net, size = config.to_network(), config.image_shape
+    if config.n > 1 and config.trains:
+        step, alone = (
+            1000 * config.global_batch / ips for ips in (rates.compute, rates.without_exchange)
+        )
+        lines.append(
+            f"  a step of {step:.0f} ms loses {max(0.0, step - alone):.0f} ms to the exchange of"
+            f" {4e-6 * net.num_parameters:.1f} MB"
+        )
+    if peak is not None:
+        flops = 2 * net.macs(size) if config.only_inference else net.train_flops(size)
+        share = flops * rates.both / (peak * config.n)  # each worker has its device
+        lines.append(
+            f"  the model computes {flops * rates.both / 1e9:,.0f} GFLOP/s,"
+            f" {100 * share:.0f}% of the fastest matrix product here"
+        )
+    return lines
+
+
 def main(argv: list[str]) -> int:
     parser = config_parser("diagnose")
     parser.add_argument(
@@ -140,7 +174,9 @@ def main(argv: list[str]) -> int:
         changes += [change] if change else []
         if not extra.change and len(changes) == MAX_CANDIDATES:
             break
-    verdict = model.verdict(rates, bound, changes, config.backend)
     launch.say(f"the runs are in {bench.folder}")
-    print(show.text(show.Diagnosis(config, rates, changes, verdict, peak)))
+    print(model.verdict(rates, bound, changes, config.backend))
+    print("\n".join(["", *table(config, rates, peak)]))
+    for change in changes:
+        print(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")
     return 0
