@@ -139,12 +139,10 @@ def test_im2rec_replaces_only_lists_and_records(
 @pytest.mark.parametrize(
     ("argv", "file"),
     [
-        ("build --solutions .", "ex01_records.ipynb"),
         ("grade in -o class.html", "class.html"),
         ("grade in -o class.html", "class.csv"),
         ("run 00 --profile ci --out .", "00_start_here.ipynb"),
         ("run 00 --profile ci --out .", "index.html"),
-        ("try train.py --json found.json", "found.json"),
     ],
 )
 def test_the_workshop_replaces_only_its_own_files(rn50: Run, argv: str, file: str) -> None:
