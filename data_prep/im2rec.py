@@ -159,24 +159,19 @@ def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
     )
 
 
-def reencode(data: bytes, resize: int = 0, center_crop: bool = False, quality: int = 95) -> bytes:
+def reencode(data: bytes, resize: int = 0, quality: int = 95) -> bytes:
     """Return an encoded image as an upright RGB JPEG. Raises UserError if it is not an image.
 
-    ``center_crop`` cuts out the square in the middle; then the shorter side becomes ``resize``
-    pixels long (0 keeps the size) and the other is rounded down, as in MXNet.
+    The shorter side becomes ``resize`` pixels long (0 keeps the size), and the other is rounded
+    down, as in MXNet.
     """
     from PIL import Image
 
     from rn50lib.data.decode import decode_image
 
     image = decode_image(data, "it")
-    width, height = image.size
-    if center_crop:
-        side = min(width, height)
-        left, top = (width - side) // 2, (height - side) // 2
-        image = image.crop((left, top, left + side, top + side))
-        width = height = side
     if resize:
+        width, height = image.size
         shorter = min(width, height)
         size = (width * resize // shorter, height * resize // shorter)
         image = image.resize(size, Image.Resampling.BILINEAR)
@@ -253,7 +248,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--framing", metavar="FILE:FUNCTION",
         help="frame the records with your function, such as mine.py:frame")  # fmt: skip
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
-    add("--center-crop", action="store_true", help="cut out the square in the middle")
     add("--quality", type=whole(1, 100), default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
     arguments = parser.parse_args(argv)
     if arguments.root is None and not (arguments.index or arguments.checksums):
@@ -280,10 +274,7 @@ def main(argv: list[str] | None = None) -> None:
         framing = function_in(Path(file), name, f"--framing {arguments.framing}")
     transform = None
     if not arguments.pass_through:
-        transform = functools.partial(
-            reencode, resize=arguments.resize, center_crop=arguments.center_crop,
-            quality=arguments.quality,
-        )  # fmt: skip
+        transform = functools.partial(reencode, resize=arguments.resize, quality=arguments.quality)
     pack_list(
         Path(f"{prefix}.lst"), root, threads=arguments.num_thread, transform=transform,
         skip_bad=arguments.skip_bad, quiet=arguments.quiet, framing=framing,

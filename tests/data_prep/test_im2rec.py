@@ -155,11 +155,9 @@ def transformed(tmp_path, data, *flags):
         ((90, 60), [], (90, 60)),
         ((90, 61), ["--resize", "20"], (29, 20)),
         ((60, 91), ["--resize", "20"], (20, 30)),
-        ((90, 60), ["--center-crop"], (60, 60)),
-        ((61, 90), ["--center-crop", "--resize", "32"], (32, 32)),
     ],
 )
-def test_resize_and_crop(tmp_path, size, flags, expected):
+def test_resize(tmp_path, size, flags, expected):
     image = transformed(tmp_path, image_bytes(size), *flags)
     assert (image.format, image.mode, image.size) == ("JPEG", "RGB", expected)
     left, right = image.getpixel((2, 2)), image.getpixel((image.width - 3, 2))
