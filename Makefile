@@ -6,8 +6,6 @@
 #   make acceptance   the large tests; T=name for one
 #   make lab          JupyterLab at the course; BIND=0.0.0.0 PORT=8888 to reach it from elsewhere
 #   make setup        the environment and the images   make horovod builds Horovod again if it failed
-#   make docs         the executed notebooks as a site of pages -> site/index.html
-#                     COURSE=runs/…-course takes notebooks that have run already
 #   make clean        removes .venv and caches; data/ and runs/ stay
 #
 # PYTHON=python3.12   which Python               DALI=cuda120   which DALI wheel (or none)
@@ -24,10 +22,10 @@ export DALI WITH
 PLACE := $(or $(RN50_VENV),$(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))
 VENV := $(PLACE)/bin
 
-.PHONY: help run test quick acceptance lab docs setup horovod clean
+.PHONY: help run test quick acceptance lab setup horovod clean
 
 help:
-	@sed -n '3,16s/^# \{0,1\}//p' Makefile
+	@sed -n '3,14s/^# \{0,1\}//p' Makefile
 
 setup:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE)
@@ -61,12 +59,9 @@ lab: setup
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 	  $(if $(DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 
-docs: setup
-	@$(VENV)/python scripts/docs.py $(if $(COURSE),--course $(COURSE))
-
 horovod:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE) --retry
 
 clean:
-	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

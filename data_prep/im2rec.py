@@ -14,13 +14,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import glob
+import io
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import frame
@@ -38,29 +37,23 @@ from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
-from rn50lib.data.scan import IMAGE_EXTENSIONS, LeftOut
+from rn50lib.data.scan import LeftOut
 from rn50lib.errors import Parser, UserError, as_command, whole
 from rn50lib.files import lock_open, write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.hooks import function_in
 
 
-def make_list(
-    prefix: str, root: str, recursive: bool = True, shuffle: bool = True,
-    extensions: tuple[str, ...] = IMAGE_EXTENSIONS,
-) -> None:  # fmt: skip
+def make_list(prefix: str, root: str, recursive: bool = True) -> None:
     """Write PREFIX.lst, and print what it holds."""
-    found = find_images(root, recursive, extensions)
+    found = find_images(root, recursive)
     path = Path(f"{prefix}.lst")
     classes = check_classes(path, found, root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_list(path, found, shuffle)
+    write_list(path, found)
     name_classes(path, classes, Path(root))
     images, count = len(found.images), max(1, len(found.classes))
     print(f"{path}: {images:,} images in {count:,} class{'es' * (count != 1)}{found.left_out.note}")
-    for other in find_lists(prefix):
-        if other != path:
-            note(f"{other} was there before; packing {prefix} would pack it as well")
 
 
 def check_classes(path: Path, found: Found, root: str) -> Classes | None:
@@ -108,13 +101,6 @@ def note(message: str) -> None:
     print(f"note: {message}", file=sys.stderr)
 
 
-def find_lists(prefix: str) -> list[Path]:
-    """Return the lists whose path starts with ``prefix``, sorted; of a folder, all lists in it."""
-    path = Path(prefix)
-    found = sorted(path.glob("*.lst")) if path.is_dir() else []
-    return found or sorted(path.parent.glob(f"{glob.escape(path.name)}*.lst"))
-
-
 def pack_list(
     path_lst: Path, root: str, *, threads: int = 1, skip_bad: bool = False, quiet: bool = False,
     transform: Callable[[bytes], bytes] | None = None, framing: Callable[[bytes], bytes] = frame,
@@ -125,6 +111,14 @@ def pack_list(
     if the disk has too little room, or if images are missing, empty, git-LFS pointers or
     (transforming) do not decode, unless ``skip_bad`` leaves them out.
     """
+    if not path_lst.exists():
+        prefix = path_lst.with_suffix("")
+        raise UserError(
+            f"{path_lst}: there is no such list; make it first with "
+            + as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
+        )
+    if not os.path.isdir(root):
+        raise UserError(f"{root}: there is no such folder of images")
     stated = [read_list_classes(path_lst)[0], *stated_beside(path_lst)]
     classes = check_agreement(stated) if any(stated) else None
     entries, sizes, bad = check_files(read_list(path_lst), root)
@@ -165,21 +159,25 @@ def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
     )
 
 
-def pack_all(prefix: str, root: str, **settings: Any) -> None:
-    """Pack every list whose path starts with ``prefix``. Raises UserError if there is none."""
-    lists = find_lists(prefix)
-    if not lists:
-        raise UserError(
-            f"{prefix}.lst: there is no such list; make it first with "
-            + as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
-        )
-    if not os.path.isdir(root):
-        raise UserError(f"{root}: there is no such folder of images")
-    for path in lists:
-        if path.stat().st_size == 0:
-            note(f"{path} is empty, so there is nothing to pack for it")
-        else:
-            pack_list(path, root, **settings)
+def reencode(data: bytes, resize: int = 0, quality: int = 95) -> bytes:
+    """Return an encoded image as an upright RGB JPEG. Raises UserError if it is not an image.
+
+    The shorter side becomes ``resize`` pixels long (0 keeps the size), and the other is rounded
+    down, as in MXNet.
+    """
+    from PIL import Image
+
+    from rn50lib.data.decode import decode_image
+
+    image = decode_image(data, "it")
+    if resize:
+        width, height = image.size
+        shorter = min(width, height)
+        size = (width * resize // shorter, height * resize // shorter)
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=quality)
+    return out.getvalue()
 
 
 def rebuild_index(prefix: str) -> None:
@@ -243,9 +241,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument_group("making the list").add_argument
     add("--list", action="store_true", help="write PREFIX.lst, and stop")
     add("--recursive", action="store_true", help="each folder is a class")
-    add("--exts", nargs="+", default=IMAGE_EXTENSIONS, metavar="EXT",
-        help=" ".join(IMAGE_EXTENSIONS))  # fmt: skip
-    add("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the walk")
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")
     add("--num-thread", type=whole(), default=1, metavar="N", help="threads (default 1)")
@@ -253,7 +248,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--framing", metavar="FILE:FUNCTION",
         help="frame the records with your function, such as mine.py:frame")  # fmt: skip
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
-    add("--center-crop", action="store_true", help="cut out the square in the middle")
     add("--quality", type=whole(1, 100), default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
     arguments = parser.parse_args(argv)
     if arguments.root is None and not (arguments.index or arguments.checksums):
@@ -272,8 +266,7 @@ def main(argv: list[str] | None = None) -> None:
         return
     root = os.path.abspath(arguments.root)
     if arguments.list:
-        extensions = tuple(ext.lower() for ext in arguments.exts)
-        make_list(prefix, root, arguments.recursive, arguments.shuffle, extensions)
+        make_list(prefix, root, arguments.recursive)
         return
     framing = frame
     if arguments.framing:
@@ -281,14 +274,9 @@ def main(argv: list[str] | None = None) -> None:
         framing = function_in(Path(file), name, f"--framing {arguments.framing}")
     transform = None
     if not arguments.pass_through:
-        from data_prep.images import reencode
-
-        transform = functools.partial(
-            reencode, resize=arguments.resize, center_crop=arguments.center_crop,
-            quality=arguments.quality,
-        )  # fmt: skip
-    pack_all(
-        prefix, root, threads=arguments.num_thread, transform=transform,
+        transform = functools.partial(reencode, resize=arguments.resize, quality=arguments.quality)
+    pack_list(
+        Path(f"{prefix}.lst"), root, threads=arguments.num_thread, transform=transform,
         skip_bad=arguments.skip_bad, quiet=arguments.quiet, framing=framing,
     )  # fmt: skip
 

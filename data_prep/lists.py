@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -47,7 +47,7 @@ class Found:
         return classes_of_folders(folders, origin)
 
 
-def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Found:
+def find_images(root: str, recursive: bool) -> Found:
     """List the images below ``root`` in the order in which MXNet's im2rec numbers them.
 
     With ``recursive``, folders are walked in sorted order, and each folder that holds an image gets
@@ -58,7 +58,7 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EX
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
     found = Found([], {}, [], LeftOut())
-    for relative, listing in _walk(root, extensions):
+    for relative, listing in _walk(root):
         files, folder = listing.images, Path(root, relative)
         for name, reason in listing.left_out if recursive and listing.folders else ():
             if is_lost_class(name, reason):
@@ -80,18 +80,18 @@ def find_images(root: str, recursive: bool, extensions: Sequence[str] = IMAGE_EX
     if not found.images:
         deeper = "" if recursive else " itself (--recursive looks into its subfolders, too)"
         raise UserError(
-            f"{root}: no images with the extensions {' '.join(extensions)} in this folder{deeper}"
-            f"{found.left_out.note}"
+            f"{root}: no images with the extensions {' '.join(IMAGE_EXTENSIONS)} in this"
+            f" folder{deeper}{found.left_out.note}"
         )
     return found
 
 
-def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, Listing]]:
+def _walk(root: str) -> Iterator[tuple[str, Listing]]:
     """Yield (relative folder, its entries), parents first."""
     stack: list[tuple[str, tuple[str, ...]]] = [("", (os.path.realpath(root),))]
     while stack:
         relative, above = stack.pop()
-        listing = list_folder(os.path.join(root, relative), extensions)
+        listing = list_folder(os.path.join(root, relative))
         yield relative, listing
         for name in reversed(listing.folders):
             path = f"{relative}/{name}" if relative else name
@@ -104,14 +104,13 @@ def _walk(root: str, extensions: Sequence[str]) -> Iterator[tuple[str, Listing]]
             stack.append((path, (*above, real)))
 
 
-def write_list(path: Path, found: Found, shuffle: bool = True) -> None:
+def write_list(path: Path, found: Found) -> None:
     """Write the list of the images found.
 
     The order is ``random.seed(100)``'s; an image keeps its number from before the shuffling.
     """
     images = list(found.images)
-    if shuffle:
-        random.Random(100).shuffle(images)
+    random.Random(100).shuffle(images)
     with new_files(path) as (file,):
         text = "".join(f"{index}\t{label:f}\t{name}\n" for index, name, label in images)
         file.write(text.encode("utf-8", "surrogateescape"))

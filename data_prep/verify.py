@@ -1,7 +1,7 @@
 """Read a whole data set and report what is wrong with it.
 
     python -m data_prep.verify data/roadsigns
-    python -m data_prep.verify train.rec val.rec --json > report.json
+    python -m data_prep.verify train.rec val.rec
 
 It reads folders, record files, shards, lists and indexes, and decodes every image. Exit status 1
 means that it found something by which training would fail or learn something wrong, 2 that the
@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import json
 import os
 import re
-import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from data_prep import processes
 from data_prep.common import Progress, run_program
@@ -71,24 +68,6 @@ class Report:
             what = "bytes that changed and still decode, for lack of checksums, in "
             unchecked.append(what + ", ".join(decoded))
         return checked, [*unchecked, "whether the labels are true"]
-
-    def as_json(self) -> dict[str, Any]:
-        checked, unchecked = self.coverage()
-        parts = [
-            {"form": part.form, "split": part.split, "path": str(part.path), "images": len(part),
-             "contents": part.contents, "left_out": dict(part.left_out),
-             "classes": counts_per_class(part)}
-            for part in self.parts
-        ]  # fmt: skip
-        return {
-            "good": self.good,
-            "checked": checked,
-            "not_checked": unchecked,
-            "seconds": round(self.seconds, 3),
-            "levels": self.problems.count_levels(),
-            "parts": parts,
-            "problems": [{"level": p.level} | asdict(p) for p in self.problems],
-        }
 
 
 def counts_per_class(part: Part) -> dict[str, int]:
@@ -226,7 +205,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="DIR|FILE", help="data root, .rec file or shard")
-    add("--json", action="store_true", help="print the report as JSON")
     add("--all", action="store_true", help="show every problem, not ten of a kind")
     add("--jobs", type=whole(), metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress")
@@ -236,11 +214,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     flags = parse(argv)
     report = verify(flags.paths, flags.jobs, flags.quiet)
-    if flags.json:
-        json.dump(report.as_json(), sys.stdout, indent=4)
-        print()
-    else:
-        print_report(report, flags.all)
+    print_report(report, flags.all)
     return 0 if report.good else 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rn50lib.config import TrainConfig
 from rn50lib.errors import positive
@@ -28,14 +27,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a line per row, with right-aligned columns of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in rows]
-
-
-def as_yaml(value: Any) -> str:
-    """Return a value as YAML in one line, which may stand in a list or a mapping in braces."""
-    import yaml
-
-    text = yaml.safe_dump([value], default_flow_style=True, width=float("inf"), allow_unicode=True)
-    return text.strip()[1:-1]
 
 
 def has_key(key: str) -> Callable[[Path], bool]:

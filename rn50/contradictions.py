@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rn50 import installed
 from rn50.launch import is_local
@@ -16,11 +16,8 @@ from rn50lib.config import FLAGS, TrainConfig, flag_name, flags_of, scoped, slot
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.hardware import Machine
-from rn50lib.hooks import REPLACEABLE
-from rn50lib.optim import parse_loss_scale
 
 NEEDS = {"tf32": (8, 0), "bfloat16": (8, 0), "float16": (7, 0)}  # compute capability: Tensor Cores
-TORCH_PARTS = ("predictor", "loss_scale_update")  # that --override replaces for PyTorch only
 
 
 def check_values(config: TrainConfig) -> None:
@@ -38,27 +35,19 @@ def check_machine(config: TrainConfig, machine: Machine, group: LaunchEnv | None
         raise UserError(problem)
 
 
-def replaces(override: Sequence[str], part: str) -> bool:
-    """Return True if --override replaces a part of the run."""
-    return any(text.startswith(f"{part}=") for text in override)
-
-
 # --- on any machine -------------------------------------------------------------------------------
 
 
 def declared(config: TrainConfig) -> Iterator[str]:
     """Yield an error for each flag that lacks what it needs, or is used with one it excludes."""
     used = {name: flag_name(name) for name in config.to_dict()}
-    used |= {part: f"--override {part}" for part in REPLACEABLE if replaces(config.override, part)}
-    only_torch = (*scoped("torch"), *TORCH_PARTS) if config.backend == "tensorflow" else ()
+    only_torch = scoped("torch") if config.backend == "tensorflow" else ()
     many = set(scoped("group")) - {"comm"} if config.comm == "local" else ()
     for name, flag in used.items():
         if name in only_torch:
             yield f"{flag} is for PyTorch: leave it out, or use --backend torch"
         if name in many:
             yield f"{flag} is for many workers: pass -n 2 or more, or leave it out"
-        if name in REPLACEABLE:
-            continue
         for other in FLAGS[name].needs.split():
             if other not in used:
                 yield f"{flag} needs {flag_name(other)}: pass it too"
@@ -69,15 +58,9 @@ def declared(config: TrainConfig) -> Iterator[str]:
 
 def rules(c: TrainConfig) -> Iterator[tuple[str, str]]:
     """Yield the fields of each contradiction, with which its line begins, and what to do."""
-    if not c.bn_decay and replaces(c.override, "decay_groups"):
-        yield "bn_decay override", "both choose what decays: leave one of them out"
     if c.lr_schedule != "step" and c.lr_step_epochs:
         yield ("lr_schedule lr_step_epochs", "this schedule has no steps: leave one of them out, or"
                " pass --lr-schedule step")  # fmt: skip
-    adapts = replaces(c.override, "loss_scale_update") and not c.only_inference
-    if adapts and parse_loss_scale(c.loss_scale or "1")[1] is None:
-        yield ("loss_scale override",
-               "this run has no dynamic loss scale: pass --set loss_scale=dynamic")  # fmt: skip
     if c.backend == "tensorflow" and c.loader == "dali":
         yield "backend loader", "DALI feeds PyTorch: use --loader native, or use --backend torch"
     if c.backend == "tensorflow" and c.data_format == "recordio":

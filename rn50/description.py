@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rn50 import launch
 from rn50.autoconfig import Given, built_in_root, prepare
-from rn50.common import as_yaml
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
 from rn50lib.hardware import machine
@@ -98,6 +98,14 @@ def check_data(given: Given, config: TrainConfig) -> None:
     root = Path(config.data_root).absolute()
     if config.loader != "synthetic" and root != built_in_root():  # else a run draws it
         open_sources(replace(config, data_root=given.get("data_root") or config.data_root))
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value as YAML in one line."""
+    import yaml
+
+    text = yaml.safe_dump([value], default_flow_style=True, width=float("inf"), allow_unicode=True)
+    return text.strip()[1:-1]
 
 
 def as_config_file(given: Given) -> list[str]:

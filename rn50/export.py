@@ -1,8 +1,7 @@
 """`rn50 export`: a checkpoint for other programs.
 
-    rn50 export PREFIX EPOCH -o model.onnx         # for ONNX Runtime, OpenVINO, TensorRT, ...
-    rn50 export PREFIX EPOCH -o model.onnx --int8  # the same in 8 bits, for processors
-    rn50 export PREFIX EPOCH -o model.pth          # for torchvision and timm; or model.safetensors
+    rn50 export PREFIX EPOCH -o model.onnx   # for ONNX Runtime, OpenVINO, TensorRT, ...
+    rn50 export PREFIX EPOCH -o model.pth    # for torchvision and timm; or model.safetensors
 
 The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3) RGB, under the
 name `images`, normalises them, and returns float32 `logits` (N, classes); its metadata has the
@@ -13,8 +12,6 @@ torchvision and timm; a .safetensors file has the same metadata.
 from __future__ import annotations
 
 import json
-import logging
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +19,6 @@ import numpy as np
 
 from rn50.installed import has
 from rn50lib import checkpoint
-from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.errors import Parser, UserError
 from rn50lib.files import Output, contains
@@ -30,7 +26,6 @@ from rn50lib.resnet import Network
 
 MARK = "rn50 export"  # in each file that `export` wrote
 WEIGHTS = (".pth", ".pt", ".safetensors")
-CALIBRATED, SCORED, BATCH = 256, 1000, 16  # images that set the scales, are scored, per call
 
 
 def signed(content: bytes, classes: Classes) -> bytes:
@@ -41,59 +36,6 @@ def signed(content: bytes, classes: Classes) -> bytes:
     onnx.helper.set_model_props(model, {"classes": json.dumps(classes.to_dict())})
     model.producer_name = MARK
     return model.SerializeToString()
-
-
-def split(images: np.ndarray) -> list[np.ndarray]:
-    """Return images in batches of at most BATCH."""
-    return np.array_split(images, -(-len(images) // BATCH))
-
-
-def to_int8(content: bytes, config: TrainConfig, file: Path) -> bytes:
-    """Return an ONNX file with 8-bit weights and activations, quantised by ONNX Runtime.
-
-    Some validation images set the scales of the activations; print the top-1 accuracy of both files
-    on others. Raises UserError if there are no such images, or if their classes are not those of
-    the checkpoint `file`.
-    """
-    import onnxruntime
-    from onnxruntime import quantization
-
-    from rn50.predict import check_classes, prepare
-    from rn50lib.data.source import open_source
-
-    source = open_source(config.data_root, "val")
-    check_classes(file, source.classes)
-    if len(source) < 2:
-        raise UserError(f"--int8 needs two validation images or more: {config.data_root} has one")
-    step = max(2, -(-len(source) // SCORED))
-    scored, others = range(0, len(source), step), range(1, len(source), step)
-    images, shown = (np.stack([prepare(source, i, config) for i in some])
-                     for some in (scored, others[:: -(-len(others) // CALIBRATED)]))  # fmt: skip
-    labels = np.array(source.labels)[list(scored)]
-
-    class Reader(quantization.CalibrationDataReader):
-        def __init__(self) -> None:
-            self.batches = iter(split(shown))
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            batch = next(self.batches, None)
-            return None if batch is None else {"images": batch}
-
-    logging.getLogger().setLevel(logging.ERROR)  # it recommends its own preprocessing
-    with tempfile.TemporaryDirectory() as folder:
-        full, small = Path(folder, "full.onnx"), Path(folder, "int8.onnx")
-        full.write_bytes(content)
-        unsigned = quantization.QuantType.QUInt8  # several times as fast as signed on x86
-        quantization.quantize_static(
-            full, small, Reader(), activation_type=unsigned, per_channel=True
-        )
-        result = small.read_bytes()
-    for name, model in (("float32", content), ("int8", result)):
-        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        answers = [session.run(["logits"], {"images": part})[0].argmax(1) for part in split(images)]
-        top1 = 100 * np.mean(np.concatenate(answers) == labels)
-        print(f"{name}: {top1:.1f}% top-1 on {len(labels)} validation images")
-    return result
 
 
 def to_state_dict(
@@ -114,17 +56,14 @@ def to_state_dict(
     return serialise(arrays, suffix, MARK, classes)
 
 
-def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> None:
+def export(prefix: str | Path, epoch: int, output: Path) -> None:
     """Write a checkpoint in the format of the output's suffix. Raises UserError."""
     from rn50.predict import trained_as
 
     if output.suffix not in (".onnx", *WEIGHTS):
         raise UserError(f"--output {output}: name a file that ends in .onnx, {', '.join(WEIGHTS)}")
-    if int8 and output.suffix != ".onnx":
-        raise UserError(f"--int8 is for ONNX files: name one that ends in .onnx, not {output}")
     if output.suffix == ".onnx":  # before the weights are read
-        wanted = ["onnx", "onnxscript", *["onnxruntime"] * int8]
-        if missing := [package for package in wanted if not has(package)]:
+        if missing := [package for package in ("onnx", "onnxscript") if not has(package)]:
             raise UserError(f"an ONNX file needs packages: `pip install {' '.join(missing)}`")
     to = Output("--output", output, "a file of rn50 export", contains(MARK.encode()))
     config = trained_as(prefix, epoch)
@@ -136,8 +75,7 @@ def export(prefix: str | Path, epoch: int, output: Path, int8: bool = False) -> 
     if output.suffix == ".onnx":
         from rn50lib.torch.inference import serving
 
-        content = serving(net, arrays, config.image_shape)
-        content = signed(to_int8(content, config, source) if int8 else content, classes)
+        content = signed(serving(net, arrays, config.image_shape), classes)
     else:
         content = to_state_dict(net, arrays, output.suffix, classes)
     to.write(content)
@@ -150,9 +88,8 @@ def main(argv: list[str]) -> int:
     add("epoch", type=int, nargs="?", help="the epoch (default: the last)")
     formats = "FILE.onnx; or FILE.pth or FILE.safetensors, weights for torchvision and timm"
     add("-o", "--output", type=Path, required=True, help=formats)
-    add("--int8", action="store_true", help="8-bit weights and activations (.onnx)")
     args = parser.parse_args(argv)
     epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
-    export(args.prefix, epoch, args.output, args.int8)
+    export(args.prefix, epoch, args.output)
     print(args.output)
     return 0

@@ -73,14 +73,10 @@ def runs_home() -> Path:
     return Path(os.environ.get("RN50_RUNS") or "runs").absolute()
 
 
-def run_folder(name: str) -> Path:
-    """Return the folder of a run that begins now, `runs/<UTC time>-<name>`."""
-    return runs_home() / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}"
-
-
 def new_run(name: str) -> Path:
-    """Make a new `run_folder` and return it. Raises UserError if that is impossible."""
-    folder = first = run_folder(name)
+    """Make the folder `runs/<UTC time>-<name>` and return it. Raises UserError."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    folder = first = runs_home() / f"{stamp}-{name}"
     numbers = itertools.count(1)
     while True:
         try:

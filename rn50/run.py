@@ -11,7 +11,6 @@ from pathlib import Path
 from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
 from rn50.common import has_key, makes_a_model
-from rn50.jobs import SCHEDULERS, job_file
 from rn50.launch import is_local
 from rn50.parser import Parser, config_parser, parse_given
 from rn50lib import checkpoint
@@ -26,12 +25,9 @@ from rn50lib.report import is_report, is_trace
 def run(argv: list[str]) -> int:
     """Run `rn50 run`: fill in what was not passed, print it, launch the workers and wait."""
     given, extra = parse_given(run_parser(), argv)
-    if extra.print in ("config", "recipe"):
+    if extra.print:
         shown = description.as_config_file if extra.print == "config" else description.as_recipe
         print("\n".join(shown(given)))
-        return 0
-    if extra.print:
-        print(job_file(extra.print, given, extra.run_dir), end="")
         return 0
     return launch_run(given, extra.run_dir, extra.dry_run)
 
@@ -42,9 +38,9 @@ def run_parser(verb: str = "run") -> Parser:
     parser.add_argument("--run-dir", type=Path, help="folder of this run (default: a new one)")
     if verb == "run":
         parser.add_argument(
-            "--print", choices=("config", "recipe", *SCHEDULERS),
-            help="print the complete configuration as YAML for --config, what decides the accuracy"
-            " as a table, or a job file, and stop",
+            "--print", choices=("config", "recipe"),
+            help="print the complete configuration as YAML for --config, or what decides the"
+            " accuracy as a table, and stop",
         )  # fmt: skip
     return parser
 

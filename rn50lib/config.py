@@ -41,10 +41,9 @@ class Flag:
 
     A value is one of `choices`, from `low` to `high`, and passes `check`, which raises ValueError;
     `read` converts a text. `chosen` explains the default in words. `needs` are fields that must be
-    set too; `excludes` are fields that must not, or parts that --override must not replace. `names`
-    are its names if it has a short one, `also` those of other training programs, which are
-    answered, not accepted. A flag that is `rare` is only set by `--set NAME=VALUE`. `scope` lists
-    where it counts:
+    set too; `excludes` are fields that must not. `names` are its names if it has a short one,
+    `also` those of other training programs, which are answered, not accepted. A flag that is `rare`
+    is only set by `--set NAME=VALUE`. `scope` lists where it counts:
 
     - first: on the first page of the help
     - shown: printed before a run
@@ -274,7 +273,7 @@ class TrainConfig:
         also="--start-epoch --begin-epoch")] = None
     init_from: Annotated[str | None, Flag(
         "run", "start with the weights of a checkpoint (the newest of a PREFIX, or a file); the"
-        " last layer is new if the number of classes differs", "shown host output",
+        " last layer is new if the classes differ", "shown host output",
         excludes="step", also="--pretrained --weights --initial-checkpoint --load"
         " --checkpoint --pretrained-path")] = None
     resume: Annotated[bool, Flag(
@@ -340,9 +339,9 @@ class TrainConfig:
         " two others; auto times the installed ones", "shown step torch",
         choices=("torch", "compile", "onnxruntime", "openvino", "auto"), chosen="torch, or auto if"
         " the work takes much longer than its start", needs="only_inference",
-        excludes="compile predictor")] = "torch"
+        excludes="compile")] = "torch"
     compile: Annotated[bool, Flag(
-        "machine", "compile the model with torch.compile", "step torch", excludes="predictor",
+        "machine", "compile the model with torch.compile", "step torch",
         chosen="only on one GPU, for a run that makes up for the minute it takes",
         also="--torchcompile --torchscript --xla --use-xla")] = False
     cuda_graph: Annotated[bool, Flag(

@@ -17,10 +17,7 @@ from rn50lib.errors import TERMINATED, UserError
 REPLACEABLE = {  # the defaults, whose parameters a replacement has
     "schedule": "rn50lib.recipe:learning_rate",
     "shard": "rn50lib.data.sampler:shard",
-    "decay_groups": "rn50lib.optim:decay_groups",
     "augment": "rn50lib.recipe:augment",
-    "loss_scale_update": "rn50lib.optim:loss_scale_update",
-    "predictor": "rn50lib.torch.inference:Predictor",
 }
 
 _overrides: dict[str, Callable[..., Any]] = {}

@@ -22,7 +22,6 @@ import pytest
         ("rn50 plot '' -o a.png", "reports", "a text that is not empty"),
         ("rn50 compare '' b.json", "files", "a text that is not empty"),
         ("rn50 diagnose --seconds nan", "--seconds", "a finite number"),
-        ("rn50 diagnose --json ''", "--json", "a text that is not empty"),
         ("rn50 benchmark -o a.json -w -1", "--warmup", "at least 0"),
         ("rn50 benchmark -o a.json -n 1,0", "--n-GPUs", "at least 1"),
         ("rn50 scale --price inf", "--price", "greater than 0"),

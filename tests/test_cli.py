@@ -202,8 +202,6 @@ def test_a_report_replaces_only_a_report(rn50: Run, photos: Photos, trained: Pat
     [
         "benchmark --loader synthetic -n 1 -b 1 -o {}.json",
         "plot {}.json -o {}.png",
-        "diagnose --loader synthetic -o {}.svg",
-        "diagnose --loader synthetic --json {}.json",
     ],
 )
 def test_an_output_replaces_only_an_earlier_one(rn50: Run, trained: Path, argv: str) -> None:

@@ -140,13 +140,10 @@ def test_im2rec_replaces_only_lists_and_records(
 @pytest.mark.parametrize(
     ("argv", "file"),
     [
-        ("build --solutions .", "ex01_records.ipynb"),
         ("grade in -o class.html", "class.html"),
         ("grade in -o class.html", "class.csv"),
-        ("submit --name Anna -o work.zip", "work.zip"),
         ("run 00 --profile ci --out .", "00_start_here.ipynb"),
         ("run 00 --profile ci --out .", "index.html"),
-        ("try train.py --json found.json", "found.json"),
     ],
 )
 def test_the_workshop_replaces_only_its_own_files(rn50: Run, argv: str, file: str) -> None:
@@ -176,7 +173,6 @@ def test_names_that_cannot_be_printed_are_escaped(
             os.link(photos.files("val")[0], folder + f"/set/{split}".encode() + name)
     for module, *argv in (
         ("data_prep.verify", b"set", b"--quiet"),
-        ("data_prep.verify", b"set", b"--quiet", b"--json"),
         ("data_prep.im2rec", b"--list", b"--recursive", b"r\xfc", b"set/train"),
         ("data_prep.im2rec", b"--pass-through", b"r\xfc", b"set/train"),
         ("data_prep.tfrecord", b"set", b"--jobs", b"1"),
@@ -187,11 +183,9 @@ def test_names_that_cannot_be_printed_are_escaped(
             [sys.executable, "-m", module, *argv], cwd=folder, capture_output=True,
             env=clean_environment(PYTHONIOENCODING=encoding),
         )  # fmt: skip
-        shown = done.stdout.decode(encoding)  # all of it is valid in the encoding
+        done.stdout.decode(encoding)  # all of it is valid in the encoding
         assert done.returncode == 0 or module == "data_prep.verify", done.stderr
         assert b"Traceback" not in done.stderr
-        if b"--json" in argv:
-            json.loads(shown)
     assert b"c\xff\t" in open(folder + b"/set/tfrecord/classes.txt", "rb").read()
 
 

@@ -8,9 +8,8 @@ from workshop.checks.ask import check, hint, solution
 from workshop.checks.status import progress
 from workshop.checks.use import use
 from workshop.load_order import load_triton_first
-from workshop.map import course_map
 from workshop.observe import try_script
-from workshop.opening import start
+from workshop.opening import course_map, start
 from workshop.output import explore, figure, quiet_stderr, table
 from workshop.ratio import ratio
 from workshop.session import has

@@ -141,17 +141,17 @@ def _check_index(part: Part, keys: dict[int, int]) -> None:
     except RecordError as error:
         add("index", path_idx, str(error))
         return
-    for offset in [offset for offset in index if offset not in keys][:100]:
-        add("index", path_idx, f"key {index[offset]}: no record starts there", offset)
+    if foreign := [offset for offset in index if offset not in keys]:
+        text = f"no record starts at {len(foreign):,} of its entries, the first at this offset"
+        add("index", path_idx, text, foreign[0])
     if missing := [offset for offset in keys if offset not in index]:
         text = f"it leaves out {len(missing):,} records, the first at this offset"
         add("index", path_idx, text, missing[0])
-    if sorted(index.values()) == [*range(len(index))]:
-        return  # keys that merely count
+    counted = sorted(index.values()) == [*range(len(index))]  # keys that merely count
     bad = [offset for offset, key in index.items() if keys.get(offset, key) != key]
-    for offset in bad[:100]:
-        text = f"it has key {index[offset]}, the record's id is {keys[offset]}"
-        add("index", path_idx, text, offset)
+    if bad and not counted:
+        text = f"{len(bad):,} keys are not the records' ids, the first at this offset"
+        add("index", path_idx, text, bad[0])
 
 
 def _check_list(part: Part, labels: dict[int, float]) -> None:

@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.verifying.folders import Part
-from data_prep.verifying.images import Images, digest
+from data_prep.verifying.images import Images
 from rn50lib.data.recordfile import RecordError, read_pairs
 from rn50lib.data.source import describe_pointer
-from rn50lib.data.tfrecord import TFRecordReader, find_shards, index_path, parse_example
+from rn50lib.data.tfrecord import (
+    IMAGE,
+    LABEL,
+    TFRecordReader,
+    find_shards,
+    index_path,
+    parse_example,
+)
 from rn50lib.errors import UserError
 
-FEATURES = {"image/encoded": bytes, "image/class/label": int}
-RAW_FEATURES = {"height": int, "width": int, "img_raw": bytes, "label": float}
+FEATURES = {IMAGE: bytes, LABEL: int}
 
 
 def read_shards(path: Path, split: str) -> Part:
@@ -75,30 +81,19 @@ def _check_example(found: Images, path: Path, offset: int, data: bytes) -> None:
     except ValueError as error:
         add("example", f"not a tf.train.Example: {error}")
         return
-    raw = "img_raw" in example
-    features = RAW_FEATURES if raw else FEATURES
-    if problem := _check_features(example, features):
+    if problem := _check_features(example):
         add("example", problem)
         return
-    values = {name: example[name][0] for name in features}
-    label = values["label"] if raw else values["image/class/label"] - 1  # counted from 1 there
-    good = 0 <= label < 2**31 and label == int(label)
+    label = example[LABEL][0] - 1  # counted from 1 there
+    good = 0 <= label < 2**31
     if not good:
-        text = f"the label is {label}" if raw else f"the label is {label + 1}; they begin at 1"
-        add("label", text)
-    name, label = f"{path}, offset {offset:,}", int(label) if good else -1
-    if not raw:
-        found.check(name, label, values["image/encoded"])
-        return
-    image, height, width = values["img_raw"], values["height"], values["width"]
-    found.add(name, label, digest(image))
-    if len(image) != height * width * 3:
-        add("example", f"{len(image):,} bytes, not {height} × {width} × 3")
+        add("label", f"the label is {label + 1}; they begin at 1")
+    found.check(f"{path}, offset {offset:,}", label if good else -1, example[IMAGE][0])
 
 
-def _check_features(example: dict[str, Any], types: dict[str, type]) -> str | None:
-    """Return which of these features is missing or has the wrong type."""
-    for name, type_ in types.items():
+def _check_features(example: dict[str, Any]) -> str | None:
+    """Return which of the FEATURES is missing or has the wrong type."""
+    for name, type_ in FEATURES.items():
         values = example.get(name)
         if values is None or len(values) != 1:
             count = "missing" if values is None else f"there {len(values)} times"

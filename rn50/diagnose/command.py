@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 
-from rn50 import launch, plot
+from rn50 import launch
 from rn50.autoconfig import Given, prepare
-from rn50.common import has_key
 from rn50.description import describe
-from rn50.diagnose import model, show
-from rn50.diagnose.measure import Bench, measured, measured_peak
+from rn50.diagnose import model
+from rn50.diagnose.measure import Bench, measured
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
-from rn50lib.files import Output
 from rn50lib.hardware import Machine, machine
 from rn50lib.lifetime import die_with_parent
-from rn50lib.report import as_json
 
 SECONDS, SECONDS_CI = 6.0, 0.5  # of a measurement
 MAX_CANDIDATES = 2  # candidates that are measured: each takes as long as a part of the run
@@ -98,6 +95,36 @@ def formula(config: TrainConfig) -> str:
     return model.SUM if on_processor else model.SLOWER
 
 
+def table(config: TrainConfig, rates: model.Rates) -> list[str]:
+    """Return the rates of the parts, and what they cost, as lines."""
+    lines = [f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
+    rows = {
+        "loader alone": rates.loader,
+        "step alone": rates.compute,
+        "step without exchange": rates.without_exchange,
+        "both together": rates.both,
+        f"  predicted ({rates.formula})": model.together(
+            rates.loader, rates.compute, rates.formula
+        ),
+    }
+    for name, ips in rows.items():
+        if ips != model.FREE and (ips != rates.compute or name == "step alone"):
+            lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}")
+    net, size = config.to_network(), config.image_shape
+    if config.n > 1 and config.trains:
+        step, alone = (
+            1000 * config.global_batch / ips for ips in (rates.compute, rates.without_exchange)
+        )
+        lines.append(
+            f"  a step of {step:.0f} ms loses {max(0.0, step - alone):.0f} ms to the exchange of"
+            f" {4e-6 * net.num_parameters:.1f} MB"
+        )
+    if config.step is None:
+        flops = 2 * net.macs(size) if config.only_inference else net.train_flops(size)
+        lines.append(f"  the model computes {flops * rates.both / 1e9:,.0f} GFLOP/s")
+    return lines
+
+
 def main(argv: list[str]) -> int:
     parser = config_parser("diagnose")
     parser.add_argument(
@@ -105,8 +132,6 @@ def main(argv: list[str]) -> int:
         help="predict the run with these flags changed, as in --change '--loader dali'; repeatable"
         " (default: what is likely to help)",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write everything that was found")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write a figure (.png, .svg, .pdf)")
     parser.add_argument(
         "--seconds", type=float, metavar="SECONDS",
         help=f"length of a measurement (default: {SECONDS:g})",
@@ -114,8 +139,6 @@ def main(argv: list[str]) -> int:
     asked, extra = parse_given(parser, join_changes(argv))
     if extra.seconds is not None and not 0 < extra.seconds <= 120:
         raise UserError(f"--seconds {extra.seconds:g}: use more than 0 and at most 120")
-    written = extra.json and Output("--json", extra.json, "a diagnosis", has_key("verdict"))
-    figure = extra.output and plot.output(extra.output)
     for text in extra.change:
         parse_change(text)
     die_with_parent()
@@ -129,7 +152,6 @@ def main(argv: list[str]) -> int:
     usual = SECONDS_CI if resolved.config.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
     config = measured(resolved.config)
-    peak = measured_peak(config, bench.seconds / 3)
     loader, compute = bench.loader(config), bench.step(config)
     single = bench.without_exchange(config, compute)
     rates = model.Rates(loader, compute, single, bench.both(config), formula(config))
@@ -147,14 +169,9 @@ def main(argv: list[str]) -> int:
         changes += [change] if change else []
         if not extra.change and len(changes) == MAX_CANDIDATES:
             break
-    verdict = model.verdict(rates, bound, changes, config.backend)
-    diagnosis = show.Diagnosis(resolved, rates, bound, changes, verdict, peak)
     launch.say(f"the runs are in {bench.folder}")
-    print(show.text(diagnosis))
-    if written:
-        written.write(as_json(show.content(diagnosis)))
-        launch.say(extra.json)
-    if figure:
-        plot.save(show.bars(diagnosis), figure)
-        launch.say(extra.output)
+    print(model.verdict(rates, bound, changes, config.backend))
+    print("\n".join(["", *table(config, rates)]))
+    for change in changes:
+        print(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")
     return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,15 +99,14 @@ class Listing(NamedTuple):
             left_out.add(reason, os.path.join(place, name))
 
 
-def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS) -> Listing:
-    """List a folder. Hidden entries are left out, and files that have none of the `extensions`."""
+def list_folder(folder: str | Path) -> Listing:
+    """List a folder. Hidden entries are left out, and files that are not images by their names."""
     found: dict[str, list[str]] = {IMAGE: [], FOLDER: []}
     left_out = []
-    endings = tuple(extensions)
     try:
         with os.scandir(os.fspath(folder)) as entries:
             for entry in entries:
-                kind = _describe(entry, endings)
+                kind = _describe(entry)
                 if kind in found:
                     found[kind].append(entry.name)
                 else:
@@ -118,16 +116,16 @@ def list_folder(folder: str | Path, extensions: Sequence[str] = IMAGE_EXTENSIONS
     return Listing(sorted(found[IMAGE]), sorted(found[FOLDER]), sorted(left_out))
 
 
-def _describe(entry: os.DirEntry[str], endings: tuple[str, ...]) -> str:
+def _describe(entry: os.DirEntry[str]) -> str:
     """Return IMAGE, FOLDER, or the reason to leave out an entry of a folder."""
     if entry.name[0] == ".":
         return HIDDEN
     try:
         if entry.is_file():
-            if entry.name.lower().endswith(endings):
+            if entry.name.lower().endswith(IMAGE_EXTENSIONS):
                 return IMAGE
             ending = os.path.splitext(entry.name)[1].lower()
-            if ending in OTHER_IMAGES or ending in IMAGE_EXTENSIONS:
+            if ending in OTHER_IMAGES:
                 return f"{ending} images"
             return OTHER if ending else BARE
         if entry.is_dir():

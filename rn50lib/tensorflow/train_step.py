@@ -48,7 +48,7 @@ class LossScaler:
         return kept, finite
 
     def advance(self, finite: Any) -> None:
-        """Set the scale of the next step: `optim.loss_scale_update`, for tensors."""
+        """Set the scale of the next step by the rule of a dynamic scale (see `optim`)."""
         self.skipped.assign_add(tf.cast(~finite, tf.int32))
         if self.growth_steps is None:
             return

@@ -5,12 +5,12 @@ Weights, batch-norm statistics, the last layer and the loss are always float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from rn50lib import hooks, optim
+from rn50lib import optim
 from rn50lib.config import TrainConfig
 from rn50lib.optim import weight_decays
 
@@ -42,7 +42,7 @@ def set_precision(device: str, dtype: str) -> torch.dtype:
 
 
 class LossScaler:
-    """The loss scale and its rule, on the device; only a learner's own rule makes a step wait."""
+    """The loss scale and its rule, on the device."""
 
     def __init__(self, text: str, device: str) -> None:
         start, self.growth_steps = optim.parse_loss_scale(text)
@@ -50,7 +50,6 @@ class LossScaler:
         self.good_steps = torch.tensor(0, device=device)
         self.skipped = torch.tensor(0, device=device)
         self.not_finite = torch.tensor(0.0, device=device)  # 1.0: the update is skipped
-        self.rule: Callable = hooks.get("loss_scale_update")
 
     def check(self, gradients: Sequence[Tensor]) -> None:
         """Record whether all synchronised gradients are finite."""
@@ -58,16 +57,10 @@ class LossScaler:
         self.not_finite.copy_(norms.isfinite().all().logical_not())
 
     def advance(self) -> None:
-        """Set the scale of the next step: `optim.loss_scale_update`, for tensors."""
+        """Set the scale of the next step by the rule of a dynamic scale (see `optim`)."""
         bad = self.not_finite.bool()
         self.skipped += bad
         if self.growth_steps is None:
-            return
-        if self.rule is not optim.loss_scale_update:
-            state = self.scale.item(), int(self.good_steps), not bad.item()
-            scale, good_steps = self.rule(*state, self.growth_steps)
-            self.scale.fill_(scale)
-            self.good_steps.fill_(good_steps)
             return
         self.good_steps.add_(1).masked_fill_(bad, 0)
         grown = self.good_steps >= self.growth_steps

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import record_function
 
-from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
@@ -76,7 +75,7 @@ class TorchStep:
         if config.cuda_graph:
             graphs.check(self.device, config)
             self.pinned = graphs.PinnedCopies()
-            if self.grad_accum_steps == 1 and not hooks.is_replaced("loss_scale_update"):
+            if self.grad_accum_steps == 1:
                 self.run = graphs.Replayed(
                     self.prepare_and_compute, "training step", self.optimizer.drop_gradients
                 )
@@ -168,12 +167,12 @@ class TorchStep:
             self.queue.limit()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
-        """Return float32 logits by the compiled model, an engine or a `predictor` (hooks)."""
+        """Return float32 logits by the compiled model or an engine."""
         if self.config.compile:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
-            make = inference.BUILDERS.get(self.config.engine) or hooks.get("predictor")
+            make = inference.BUILDERS.get(self.config.engine, inference.Predictor)
             self.predictor = make(self.model, self.dtype)
         return self.predictor(images_NCHW)
 

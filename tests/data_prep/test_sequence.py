@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 import tarfile
@@ -65,10 +64,9 @@ def test_the_documented_sequence(tmp_path: Path) -> None:
         said.append(done.stdout + done.stderr)
     assert "val: 7 images" in said[0]
     again = subprocess.run(
-        [sys.executable, "-m", "data_prep.verify", "--json", "imagenet", "imagenet/records",
+        [sys.executable, "-m", "data_prep.verify", "imagenet", "imagenet/records",
          "imagenet/tfrecord"],
         cwd=tmp_path, env=clean_environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert again.returncode == 0, again.stdout
-    report = json.loads(again.stdout)
-    assert not report.get("problems"), report
+    assert "): 0 errors, 0 warnings, 0 notes" in again.stdout, again.stdout

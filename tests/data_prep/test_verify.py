@@ -1,7 +1,6 @@
 """verify: each thing that can be wrong with a data set is made, and must be found and named."""
 
 import io
-import json
 import os
 import random
 import shutil
@@ -387,11 +386,6 @@ def test_missing_and_wrong_indexes_and_missing_shards(root):
     assert problems == {("no-index", str(first), None)} and report.good
     second.unlink()
     assert ("damage", str(folder), None) in found(folder)[0]
-    shutil.rmtree(folder)
-    tfrecord.convert(root, schema="slides", size=16, data_format="files", quiet=True)
-    problems, report = found(root)
-    assert problems == set()
-    assert verify.counts_per_class(report.parts[-1]) == dict.fromkeys(CLASSES, 3)
 
 
 GOOD = {"image/encoded": make_image(1), "image/class/label": 1}
@@ -407,12 +401,6 @@ GOOD = {"image/encoded": make_image(1), "image/class/label": 1}
         (serialize_example({**GOOD, "image/encoded": 3}), "example"),
         (serialize_example({"image/encoded": make_image(2), "image/class/label": 0}), "label"),
         (serialize_example({**GOOD, "image/encoded": make_image(1)[:-300]}), "undecodable"),
-        (
-            serialize_example({"height": 2, "width": 2, "img_raw": b"x" * 12, "label": -1.0}),
-            "label",
-        ),
-        (serialize_example({"height": 2, "width": 2, "img_raw": b"x", "label": 1.0}), "example"),
-        (serialize_example({"height": 2, "img_raw": b"x" * 12, "label": 1.0}), "example"),
     ],
 )
 def test_examples_that_training_cannot_use(tmp_path, example, kind):
@@ -442,19 +430,17 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-def test_text_json_and_exit_status(root):
+def test_text_and_exit_status(root):
     done = run(root)
     assert (done.returncode, done.stderr) == (0, "")
     assert "checked: class folders, record files" in done.stdout.splitlines()[-1]
     bad = root / "train/pear/bad ä.jpg"
     bad.write_bytes(b"text")
-    done = run(files_only(root), "--json")
+    done = run(files_only(root))
     assert done.returncode == 1
-    report = json.loads(done.stdout)
-    assert (report["good"], report["levels"]) == (False, {"error": 1, "warning": 0, "note": 0})
-    problem = {"level": "error", "kind": "no-image", "where": str(bad), "offset": None}
-    assert report["problems"] == [problem | {"text": "it starts with b'text'"}]
-    assert report["parts"][0]["classes"] == {"apple": 5, "pear": 6, "plum": 5}
+    assert f"{bad}: it starts with b'text'" in done.stdout
+    assert "images in 3 classes, 5–6 each" in done.stdout
+    assert "1 error, 0 warnings, 0 notes" in done.stdout
     done = run(root)
     assert done.returncode == 1
     assert "error: files that are not JPEG or PNG (1): convert them" in done.stdout

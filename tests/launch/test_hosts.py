@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rn50 import launch
-from tests.conftest import clean_environment
+from tests.conftest import ROOT, clean_environment
 from tests.launch import test_workers
 from tests.launch.hosts import ADDRESSES, Host, two_hosts
 from tests.launch.slurm import ask, configure
@@ -165,13 +166,20 @@ def cluster(
 def test_slurm_job_on_two_nodes_trains_like_one_host(
     cluster: Callable[..., str], hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    """Pass `rn50 run --print slurm` to sbatch: rank and size come from srun."""
+    """Pass docs/jobs/slurm.sh to sbatch: rank and size come from srun."""
     argv = argv_of(photos, *SAME, "--comm", "ddp")
     one = finish([*argv, "--report", "one.json", "--hosts", "localhost:2"], tmp_path)
     assert one.returncode == 0, one.stderr
-    flags = ("--hosts", "h1:1,h2:1", "--run-dir", str(tmp_path / "run"), "--print", "slurm")
-    script = tmp_path / "job.sh"
-    script.write_text(finish([*argv, *flags], tmp_path).stdout)
+    text, script = (ROOT / "docs" / "jobs" / "slurm.sh").read_text(), tmp_path / "job.sh"
+    for old, new in {
+        "/nas/runs/first": str(tmp_path / "run"), "=4\n": "=1\n", "=8\n": "=1\n",
+        "--gpus-per-node=1": "--gpus-per-node=0",
+        "rn50 train --data-root /nas/imagenet": shlex.join([sys.executable, "-m", "rn50", "train",
+                                                            *argv[argv.index("run") + 1 :]]),
+    }.items():  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    script.write_text(text)
     log = tmp_path / "job.log"
     number = cluster("sbatch", "--parsable", f"--output={log}", f"--chdir={tmp_path}", str(script))
     until(lambda: number.strip() not in cluster("squeue", "-h", "-o", "%i").split())

@@ -1,4 +1,4 @@
-"""`rn50 run --print ENGINE`: each job file against its schema or parser, and its command run.
+"""The files of docs/jobs: each against its schema or parser, and its command run.
 
 `fixtures/kubeflow.json` holds the schemas of Kubeflow's objects, and says where they are from.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,19 @@ import pytest
 import yaml
 
 from rn50.launch import SAVE_S
-from tests.conftest import clean_environment
+from tests.conftest import ROOT, clean_environment
 from tests.launch.slurm import ask, configure, free_port
-from tests.support import TINY, Ended, Photos, strict_json, until
+from tests.support import TINY, Photos, strict_json, until
 
 SCHEMAS = json.loads((Path(__file__).parents[1] / "fixtures" / "kubeflow.json").read_text())
+JOBS = ROOT / "docs" / "jobs"
 KINDS = {"mpijob": "MPIJob", "trainjob": "TrainJob"}
-TWO_HOSTS = ("-n", "4", "--hosts", "a:2,b:2", "--data-root", "/nas/imagenet")
-RUN = ("--run-dir", "/nas/runs/First_run")
 PATIENCE = 240.0
-Rn50 = Callable[..., Ended]
 
 
-def printed(rn50: Rn50, engine: str, *flags: str) -> str:
-    ended = rn50("run", *flags, "--print", engine)
-    assert ended.status == 0, ended.err
-    return ended.out
+def read_job(engine: str) -> dict[str, Any]:
+    job: dict[str, Any] = yaml.safe_load((JOBS / f"{engine}.yaml").read_text())
+    return job
 
 
 def pods(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -54,60 +52,52 @@ def container_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("engine", KINDS)
-@pytest.mark.parametrize(
-    "flags", [(*TWO_HOSTS, *RUN), ("-n", "1", "--loader", "synthetic"), ("--profile", "cpu")]
-)
-def test_kubernetes_takes_the_job(rn50: Rn50, engine: str, flags: tuple[str, ...]) -> None:
+def test_kubernetes_takes_the_job(engine: str) -> None:
     import jsonschema  # it takes seconds, which every run of pytest would pay
 
-    job = yaml.safe_load(printed(rn50, engine, *flags))
-    jsonschema.validate(job, SCHEMAS[KINDS[engine]])
+    jsonschema.validate(read_job(engine), SCHEMAS[KINDS[engine]])
 
 
 @pytest.mark.parametrize("engine", KINDS)
-def test_pods_leave_time_for_a_checkpoint(rn50: Rn50, engine: str) -> None:
-    job = yaml.safe_load(printed(rn50, engine, *TWO_HOSTS, *RUN))
+def test_pods_leave_time_for_a_checkpoint(engine: str) -> None:
+    job = read_job(engine)
     grace = {pod["terminationGracePeriodSeconds"] for pod in pods(job).values()}
     assert len(grace) == 1 and min(grace) > SAVE_S
     env = {item["name"]: item["value"] for item in container_of(job)["env"]}
     if engine == "trainjob":  # torchrun's own default is 30 s
         assert SAVE_S <= int(env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < min(grace)
-    assert "--resume" in container_of(job)["args"]
 
 
-def test_a_batch_script_requests_what_the_run_needs(rn50: Rn50) -> None:
-    script = printed(rn50, "slurm", *TWO_HOSTS, *RUN, "--data-nthreads", "10")
+def test_a_batch_script_leaves_time_for_a_checkpoint() -> None:
+    script = (JOBS / "slurm.sh").read_text()
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    assert {
-        "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "--cpus-per-task=10", "--requeue",
-        "--signal=TERM@90",
-    } <= set(script.split())  # fmt: skip
-    alone = printed(rn50, "slurm", "--profile", "cpu", "--benchmark-iters", "10")
-    assert "--gpus-per-node=0" in alone and "--resume" not in alone
-
-
-@pytest.mark.parametrize(
-    ("engine", "flags", "says"),
-    [
-        ("slurm", ("--backend", "tensorflow", "-n", "2"), "use --print mpijob"),
-        ("mpijob", ("--comm", "ddp", "-n", "2"), "use --print slurm or trainjob"),
-        ("slurm", ("--hosts", "a:3,b:1"), "the same number of workers on every host"),
-        ("trainjob", ("--preset", "RN50_FP16_8GPU"), "--model-prefix model is lost with the pod"),
-        ("slurm", ("--load-epoch", "3"), "--load-epoch needs --model-prefix"),
-    ],
-)
-def test_unsupported_flags_of_an_engine_are_refused(
-    rn50: Rn50, engine: str, flags: tuple[str, ...], says: str
-) -> None:
-    assert says in rn50("run", *flags, "--print", engine).error
+    before, wait = (int(re.search(rf"{flag}(\d+)", script)[1]) for flag in ("TERM@", "--wait="))
+    assert SAVE_S < wait < before
 
 
 # --- the commands, run ----------------------------------------------------------------------------
 
 
-def small(photos: Photos, folder: Path) -> tuple[str, ...]:
-    return ("--data-root", str(photos.root), *TINY, "--threads", "1", "--data-nthreads", "1",
-            "--profile", "cpu", "-n", "2", "-e", "2", "--run-dir", str(folder))  # fmt: skip
+def small(photos: Photos, folder: Path) -> dict[str, str]:
+    """Return what to replace in a job file for a short run on two workers of one host."""
+    flags = (*TINY, "--profile", "cpu", "-e", "2")
+    return {
+        "/nas/imagenet": str(photos.root),
+        '"8"': '"2"',  # of mpirun
+        "/nas/runs/first": str(folder),
+        '"--resume"': ", ".join(map(json.dumps, ("--resume", *flags))),
+        "--resume ||": f"--resume {' '.join(flags)} ||",
+        "--nodes=2": "--nodes=1",
+        "--ntasks-per-node=4": "--ntasks-per-node=2",
+        "--cpus-per-task=8": "--cpus-per-task=1",
+        "--gpus-per-node=4": "--gpus-per-node=0",
+    }
+
+
+def replaced(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return text
 
 
 def in_environment(**more: str) -> dict[str, str]:
@@ -125,14 +115,15 @@ def in_environment(**more: str) -> dict[str, str]:
     ],
 )
 def test_the_command_of_a_job_trains_and_resumes(
-    rn50: Rn50, engine: str, photos: Photos, tmp_path: Path
+    engine: str, photos: Photos, tmp_path: Path
 ) -> None:
     """Start it like its operator: Trainer by PET_* variables, MPI's by a list of hosts.
 
     A second start, which resumes, only with MPI.
     """
     folder = tmp_path / "run"
-    job = yaml.safe_load(printed(rn50, engine, *small(photos, folder)))
+    text = (JOBS / f"{engine}.yaml").read_text()
+    job = yaml.safe_load(replaced(text, small(photos, folder)))
     for attempt in range(2 if engine == "mpijob" else 1):
         hosts = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0",
                  "PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": free_port()}  # fmt: skip
@@ -167,10 +158,12 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.needs("slurm")
-def test_slurm_would_take_the_script(rn50: Rn50, slurm: dict[str, str], tmp_path: Path) -> None:
+def test_slurm_would_take_the_script(slurm: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
-    for n, right in (("8", True), ("9", False)):
-        script.write_text(printed(rn50, "slurm", "-n", n, "--data-root", "/nas/imagenet"))
+    for gpus, right in (("8", True), ("9", False)):
+        one = {"--nodes=2": "--nodes=1", "--gpus-per-node=4": f"--gpus-per-node={gpus}",
+               "--cpus-per-task=8": "--cpus-per-task=1"}  # fmt: skip
+        script.write_text(replaced((JOBS / "slurm.sh").read_text(), one))
         assert ("to start at" in ask(slurm, "sbatch", "--test-only", str(script))) == right
 
 
@@ -178,15 +171,16 @@ def test_slurm_would_take_the_script(rn50: Rn50, slurm: dict[str, str], tmp_path
 @pytest.mark.needs("slurm")
 @pytest.mark.needs("torch")
 def test_a_slurm_job_that_gets_sigterm_is_requeued_and_resumes(
-    rn50: Rn50, slurm: dict[str, str], photos: Photos, tmp_path: Path
+    slurm: dict[str, str], photos: Photos, tmp_path: Path
 ) -> None:
     """Send the signal by hand that Slurm sends before the end of a job.
 
     The workers write a checkpoint, the job is queued again, and resumes.
     """
     folder, script = tmp_path / "run", tmp_path / "job.sh"
-    flags = (*small(photos, folder), "-e", "100000", "--disp-batches", "1", "--no-val")
-    script.write_text(printed(rn50, "slurm", *flags))
+    endless = {"-e 2": "-e 100000 --disp-batches 1 --no-val"}
+    changes = small(photos, folder) | endless
+    script.write_text(replaced((JOBS / "slurm.sh").read_text(), changes))
     log = tmp_path / "job.log"
     said = ask(slurm, "sbatch", "--parsable", f"--output={log}", f"--chdir={tmp_path}", str(script))
     number = said.strip()

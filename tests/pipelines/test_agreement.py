@@ -201,11 +201,11 @@ def test_commands_agree(seed: int, tmp_path: Path, rn50: Run) -> None:
     pack(root, reencode=seed % 2 == 1)
     per_class = dict.fromkeys(drawn.names, 4)
     report = verify.verify([root], jobs=0, quiet=True)
-    for part in report.as_json()["parts"]:
-        images = per_class if part["split"] == "train" else dict.fromkeys(drawn.names, 3)
-        assert part["classes"] == images, part["path"]
-        if part["form"] == "files":
-            assert part["left_out"] == left_out[part["split"]]
+    for part in report.parts:
+        images = per_class if part.split == "train" else dict.fromkeys(drawn.names, 3)
+        assert verify.counts_per_class(part) == images, part.path
+        if part.form == "files":
+            assert part.left_out == left_out[part.split]
     lost = {"dangling links"}
     assert report.good == (not lost & {*left_out["train"], *left_out["val"]})
     for split in ("train", "val"):

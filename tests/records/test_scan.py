@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -91,10 +90,9 @@ def test_run_im2rec_and_verify_count_the_same_left_out_files(
     assert f"{TAKEN} images in 3 classes; left out: " in printed
     assert sorted(printed.rpartition("left out: ")[2]) == sorted(line.rpartition("out: ")[2] + "\n")
 
-    assert verify.main([str(root), "--json", "--quiet", "--jobs", "1"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert [part["left_out"] for part in report["parts"]] == [LEFT_OUT, {}]
-    problems = [problem["kind"] for problem in report["problems"]]
+    report = verify.verify([root], jobs=0, quiet=True)
+    assert not report.good and [part.left_out for part in report.parts] == [LEFT_OUT, {}]
+    problems = [problem.kind for problem in report.problems]
     assert problems.count("dangling") == 3 and problems.count("left-out") == 3
 
 

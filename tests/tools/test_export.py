@@ -60,30 +60,6 @@ def test_onnx_runtime_gives_the_same_logits(
     np.testing.assert_allclose(one, logits[:1], atol=1e-4)
 
 
-@pytest.mark.needs("onnx")
-def test_int8_answers_like_float32(
-    trained: Path, images_and_answers, tmp_path: Path, capsys
-) -> None:
-    import onnx
-    import onnxruntime
-
-    images, expected = images_and_answers
-    file = tmp_path / "int8.onnx"
-    assert cli.main(["export", str(trained / "m"), "2", "-o", str(file), "--int8"]) == 0
-    full, small, _ = capsys.readouterr().out.splitlines()
-    assert full.startswith("float32: ") and small.startswith("int8: ")
-    model = onnx.load(str(file))
-    assert_names(model)
-    weights = {t.name: t.data_type for t in model.graph.initializer}
-    assert sum(kind == onnx.TensorProto.INT8 for kind in weights.values()) >= 8
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    (logits,) = session.run(["logits"], {"images": images})
-    assert np.abs(softmax(logits) - expected).mean() < 0.05
-    assert cli.main(["export", str(trained / "m"), "2", "-o", str(file.with_suffix(".pth")),
-                     "--int8"]) == 2  # fmt: skip
-    assert "--int8 is for ONNX files" in capsys.readouterr().err
-
-
 def test_export_replaces_only_its_own_files(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     net, identity = resnet(18, 6), {"model": "resnet18 v1.5", "num_classes": 6}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import shlex
 import signal
 import sys
 import time
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from rn50.common import has_key
 from rn50lib.config import FLAGS
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import Output, check_output, contains, make_folder, write_file
@@ -39,7 +36,6 @@ def parser() -> Parser:
 
     add = verb("build", build_notebooks, "write the notebooks from their masters")
     add("--check", action="store_true", help="write nothing; fail on differences or lint")
-    add("--solutions", type=Path, metavar="DIR", help="write the exercises with solutions to DIR")
     add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
     add = verb("lint", lint_masters, "check the masters, or your notebooks, against the rules")
     add("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="any .ipynb (the masters)")
@@ -67,14 +63,10 @@ def parser() -> Parser:
     add("--steps", type=whole(), default=5, metavar="K", help="updates to record (5)")
     add("--seconds", type=whole(), default=20, metavar="S", help="then continue up to S (20)")
     add("--no-single", action="store_true", help="skip the run on one rank for comparison")
-    add("--json", type=Path, metavar="FILE", help="write the results to FILE")
     add("--headroom", action="store_true",
         help="only time it: as it is, with a perfect loader, and with a perfect step")  # fmt: skip
     add = verb("release", release_course, "write the learners' copy, without solutions")
     add("folder", type=Path, metavar="DIR", help="a new folder")
-    add = verb("submit", submit_work, "pack your exercises into a zip to hand in")
-    add("--name", required=True, help="your name")
-    add("-o", "--out", type=Path, metavar="ZIP", help="default: rn50-NAME.zip here")
     add = verb("grade", grade_class, "grade what a class handed in; write a CSV and a page")
     add("folder", type=Path, metavar="DIR",
         help="one entry per learner, named after them: a folder, zip or notebook")  # fmt: skip
@@ -109,14 +101,6 @@ def build_notebooks(args: argparse.Namespace) -> int:
         nbgrader.export(root, args.nbgrader)
         folder = shlex.quote(str(args.nbgrader))
         print(f"Next: cd {folder} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
-    elif args.solutions:
-        exercises = filter(build.is_exercise, masters)
-        paths_of = {master: args.solutions / build.target(master).name for master in exercises}
-        if taken := [str(path) for path in paths_of.values() if path.exists()]:
-            raise UserError(f"--solutions {args.solutions}: {taken[0]} exists; name a new folder")
-        for master, path in paths_of.items():
-            write_file(path, build.build(root, master, solved=True))
-            print(path)
     elif args.check:
         return report([*build.drift(root), *gallery.drift(root), *lint.lint(root)])
     else:
@@ -219,7 +203,6 @@ def try_script(args: argparse.Namespace) -> int:
     from workshop import headroom, observe
     from workshop.errors import RunFailed
 
-    to = Output("--json", args.json, "a result of try", has_key("rows")) if args.json else None
     try:
         if args.headroom:
             script = Path(args.script).absolute()
@@ -233,8 +216,6 @@ def try_script(args: argparse.Namespace) -> int:
         print(failure.log, file=sys.stderr)
         raise
     print(result)
-    if to:
-        to.write(json.dumps(asdict(result), indent=4) + "\n")
     return int(bool(result.missing))
 
 
@@ -243,12 +224,6 @@ def release_course(args: argparse.Namespace) -> None:
 
     release.release(paths.need_checkout(), args.folder)
     print(f"{args.folder}: the course without solutions; a third hint is nearly the answer.")
-
-
-def submit_work(args: argparse.Namespace) -> None:
-    from workshop.course import submit
-
-    print(submit.submit(paths.need_checkout(), args.name, args.out))
 
 
 def grade_class(args: argparse.Namespace) -> None:

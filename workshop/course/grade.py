@@ -132,8 +132,8 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
 def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) -> list[Learner]:
     """Return the learners of the uploads in a folder. Two uploads of one name keep their suffix."""
     entries = sorted(folder.glob("[!.]*"))
-    called = [  # without what `submit` and Moodle add
-        re.sub(r"_\d+_assignsubmission_\w+$", "", name.removeprefix("rn50-"))
+    called = [  # without what Moodle adds
+        re.sub(r"_\d+_assignsubmission_\w+$", "", name)
         for name in (path.name if path.is_dir() else path.stem for path in entries)
     ]
     return [

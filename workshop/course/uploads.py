@@ -1,7 +1,7 @@
 """The exercise notebooks that learners handed in, in a folder, a zip or a file.
 
-Copies that programs make never replace the notebook itself. Nothing is unpacked to the disk;
-everything that is not graded is counted by reason.
+A copy with a different name or in a deeper folder never replaces the notebook itself. Nothing is
+unpacked to the disk; everything that is not graded is counted by reason.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ Cell = dict[str, Any]
 MAX_FILE = 40 * 2**20  # bytes of a notebook
 NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.I)  # some browsers append a suffix
 ARCHIVE = re.compile(r"\.(zip|7z|rar|tar|t?gz|bz2|xz|zst)$", re.I)
-COPY = re.compile(
-    r"(^|/)\.(?!\.?/)|-checkpoint$|-copy\d*$|\(\d+\)$|[ _-](copy|kopie)( ?\d+)?$|\.changed-"
-    r"|\.nbconvert$|~$|[._ -](bak|backup|old|autosave)$|conflict[^/]*$",
-    re.I,
-)  # a path without its suffix: of Jupyter, browsers, file managers, `reset`, sync programs
 NAMES = {item.name for item in catalogue.EXERCISES}
 # reasons that need no file names, unless the upload has no exercise at all
 OTHER, RESOURCE, LESSON = "not a notebook", "macOS resource file", "notebook without exercises"
@@ -69,8 +64,7 @@ def read(
             own = {cell["source"].strip() for cell in cells
                    if cell["kind"] == "answer" and cell["exercise"].startswith(key)}  # fmt: skip
             place = PurePosixPath(NOTEBOOK.sub("", file.where))
-            copy = COPY.search(str(place)) is not None
-            worse = own <= stubs[key], copy, place.name not in names, len(place.parts)
+            worse = own <= stubs[key], place.name not in names, len(place.parts)
             found[key].append((worse, file, cells))
     graded: dict[str, list[Cell]] = {}
     notes = [] if found else ["no exercise notebook was found"]

@@ -1,4 +1,4 @@
-"""A class: the learners' copy, handing in, grading here and with nbgrader."""
+"""A class: the learners' copy, grading here and with nbgrader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import pytest
 from tests import capabilities
 from tests.conftest import ROOT
 from tests.support import leaving_nothing
-from tests.workshop.conftest import MASTER
 from workshop import catalogue, masters
 from workshop.course import build, release
 from workshop.course.grade import bubblewrap_works
@@ -132,74 +131,6 @@ def test_release_refuses_a_folder_in_use(rn50, tmp_path: Path) -> None:
     assert status == 2 and "is inside the course" in err
 
 
-# --- submit ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def course(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small course with two exercises."""
-    (checkout / "exercises" / "source").mkdir(parents=True)
-    (checkout / "notebooks" / "source" / "00_start_here.py").write_text(MASTER)
-    for name in ("ex01_numbers", "ex02_words"):
-        text = f"# %% [markdown]\n# # {name}\n\n# %%\n### BEGIN SOLUTION\na = 6\n### END SOLUTION\n"
-        (checkout / "exercises" / "source" / f"{name}.py").write_text(text)
-    for master in build.masters(checkout):
-        build.target(master).write_text(build.build(checkout, master))
-    monkeypatch.delenv("RN50_RUNS", raising=False)
-    return checkout
-
-
-def work_on(course: Path) -> None:
-    """Solve a cell, with an output and a setting that show paths."""
-    path = course / "exercises" / "ex01_numbers.ipynb"
-    made = json.loads(path.read_text())
-    (code,) = [c for c in made["cells"] if c["cell_type"] == "code"]
-    code["source"] = "a = 42"
-    code["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "/home/anna"}]
-    made["metadata"]["widgets"] = {"path": "/home/anna"}
-    path.write_text(json.dumps(made))
-
-
-def test_zip_contains_only_the_work(course: Path, rn50) -> None:
-    work_on(course)
-    for name in ("answers/ex01.py", "answers/ex01.json", "data/a.jpg", "runs/x/report.json"):
-        (course / name).parent.mkdir(parents=True, exist_ok=True)
-        (course / name).write_text("x = 1")
-    status, out, err = rn50(course, "workshop", "submit", "--name", "Anna Äpfel")
-    assert status == 0 and "ex01_numbers.ipynb" in out, err
-    with zipfile.ZipFile(course / "rn50-Anna-Äpfel.zip") as opened:
-        found = {name: opened.read(name).decode() for name in opened.namelist()}
-    assert list(found) == ["ex01_numbers.ipynb"]
-    assert "a = 42" in found["ex01_numbers.ipynb"] and "/home/anna" not in str(found)
-
-
-def test_submit_says_what_is_missing(course: Path, rn50) -> None:
-    status, _, err = rn50(course, "workshop", "submit", "--name", "anna")
-    assert status == 2 and "nothing to hand in" in err and len(err.splitlines()) == 1
-    work_on(course)
-    status, _, err = rn50(course, "workshop", "submit", "--name", "///")
-    assert status == 2 and "--name" in err
-    (course / "exercises" / "ex02_words.ipynb").write_text("{")
-    status, _, err = rn50(course, "workshop", "submit", "--name", "anna")
-    assert status == 2 and "rn50 workshop reset ex02_words" in err
-    assert not list(course.glob("*.zip*"))
-
-
-def test_submit_names_other_notebooks(course: Path, rn50) -> None:
-    """A learner who worked in a copy is told, and a byte order mark or CRLF is no change."""
-    path = course / "exercises" / "ex02_words.ipynb"
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n").decode().encode("utf-8-sig"))
-    other = course / "exercises" / "ex01_numbers-Copy1.ipynb"
-    other.write_bytes(path.read_bytes())
-    status, _, err = rn50(course, "workshop", "submit", "--name", "anna")
-    assert status == 2 and other.name in err and "rename" in err and len(err.splitlines()) == 1
-    work_on(course)
-    status, out, err = rn50(course, "workshop", "submit", "--name", "anna")
-    assert status == 0 and other.name in out, err
-    with zipfile.ZipFile(course / "rn50-anna.zip") as opened:
-        assert opened.namelist() == ["ex01_numbers.ipynb"]
-
-
 # --- grade ----------------------------------------------------------------------------------------
 
 LOOP = "def index(shard):\n    while True:\n        pass\n"
@@ -264,10 +195,10 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     os.mkfifo(where / "empty" / "ex01.ipynb")
     (where / "deep.ipynb").write_text("[" * 100_000)
     (where / "not-a-book.ipynb").write_text('{"cells": [{"cell_type": "code", "source": 7}]}')
-    with zipfile.ZipFile(where / "rn50-ben.zip", "w", zipfile.ZIP_DEFLATED) as out:
+    with zipfile.ZipFile(where / "ben.zip", "w", zipfile.ZIP_DEFLATED) as out:
         out.writestr("../../escaped.ipynb", json.dumps(right))
         out.writestr("/large.ipynb", bytes(41 * 2**20))
-    data = bytearray((where / "rn50-ben.zip").read_bytes())
+    data = bytearray((where / "ben.zip").read_bytes())
     data[60:200] = bytes(140)
     (where / "damaged.zip").write_bytes(data)
     Path(os.fsdecode(os.fsencode(where) + b"/M\xfcller")).mkdir()

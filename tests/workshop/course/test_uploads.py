@@ -188,10 +188,3 @@ def test_notebook_that_could_not_be_run_is_an_error(tmp_path: Path) -> None:
     )
     assert done.returncode == 2 and "anna, ex01: " in done.stderr and "no room" in done.stderr, done
     assert "ex01 was not graded: " in (tmp_path / "class.csv").read_text("utf-8-sig")
-
-
-def test_solutions_replace_no_file(rn50, tmp_path: Path) -> None:
-    saved(tmp_path / NAME, BLANK)
-    status, _, err = rn50(ROOT, "workshop", "build", "--solutions", tmp_path)
-    assert status == 2 and NAME in err
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
