@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rn50lib.config import TrainConfig, flag_name, scoped
-from rn50lib.data.classes import Classes, check_agreement, unnamed
-from rn50lib.errors import UserError, first_line
+from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
+from rn50lib.errors import UserError, first_line, first_names
 from rn50lib.files import (
     check_file,
     check_folder,
@@ -147,8 +147,8 @@ class CheckpointManager:
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
         """Load the weights of a checkpoint and return a line about them.
 
-        The last layer is kept if the classes are the same: by their names or, if those are unknown,
-        by their number.
+        Classes of the same name keep their rows of the last layer, the others get new ones. If
+        names are unknown, the last layer is kept if the number of classes is the same.
         """
         found = load(*parts(file))
         wanted = self.net.num_classes
@@ -161,8 +161,16 @@ class CheckpointManager:
             head = "its last layer too"
             head += "" if named else ", by number: the names of its classes are unknown"
         else:
-            arrays |= {name: step.state()[name] for name in ("fc.weight", "fc.bias")}
+            rows = kept_rows(old, new) if named else {}
+            for name in ("fc.weight", "fc.bias"):
+                layer = step.state()[name].copy()
+                layer[list(rows)] = arrays[name][list(rows.values())]
+                arrays[name] = layer
             head = f"a new last layer, for {wanted} classes"
+            if rows:
+                others = [name for label, name in enumerate(new) if label not in rows]
+                head += f"; kept by name: {first_names([new[label] for label in rows], 5)}"
+                head += f"; new: {first_names(others, 5)}"
         check_shapes(arrays, self.net, file)
         step.load(arrays)
         return f"begins with the weights of {file} ({count} classes): {head}"
@@ -276,8 +284,8 @@ def check_classes(
     assert there is not None  # `load` and `read_classes` state at least their number
     remedy = (
         f"use the data set of the training{f' ({root} as it was then)' if root else ''}, or start"
-        f" a new run with --init-from {file}"
     )
+    remedy += f" a new run with --init-from {file}, which keeps the classes of the same name"
     both = check_agreement([replace(there, origin=str(file)), classes], remedy=remedy)
     if there.known and classes.known:
         return both, None

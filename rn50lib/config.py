@@ -273,7 +273,7 @@ class TrainConfig:
         also="--start-epoch --begin-epoch")] = None
     init_from: Annotated[str | None, Flag(
         "run", "start with the weights of a checkpoint (the newest of a PREFIX, or a file); the"
-        " last layer is new if the classes differ", "shown host output",
+        " last layer is new if the number of classes differs", "shown host output",
         excludes="step", also="--pretrained --weights --initial-checkpoint --load"
         " --checkpoint --pretrained-path")] = None
     resume: Annotated[bool, Flag(

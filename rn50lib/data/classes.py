@@ -208,3 +208,14 @@ def classes_of_folders(
     by_label = dict(zip(labels, names, strict=True))
     found = tuple(by_label.get(label) for label in range(labels[-1] + 1))
     return Classes(found, os.fspath(origin), seen=True)
+
+
+# -- a new last layer ----------------------------------------------------------------------------
+
+
+def kept_rows(old: Classes, new: Classes) -> dict[int, int]:
+    """Return new label -> old label of the classes with the same name, which must be unique."""
+    times_old, times_new = Counter(old.names), Counter(new.names)
+    rows = {name: row for row, name in enumerate(old.names) if times_old[name] == 1}
+    names = enumerate(new.names)
+    return {row: rows[name] for row, name in names if name in rows and times_new[name] == 1}
