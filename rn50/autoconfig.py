@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import contradictions, installed
-from rn50.contradictions import smallest_batch, unsupported_reason
+from rn50.contradictions import replaces, smallest_batch, unsupported_reason
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flags_of, scoped, slots, validated
@@ -334,7 +334,7 @@ def best_loader(values: Given, machine: Machine) -> tuple[str, str]:
         return "native", "DALI is not installed here"
     if values["backend"] == "tensorflow":
         return "native", "tf.data, TensorFlow's own"
-    if any(text.startswith(("augment=", "shard=")) for text in values["override"]):
+    if any(replaces(values["override"], part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
 
@@ -353,7 +353,7 @@ def images_of(config: TrainConfig, split: str, enough: int) -> int:
 def best_engine(config: TrainConfig, images: int | None = None) -> tuple[str, str]:
     """Return what predicts so many images, by default the validation's, on a processor, and why."""
     able = config.backend == "torch" and not config.compile and not machine().gpus
-    if not able:
+    if not able or replaces(config.override, "predictor"):
         return "torch", "the default"
     flops = config.to_network().train_flops(config.image_shape) / 3
     pays = math.ceil(ENGINE_PAYS * config.n * config.threads / flops)  # images
@@ -371,7 +371,7 @@ def best_engine(config: TrainConfig, images: int | None = None) -> tuple[str, st
 
 def best_compile(config: TrainConfig, machine: Machine) -> tuple[bool, str]:
     """Return whether a run on one GPU compiles its step, and why."""
-    plain = not (config.fused or config.cuda_graph)
+    plain = not (config.fused or config.cuda_graph or replaces(config.override, "predictor"))
     able = plain and config.trains and config.backend == "torch" and config.engine == "torch"
     if not machine.gpus or config.n > 1 or not able:
         return False, "the default"

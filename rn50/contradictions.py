@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rn50 import installed
 from rn50.launch import is_local
@@ -35,6 +35,11 @@ def check_machine(config: TrainConfig, machine: Machine, group: LaunchEnv | None
         raise UserError(problem)
 
 
+def replaces(override: Sequence[str], part: str) -> bool:
+    """Return True if --override replaces a part of the run."""
+    return any(text.startswith(f"{part}=") for text in override)
+
+
 # --- on any machine -------------------------------------------------------------------------------
 
 
@@ -58,6 +63,12 @@ def declared(config: TrainConfig) -> Iterator[str]:
 
 def rules(c: TrainConfig) -> Iterator[tuple[str, str]]:
     """Yield the fields of each contradiction, with which its line begins, and what to do."""
+    if replaces(c.override, "predictor"):
+        if c.backend == "tensorflow":
+            yield "override backend", "a predictor is for PyTorch: use --backend torch"
+        if c.compile or c.engine != "torch":
+            other = "compile" if c.compile else "engine"
+            yield f"override {other}", "both choose what predicts: leave one of them out"
     if c.lr_schedule != "step" and c.lr_step_epochs:
         yield ("lr_schedule lr_step_epochs", "this schedule has no steps: leave one of them out, or"
                " pass --lr-schedule step")  # fmt: skip

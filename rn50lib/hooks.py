@@ -18,6 +18,7 @@ REPLACEABLE = {  # the defaults, whose parameters a replacement has
     "schedule": "rn50lib.recipe:learning_rate",
     "shard": "rn50lib.data.sampler:shard",
     "augment": "rn50lib.recipe:augment",
+    "predictor": "rn50lib.torch.inference:Predictor",
 }
 
 _overrides: dict[str, Callable[..., Any]] = {}

@@ -9,7 +9,7 @@ from rn50 import launch
 from rn50.autoconfig import Given, prepare
 from rn50.description import describe
 from rn50.diagnose import model
-from rn50.diagnose.measure import Bench, measured
+from rn50.diagnose.measure import Bench, measured, measured_peak
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import FLAGS, TrainConfig, scoped
@@ -95,8 +95,8 @@ def formula(config: TrainConfig) -> str:
     return model.SUM if on_processor else model.SLOWER
 
 
-def table(config: TrainConfig, rates: model.Rates) -> list[str]:
-    """Return the rates of the parts, and what they cost, as lines."""
+def table(config: TrainConfig, rates: model.Rates, peak: float | None) -> list[str]:
+    """Return the rates of the parts, and what they cost, as lines; `peak` in FLOP per second."""
     lines = [f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
     rows = {
         "loader alone": rates.loader,
@@ -119,9 +119,13 @@ def table(config: TrainConfig, rates: model.Rates) -> list[str]:
             f"  a step of {step:.0f} ms loses {max(0.0, step - alone):.0f} ms to the exchange of"
             f" {4e-6 * net.num_parameters:.1f} MB"
         )
-    if config.step is None:
+    if peak is not None:
         flops = 2 * net.macs(size) if config.only_inference else net.train_flops(size)
-        lines.append(f"  the model computes {flops * rates.both / 1e9:,.0f} GFLOP/s")
+        share = flops * rates.both / (peak * config.n)  # each worker has its device
+        lines.append(
+            f"  the model computes {flops * rates.both / 1e9:,.0f} GFLOP/s,"
+            f" {100 * share:.0f}% of the fastest matrix product here"
+        )
     return lines
 
 
@@ -152,6 +156,7 @@ def main(argv: list[str]) -> int:
     usual = SECONDS_CI if resolved.config.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
     config = measured(resolved.config)
+    peak = measured_peak(config, bench.seconds / 3)
     loader, compute = bench.loader(config), bench.step(config)
     single = bench.without_exchange(config, compute)
     rates = model.Rates(loader, compute, single, bench.both(config), formula(config))
@@ -171,7 +176,7 @@ def main(argv: list[str]) -> int:
             break
     launch.say(f"the runs are in {bench.folder}")
     print(model.verdict(rates, bound, changes, config.backend))
-    print("\n".join(["", *table(config, rates)]))
+    print("\n".join(["", *table(config, rates, peak)]))
     for change in changes:
         print(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")
     return 0

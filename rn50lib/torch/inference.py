@@ -2,7 +2,8 @@
 
 Each engine gets the trained model and a precision, and returns what computes the float32 logits (N,
 classes) of normalised images (N, 3, size, size), as `Predictor` does. Those outside of PyTorch take
-the weights from one ONNX file.
+the weights from one ONNX file. `--override predictor=FILE:FUNCTION` plugs in any other, such as
+TensorRT.
 """
 
 from __future__ import annotations

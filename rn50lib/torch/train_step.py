@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import record_function
 
+from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
@@ -167,12 +168,12 @@ class TorchStep:
             self.queue.limit()
 
     def predicted(self, images_NCHW: Tensor) -> Tensor:
-        """Return float32 logits by the compiled model or an engine."""
+        """Return float32 logits by the compiled model, an engine or a `predictor` (hooks)."""
         if self.config.compile:
             self.model.eval()
             return self.forward(images_NCHW)
         if self.predictor is None:
-            make = inference.BUILDERS.get(self.config.engine, inference.Predictor)
+            make = inference.BUILDERS.get(self.config.engine) or hooks.get("predictor")
             self.predictor = make(self.model, self.dtype)
         return self.predictor(images_NCHW)
 

@@ -85,6 +85,28 @@ def test_shard(with_override: Callable[..., Path]) -> None:
     assert {line["steps"] for line in lines if line["phase"] == "train"} == {2}
 
 
+PREDICTOR = """
+import torch
+
+def predictor(model, dtype):
+    assert isinstance(model, torch.nn.Module) and dtype is torch.float32
+    def logits(images_NCHW):
+        first = torch.tensor([9.0] + 5 * [0.0])
+        return first.expand(len(images_NCHW), 6)
+    return logits
+"""
+
+
+@pytest.mark.needs("torch")
+def test_predictor(with_override: Callable[..., Path], photos: Photos) -> None:
+    """A predictor that always answers with the first class is right for its images only."""
+    folder = with_override("predictor", PREDICTOR)
+    report = json.loads((folder / "r.json").read_text())
+    (top1,) = report["metrics"]["val.top1"]
+    shares = [len(list(each.iterdir())) for each in sorted((photos.root / "val").iterdir())]
+    assert top1 == pytest.approx(100 * shares[0] / sum(shares))
+
+
 AUGMENT = """
 import os
 from pathlib import Path
