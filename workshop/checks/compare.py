@@ -16,13 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 Mistake = tuple[Any, str, str]  # see above
 
-NO_RETURN = "your function returns nothing: is a `return` missing?"
+NO_RETURN = "your function returns None: is a `return` missing?"
+RETURN = "End it with `return` and the result."
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
 LIMIT_S = 30.0  # of a check that runs in this process
@@ -116,10 +118,15 @@ def examine(
     results = []
     for case in cases:
         try:
-            results.append(call(answer, *deepcopy(case)))
+            results.append(call(answer, *deepcopy(case), may_be_none=True))
         except Exception as error:
             error.__notes__ = [f"The call was {as_called(answer, case)}."]
             raise  # Python 3.10 has no add_note
+    for case, result, form in zip(cases, results, expected, strict=True):
+        if result is None and any(found is not None for found in results):
+            wrong(f"{as_called(answer, case)} returns None.", f"It should return {shown(form)}.")
+    if results[0] is None:
+        wrong(NO_RETURN, RETURN)
     got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:
@@ -187,6 +194,8 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         items = [*map(shown, value[:7]), *["…"][: len(value) > 7]]
         return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)})"
+    if is_dataclass(value) and hasattr(value, "name"):
+        return f"{type(value).__name__} {value.name!r}"
     return textwrap.shorten(repr(value), 90, placeholder=" …")
 
 
@@ -208,7 +217,7 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
                 "Create a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
             )
     if result is None and not may_be_none:
-        wrong(NO_RETURN, "End it with `return` and the result.")
+        wrong(NO_RETURN, RETURN)
     return result
 
 

@@ -32,12 +32,7 @@ NOTHING_LEFT: tuple[tuple[list[int], list[float], int], ...] = (
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     """Check the rates of RUNS, and of runs that end with their warm-up."""
-    try:
-        compare.examine(answer, RUNS, total_rate, RATE_MISTAKES, one_case=True)
-    except compare.Wrong as error:
-        if error.diagnosis == compare.NO_RETURN:
-            refuse_none(answer)
-        raise
+    compare.examine(answer, RUNS, total_rate, RATE_MISTAKES, one_case=True)
     for case in NOTHING_LEFT:
         try:
             left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
@@ -48,15 +43,6 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
             wrong(f"with nothing left after the warm-up it returns {left!r}.",
                   "Return None: 0 would look like a measurement.")  # fmt: skip
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
-
-
-def refuse_none(answer: Callable[..., float | None]) -> None:
-    """Raise Wrong if a function that returns some rates returns None for other runs of RUNS."""
-    found = [compare.call(answer, *copy.deepcopy(run), may_be_none=True) for run in RUNS]
-    for (images, _, warmup), rate in zip(RUNS, found, strict=True):
-        if rate is None and any(found):
-            wrong(f"with {len(images)} iteration(s) and warmup={warmup} it returns None.",
-                  "Leave out `warmup` iterations; return None only if none is left.")  # fmt: skip
 
 
 def total_rate(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float:
