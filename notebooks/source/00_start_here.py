@@ -15,6 +15,7 @@ seed: int = 0  # random seed
 
 # %%
 import os
+from pathlib import Path
 
 import workshop
 
@@ -22,19 +23,22 @@ session = workshop.start("00", profile)
 epochs = epochs or session.epochs
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": str(seed)}
+for old in Path().glob("batch-*.json"):
+    old.unlink()
 print(f"epochs: {epochs}")
 
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b 32` takes 32 images per step (the *batch*), and `-e` sets the number of passes over the data (*epochs*). Training uses random crops of at least half of each image, scaled to 64 × 64 pixels.
+# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b` sets the number of images per step (the *batch*), and `-e` the number of passes over the data (*epochs*). Training uses random crops of at least half of each image, scaled to 64 × 64 pixels.
 #
 # **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach? (The built-in data has 2,400 training images, 200 per class, so an epoch is 75 steps.)
 
 # %% language="bash" magic_args="-e"
+# BATCH=32  # images per step; later 8
 # rm -f first*  # from an earlier run
-# rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e $EPOCHS --set crop_area=0.5 \
-#   --data-root "$DATA" --seed $SEED --model-prefix first --report first.json 2>&1
+# rn50 run --network tiny --image-shape 64 -n 1 -b $BATCH -e $EPOCHS --set crop_area=0.5 \
+#   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
 # Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
@@ -42,8 +46,6 @@ print(f"epochs: {epochs}")
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
 # %%
-from pathlib import Path
-
 images = sorted(Path(session.data_root, "val").glob("*/*.jpg"))
 chosen = images[len(images) // 16 :: len(images) // 8]
 Path("chosen.txt").write_text("\n".join(map(str, chosen)))
@@ -77,17 +79,22 @@ workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} 
 # %% [markdown]
 # Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
 #
-# Then change one thing: set `-b 8` in the training cell. **Predict:** how many steps does an epoch have now, does it take longer, and does the accuracy improve? Rerun from that cell. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile: how busy is it?
+# Then change one thing: set `BATCH=8` in the training cell. **Predict:** how many steps does an epoch have now, does the run take longer, and does the accuracy improve? Rerun from that cell to the next one, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes: does it fit the share of waiting that the cell prints?
 
 # %%
 import json
 
-report = json.loads(Path("first.json").read_text())
-top1 = report["metrics"]["val.top1"]
-print("validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value in top1))
-seconds = report["env"]["seconds"]
-print(f"the run took {report['total_duration']:.0f} s; of its training,", end=" ")
-print(f"{seconds['data'] / sum(seconds.values()):.0%} was spent waiting for images")
+count = len(list(Path(session.data_root, "train").glob("*/*.jpg")))
+for file in sorted(Path().glob("batch-*.json"), key=os.path.getmtime):
+    report = json.loads(file.read_text())
+    batch, seconds = report["env"]["axes"]["batch_size"]["value"], report["env"]["seconds"]
+    top1 = report["metrics"]["val.top1"]
+    print(f"batch {batch}: {count // batch} steps per epoch;", end=" ")
+    print(f"the run took {report['total_duration']:.0f} s,", end=" ")
+    print(
+        f"and waiting for images took {seconds['data'] / sum(seconds.values()):.0%} of the training"
+    )
+    print("  validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value in top1))
 session.expect({"roadsigns.resnet50.float32.top1": None})
 
 # %% [markdown]
@@ -181,7 +188,7 @@ workshop.course_map()
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in 1 to 6 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
+# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in 1 to 5 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
 #
 # ## Your turn
 #

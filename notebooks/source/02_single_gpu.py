@@ -202,7 +202,7 @@ print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endles
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The script is timed several times, because a machine's speed varies. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The script is timed several times, because speed varies. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
 
 # %%
 (rung,) = workshop.ladder.race(
@@ -261,12 +261,16 @@ if device.type == "cuda":  # on a CPU, nothing to pin, and workers share the net
     tries["+ no waiting"] = {"workers": most, "pin": True, "wait": False}
 tries["+ channels_last"] = {**list(tries.values())[-1], "channels_last": True}
 full = Photos(session.data_root / "train", session.image_size)
+large = Photos(session.data_root / "train", 224)  # for the input alone
 networks = {layout: ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
             for layout in (torch.contiguous_format, torch.channels_last)}  # fmt: skip
 
 
-def feed(workers, pin=False, wait=True, channels_last=False):
-    """Return images/s of training ResNet-50 on real images; `wait` for the GPU as train.py does."""
+def feed(workers, pin=False, wait=True, channels_last=False, train=True):
+    """Return images/s of training ResNet-50 on real images; `wait` for the GPU as train.py does.
+
+    Without `train`, images of 224 pixels are loaded and not used.
+    """
     layout = torch.channels_last if channels_last else torch.contiguous_format
     network = networks[layout]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
@@ -274,17 +278,18 @@ def feed(workers, pin=False, wait=True, channels_last=False):
     steps = session.feed_steps + -session.feed_steps % (workers or 1)  # workers deliver in lockstep
     count = session.rung_batch * (ahead + 1 + steps)
     order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
-    batches = iter(DataLoader(full, session.rung_batch, sampler=order,
+    batches = iter(DataLoader(full if train else large, session.rung_batch, sampler=order,
                               num_workers=workers, pin_memory=pin))  # fmt: skip
     for step in range(-ahead - 1, steps):
         images, labels = next(batches)
-        images = images.to(device, memory_format=layout, non_blocking=pin)
-        labels = labels.to(device, non_blocking=pin)
-        if wait and device.type == "cuda":
-            torch.cuda.synchronize()
-        loss = training_step(network, optimizer, images, labels)
-        if wait or step in (-1, steps - 1):
-            float(loss)  # waits for the device
+        if train:
+            images = images.to(device, memory_format=layout, non_blocking=pin)
+            labels = labels.to(device, non_blocking=pin)
+            if wait and device.type == "cuda":
+                torch.cuda.synchronize()
+            loss = training_step(network, optimizer, images, labels)
+            if wait or step in (-1, steps - 1):
+                float(loss)  # waits for the device
         if step == -1:
             begin = time.perf_counter()
     return steps * session.rung_batch / (time.perf_counter() - begin)
@@ -302,9 +307,13 @@ for name, found in speeds.items():
         print(f", {middle:.2f} times the row above ({low:.2f} to {high:.2f})", end="")
     print()
     above = found
+workers, v100 = settings["workers"], session.results["published.v100.1gpu.fp32.ips"].value
+alone = np.median([feed(workers, train=False) for _ in range(session.feed_turns)])
+print(f"The input alone, {workers} workers: {alone:.0f} images/s of 224 pixels,", end=" ")
+print(f"{alone / np.median(above):.1f} times the last row; a V100 in FP32 trains {v100:.0f}.")
 
 # %% [markdown]
-# Each ratio is of two rows in the same turn. A change counts only if the range (in brackets) excludes 1. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock, which splits the step; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Each ratio is of two rows in the same turn. A change counts only if the range (in brackets) excludes 1. On a laptop, no loader setting gains much, because computing takes nearly all the time; the last line shows which device would wait for your loader. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Memory limits the batch
 #
@@ -347,7 +356,7 @@ if device.type == "cuda":
 # %% [markdown]
 # By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. What filled the rest is not published; on your GPU, *peak* shows what the count misses.
 #
-# Does a larger batch pay off? The next cell doubles it, up to a limit, until two doublings together gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
+# Does a larger batch pay off? The next cell doubles it until two doublings together gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
 #
 # A gain suggests a fixed cost: each step launches hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 

@@ -29,7 +29,7 @@ sizes = {"image_size": session.image_size, "batch_size": batch}
 sizes |= {"warm_up": session.warm_up, "steps": session.steps}
 small = {"image_size": session.small_size, "batch_size": session.small_batch}
 small |= {"warm_up": 1, "steps": 4}
-side, most = (session.image_size, batch) if gpus > 1 else (session.small_size, session.small_batch)
+side, most = (session.image_size, batch) if gpus != 1 else (session.small_size, session.small_batch)
 if gpus == 1:
     print("One GPU: this notebook's rung runs on it with one worker, so expect no speed-up.")
     print("Most of what needs several workers runs on the CPU, with Gloo and small images.")
@@ -77,7 +77,7 @@ for name, norm in {
     print(f"{name}: relative difference of full-batch and averaged gradients: {gap:.1g}")
 
 # %% [markdown]
-# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. That is usually acceptable. Sharing them (`SyncBatchNorm`) costs two more exchanges per layer and step.
+# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. Sharing them (`SyncBatchNorm`) costs two more exchanges per layer and step.
 #
 # The workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, whether the batch has 16 images or 256.
 #
@@ -124,7 +124,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in about 3 minutes. NCCL and data loaders need more shared memory than Docker's default, hence `--ipc=host`.
 #
-# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none of them: every process would run the whole training alone, on the first GPU, if any, without an error and without a gain. Five changes turn them into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
+# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none: every process would run the whole training alone, on the first GPU, without an error or a gain. Five changes turn them into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
@@ -246,7 +246,7 @@ dist.destroy_process_group()
 #
 # ## What the exchange costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` has a clock, which also counts busy cores, and `sweep`, which times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch's on CPUs), yours and, on several GPUs, NCCL's.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` has a clock, and `sweep`, which times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch's on CPUs), yours and, on several GPUs, NCCL's.
 
 # %%
 # %%writefile sweep.py
@@ -261,7 +261,6 @@ from torch import distributed as dist
 on_gpus = torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"])
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
 wait = torch.cuda.synchronize if on_gpus else (lambda: None)
-cores = {}  # how many each kind of work kept busy, each time
 if on_gpus:
     torch.cuda.set_device(device)
 
@@ -280,15 +279,14 @@ def between(begin, end):
     return begin.elapsed_time(end) / 1000 if on_gpus else end - begin
 
 
-def timed(kind, work, *arguments):
+def timed(work, *arguments):
     """Start work on all ranks together; return when it began, and its seconds."""
     wait()
     dist.barrier()
-    begin, cpu = now(), time.process_time()
+    begin = now()
     work(*arguments)
-    end, cpu = now(), time.process_time() - cpu
+    end = now()
     wait()
-    cores.setdefault(kind, []).append(cpu / between(begin, end))
     return begin, between(begin, end)
 
 
@@ -303,7 +301,7 @@ def sweep(largest):
         for way, (reduce, where) in ways.items():
             for size, seconds in found[way].items():
                 gradients = torch.zeros(size // 4, device=where)
-                _, took = timed(way, reduce, gradients)
+                _, took = timed(reduce, gradients)
                 if turn > 0:  # the first one connects
                     seconds.append(took)
     return {way: [(n, statistics.median(s)) for n, s in of.items()] for way, of in found.items()}
@@ -319,10 +317,11 @@ def sweep(largest):
 import json
 import statistics
 import sys
+import threading
 
 import torch
 import torch.distributed.nn.functional  # if imported later, the process group does not end
-from sweep import between, cores, device, now, on_gpus, sweep, timed, wait
+from sweep import between, device, now, on_gpus, sweep, timed, wait
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile, record_function, schedule
@@ -368,17 +367,37 @@ for count in (batch, 2 * batch):
         for kind in passes:
             exchanging = kind == "together"
             full.clear()
-            begin, seconds = timed(kind, loss_of(model, images).backward)
+            begin, seconds = timed(loss_of(model, images).backward)
             if turn > 0:
                 passes[kind].append((seconds, [(between(begin, at), *of) for at, *of in full]))
     alone, together = ([seconds for seconds, _ in kind] for kind in passes.values())
     buckets = sorted(passes["alone"])[turns // 2][1]  # of the pass with the median time
     found.append({"batch": count, "alone": alone, "together": together, "buckets": buckets})
-messages = []  # the seconds of each bucket's message while nothing computes
-for _, size, _ in buckets:
-    message = torch.zeros(size // 4, device=device)
-    took = [timed("message", dist.all_reduce, message)[1] for _ in range(5)]
-    messages.append(statistics.median(took))
+
+
+def messages():
+    """Return the median seconds of each bucket's message, sent without a backward pass."""
+    medians = []
+    for _, size, _ in buckets:
+        message = torch.zeros(size // 4, device=device)
+        medians.append(statistics.median(timed(dist.all_reduce, message)[1] for _ in range(5)))
+    return medians
+
+
+def compute(network):
+    while not stop.is_set():
+        loss_of(network, images)
+
+
+found = {"where": "GPUs" if on_gpus else "CPU", "sweep": swept, "runs": found}
+found["messages"] = messages()
+if not on_gpus:  # the same, while another thread of each rank computes
+    stop = threading.Event()
+    thread = threading.Thread(target=compute, args=[model.module])
+    thread.start()
+    found["crowded"] = messages()
+    stop.set()
+    thread.join()
 
 
 def write(trace):
@@ -386,16 +405,23 @@ def write(trace):
         trace.export_chrome_trace("ddp.json")
 
 
+filled = []  # when the buckets of each traced step were full
 with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write) as trace:
     for _ in range(4):
+        full.clear()
         loss = loss_of(model, images)
         with record_function("backward"):
             loss.backward()
         wait()
         trace.step()
+        filled.append([at for at, *_ in full])
+if not on_gpus:  # all ranks read the same clock
+    own = torch.tensor(filled[1:], dtype=torch.float64)  # without the step that is not traced
+    last = own.clone()
+    dist.all_reduce(last, dist.ReduceOp.MAX)
+    found["waited"] = (last - own).sum().item() / len(own)  # seconds per step, for slower ranks
 if dist.get_rank() == 0:
-    found = {"where": "GPUs" if on_gpus else "CPU", "messages": messages, "runs": found}
-    print(json.dumps(found | {"cores": cores, "sweep": swept}))
+    print(json.dumps(found))
 del model
 dist.destroy_process_group()
 
@@ -446,7 +472,6 @@ session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's a
 
 # %%
 where, messages = measured["where"], measured["messages"]
-cores = {kind: np.median(times) for kind, times in measured["cores"].items()}  # rank 0 used
 way = "NCCL" if where == "GPUs" else "Gloo"
 latency, bandwidth = fits[way]
 
@@ -477,9 +502,12 @@ for run in measured["runs"]:
         "computing, share of the pass": f"{alone / np.median(together):.0%}",
         "exposed, in the trace": "–",
         "the pass slower by (timed − trace)": "–",
+        "communication, in the ladder": "–",
     })  # fmt: skip
 table[-1]["exposed, in the trace"] = f"{kinds['exchange']:.0f}"
 table[-1]["the pass slower by (timed − trace)"] = f"{timed - kinds['exchange']:.0f}"
+if exchange_ms and (ranks, batch) == (workers, run["batch"]):
+    table[-1]["communication, in the ladder"] = f"{exchange_ms:.0f}"
 for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=True):
     full, sent, found = (f"{1e3 * s:.0f} ms" for s in seconds)
     print(
@@ -487,15 +515,23 @@ for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=T
     )
 for name in table[0]:
     print(f"{name:36}", *(f"{column[name]:>18}" for column in table))
+events = json.loads(Path("ddp.json").read_text())["traceEvents"]
+names = ("gloo:all_reduce", "ncclDevKernel_AllReduce")
+sent = sum(event["dur"] for event in events if event["name"].startswith(names)) / 3000
+quiet = 1e3 * sum(messages)
+print(f"The messages took {sent:.0f} ms of a step in the trace, and {quiet:.0f} ms alone:", end=" ")
+print(f"{sent / quiet:.1f} times as long.")
 if where == "CPU":
-    share, work, message = session.machine.cores / workers, cores["alone"], cores["message"]
-    print(f"Cores per worker: {share:g}; used by the pass: {work:.2f}, by a message: {message:.2f}")
-    if len(together) >= 5 and low > predicted and work + message > share:
-        print("Together, that is more than there are: pass and exchange compete for cores.")
+    crowded, waited = 1e3 * sum(measured["crowded"]), 1e3 * measured["waited"]
+    print(f"- While all ranks also computed, they took {crowded:.0f} ms:", end=" ")
+    print(f"{crowded / quiet:.1f} times as long as alone.")
+    print(f"- In the trace, {waited:.0f} ms were waiting for another rank's bucket.")
 session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass, on the {where}")
 
 # %% [markdown]
-# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. With batch `b`, time per image `c` and exposed time `o`, a step computes for `b c / (b c + o)` of its time: compare both batches. Faster computation makes `o` a larger share.
+# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. On a CPU, both need the cores; besides, a message waits until every rank has filled its bucket. The last lines test both.
+#
+# With batch `b`, time per image `c` and exposed time `o`, a step computes for `b c / (b c + o)` of its time: compare both batches. Faster computation makes `o` a larger share.
 #
 # On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
 #

@@ -16,13 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 Mistake = tuple[Any, str, str]  # see above
 
-NO_RETURN = "your function returns nothing: is a `return` missing?"
+NO_RETURN = "your function returns None: is a `return` missing?"
 RETURN = "End it with `return` and the result."
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
@@ -121,10 +122,11 @@ def examine(
         except Exception as error:
             error.__notes__ = [f"The call was {as_called(answer, case)}."]
             raise  # Python 3.10 has no add_note
-    if nothing := [case for case, result in zip(cases, results, strict=True) if result is None]:
-        if len(nothing) == len(cases):
-            wrong(NO_RETURN, RETURN)
-        wrong(f"{as_called(answer, nothing[0])} returns nothing.", "Return a result there, too.")
+    for case, result, form in zip(cases, results, expected, strict=True):
+        if result is None is not form and any(found is not None for found in results):
+            wrong(f"{as_called(answer, case)} returns None.", f"It should return {shown(form)}.")
+    if results[0] is None:
+        wrong(NO_RETURN, RETURN)
     got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:
@@ -192,6 +194,8 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         items = [*map(shown, value[:7]), *["…"][: len(value) > 7]]
         return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)})"
+    if is_dataclass(value) and hasattr(value, "name"):
+        return f"{type(value).__name__} {value.name!r}"
     return textwrap.shorten(repr(value), 90, placeholder=" …")
 
 

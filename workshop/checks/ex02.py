@@ -88,6 +88,11 @@ WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (extra_percent() / 100, "this is the share as a fraction.", "Multiply by 100 to get percent."),
     (extra_percent() * 4 / 3, "this is all the work of the three convolutions.",
      "They did a quarter of it before: count only the three quarters that are added."),
+    (extra_percent() * V1_MACS / 1e8, "these are millions of multiplications.",
+     "Divide by the 3,858 million of v1, and multiply by 100."),
+    (extra_percent() / 3, "this is a third of it: either one block is counted instead of three, or"
+     " the pixels are only doubled.", "Three blocks change. In each, the output of the first 1×1 is"
+     " twice as high *and* twice as wide: 4 times the pixels."),
 )  # fmt: skip
 
 
@@ -245,6 +250,8 @@ PROFILE_MISTAKES: tuple[compare.Mistake, ...] = (
      " the functions that it calls.", "Take the fourth number, total, instead of the third, own."),
     (named(lambda d: d.times(called=1)), "`normalise` runs three times per image, and only one"
      " call is counted.", "Divide the total by the number of images, not by the number of calls."),
+    (named(lambda d: d.times(count=1) / len(d)), "only the first image was read.",
+     "Read every item, as the others count, too."),
     (named(lambda d: d.times(count=1)), "only the first image was read.",
      "Read every item: the images differ in size."),
     (named(lambda d: d.times(count=-1)), "the last image was not read.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable
@@ -79,16 +80,18 @@ PAIRS = (  # the first must come before the second; what happens if it does not,
     ("list files", "shard", "there is nothing to shard before the files are listed.",
      "List them first, in the same order on every rank."),
     ("list files", "interleave", "files are opened before they are listed.", "List them first."),
-    ("shard", "interleave", "every rank opens all files and throws away most of what it reads.",
+    ("shard", "interleave", "every rank opens every file and throws away the other ranks' records.",
      "Shard the file names before any file is opened."),
     ("shard", "shuffle", "each rank shuffles differently before sharding: some images are read"
      " twice, others never.", "Shard before you shuffle."),
-    ("interleave", "shuffle", "only the file names are shuffled, and the records of a file "
-     "stay together.", "Shuffle the records, after interleave."),
+    ("interleave", "shuffle", "only the file names are shuffled: the records of each file stay in"
+     " their order.", "Shuffle the records, after interleave."),
     ("interleave", "map", "map would decode file names.", "Open the files first."),
+    ("shuffle", "batch", "whole batches are shuffled: the images in each stay together, and the"
+     " buffer holds 1,000 batches.", "Shuffle the records, before they are decoded."),
     ("shuffle", "map", "the shuffle buffer holds decoded images: 1,000 of them at 224 pixels take "
      "150 MB, as float32 600 MB; JPEGs 100 MB.", "Shuffle the records before they are decoded."),
-    ("map", "batch", "JPEGs of different lengths cannot be put into one array.",
+    ("map", "batch", "map decodes one JPEG, and would get a batch of records.",
      "Decode and crop each image first."),
     ("batch", "prefetch", "single images are prefetched, and the batch is assembled while the step"
      " waits for it.", "Prefetch what the step takes: batches."),
@@ -143,8 +146,27 @@ def feed(answer: Callable[..., Any]) -> str:
             _none_twice(epoch, case)
         if count == 240:
             _shuffled(epochs)
-    note = "" if "Prefetch" in repr(made[0]) else " Without prefetch at its end, a step may wait."
-    return f"two epochs on 1 and 2 ranks: equal steps, no image twice, labels with images.{note}"
+    return (
+        "two epochs on 1 and 2 ranks: equal steps, no image twice, labels with images."
+        + what_is_slow(answer)
+    )
+
+
+def what_is_slow(answer: Callable[..., Any]) -> str:
+    """Return what makes a right pipeline slow or large, as sentences for the end of a text.
+
+    The order of the stages is that of their calls in the source.
+    """
+    try:
+        source = inspect.getsource(answer)
+    except OSError:  # not from a notebook or a file
+        return ""
+    found = ""
+    if source.rfind(".prefetch(") < source.find(".batch("):
+        found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
+    if -1 < source.find(".map(") < source.find(".shuffle("):
+        found += " Large: `map` comes before `shuffle`, so the buffer holds decoded images."
+    return found
 
 
 def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
@@ -271,4 +293,4 @@ def recipe(answer: Callable[..., Any]) -> str:
             )  # fmt: skip
         if count == CASES[0][0]:
             _shuffled(epochs)
-    return recipes.tfrecord(answer)
+    return recipes.tfrecord(answer) + what_is_slow(answer)

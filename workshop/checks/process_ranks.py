@@ -98,7 +98,15 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
     """Return the dictionary of `answer(sums)` on a rank, with numbers or None."""
     import torch
 
-    found = compare.call(answer, torch.tensor(case["sums"][rank], dtype=torch.float64))
+    sums = torch.tensor(case["sums"], dtype=torch.float64)
+    found = compare.call(answer, sums[rank].clone(), may_be_none=True)
+    compare.refuse(
+        (found is None and not sums[:, 3].any(), "without any image it returns None itself.",
+         'Return a dictionary then, too: {"loss": None, "top1": None, "top5": None}.'),
+        (found is None and not sums[rank, 3], f"rank {rank} returns None: it has no images, but"
+         " other ranks have some.", "Look at the number of images on all ranks, after all_reduce."),
+        (found is None, compare.NO_RETURN, "End it with `return` and the three metrics."),
+    )  # fmt: skip
     if not isinstance(found, dict):
         wrong(f"the result is {compare.kind_of(found, 'a dictionary')}.",
               "Return loss, top1 and top5 by name.")  # fmt: skip

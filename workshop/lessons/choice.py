@@ -11,7 +11,7 @@ from typing import Any
 from workshop import output
 from workshop.checks.alone import cell_of
 from workshop.checks.compare import Failed, Mistake, Wrong, examine
-from workshop.checks.engine import message
+from workshop.checks.engine import message, own_frame
 
 Function = Callable[..., Any]
 # what a notebook has imported by then
@@ -40,7 +40,7 @@ def choose(
     except Failed as error:
         print(f"✗ `{name}` ended with {error.text} {error.place}".rstrip())
     except Exception as error:
-        print(f"✗ `{name}` ended with {message(error)}")
+        print(f"✗ `{name}` ended with {message(error)} {own_frame(error, own)}".rstrip())
     else:
         print(f"✓ {said}")
         return own

@@ -21,7 +21,10 @@ from workshop.lessons.choice import choose
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 12
 STEP_LR = 0.1
-UNSCALED = {"0 to 255": BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5}  # wrong ranges
+UNSCALED = {  # wrong ranges, and what BLUE becomes
+    "0 to 255": BLUE, "0 to 510": 2 * BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5,
+    "-2 to 2": 2 * (BLUE / 127.5 - 1),
+}  # fmt: skip
 
 
 def photo(self: Any, i: int) -> tuple[torch.Tensor, int]:
@@ -228,9 +231,13 @@ def judge_step(own: Callable[..., Any]) -> str:
         known(got, [(three_steps(it)[1], a, b) for it, a, b in STEP_MISTAKES], close)
         wrong(f"Three losses are {shown(got[0])}; the reference has {shown(right[0])}.",
               "Compute the loss, zero the gradients, go backward, step.")  # fmt: skip
-    refuse((isinstance(returned[0], torch.Tensor) and returned[0].requires_grad,
-            "The loss still holds its graph, and with it the activations.",
-            "Return loss.detach()."))  # fmt: skip
+    refuse(
+        (not isinstance(returned[0], torch.Tensor),
+         f"The loss is a {type(returned[0]).__name__}: .item() or float() makes Python wait for the"
+         " GPU in every step.", "Return loss.detach(), a tensor that stays on the device."),
+        (isinstance(returned[0], torch.Tensor) and returned[0].requires_grad,
+         "The loss still holds its graph, and with it the activations.", "Return loss.detach()."),
+    )  # fmt: skip
     return "Three steps of a small network: the losses and the weights of a reference."
 
 

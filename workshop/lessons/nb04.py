@@ -21,6 +21,7 @@ from data_prep.tfrecordwriter import (
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
 from workshop.checks.compare import refuse, wrong
 from workshop.checks.engine import message
+from workshop.checks.ex04 import what_is_slow
 from workshop.checks.ramps import ramps
 from workshop.lessons.choice import Function, choose
 
@@ -215,7 +216,7 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
         (of_shard == sorted(of_shard), "Records of a shard stay in their order.",
          "Shuffle after interleave."),
     )  # fmt: skip
-    return "`pipeline` is right: the notebook uses yours."
+    return "`pipeline` is right: the notebook uses yours." + what_is_slow(yours)
 
 
 def _labels(dataset: Any) -> list[int]:

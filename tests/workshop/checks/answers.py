@@ -143,7 +143,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("else None", "else 0", "strides(0, 1) gives (1, 1, 1, 0)"),
     ],
     "ex02.schedule": [
-        ("return peak * progress", "return recipe.lr * progress", "schedule(1, 1664, Recipe("),
+        ("return peak * progress", "return recipe.lr * progress",
+         "schedule(1, 1664, Recipe 'reference') gives"),
         ("progress < recipe", "progress <= recipe", "divide by zero"),
     ],
     "ex02.profile": [
@@ -158,6 +159,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("table[:, rank]", "table[:, rank].ravel()", "the shape (3,)"),
         ("table[:, rank]", "table[:, rank, 1:]", "gives [["),
         ("table[:, rank]", "table[:, rank] * 1.0", "are not integers"),
+        ("    table =", "    if not steps:\n        return None\n    table =",
+         ", 0, 2, 4) returns None"),
         ("table[:, rank]", "order[rank::size][: -(-(len(order) - rank) // size) // batch * batch]"
          ".reshape(-1, batch)", "do not take the same number of steps"),
     ],
@@ -183,6 +186,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("if not images:", "if False:", "divide by zero"),
         ('"loss": None', '"loss": 0.0', "without any image it still gives a number"),
         ("if not images:", "if dist.get_rank():", "rank 1 gets None"),
+        ('{"loss": None, "top1": None, "top5": None}', "None", "without any image it returns None"),
+        ('{"loss": None, "top1": None, "top5": None}', "None", "if not images:", "if not sums[3]:",
+         "rank 1 returns None: it has no images"),
         ("return", "found =", "is a `return` missing?"),
     ],
     "ex03.exposed": [
@@ -351,7 +357,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
-        ("    took =", "    warmup += 1\n    took =", "rate([100], [2], 0) returns nothing"),
+        ("    took =", "    warmup += 1\n    took =", "rate([100], [2], 0) returns None"),
     ],
     "ex08.overlap": [
         ("free = 0.0", "free = 0.0 * (ready.sort(reverse=True) or 1)", "`ready` is changed"),

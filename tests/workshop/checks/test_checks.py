@@ -20,6 +20,7 @@ from tests.workshop.checks.answers import (
     LINES,
     RIGHT,
     RIGHT_VALUES,
+    SHUFFLE,
     WRONG,
     WRONG_VALUES,
     answered,
@@ -126,6 +127,19 @@ def test_exercises_that_need_a_framework(name, need, monkeypatch):
     if quick is None:
         for texts in [(), *(() if third else RIGHT.get(name, []))]:
             assert_passes(name, changed(name, *texts))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_right_pipeline_that_is_slow_or_large_passes_with_a_note():
+    end = "    return pairs.batch"
+    ahead, take = ".prefetch(tf.data.AUTOTUNE)", ".take(steps)"
+    slow = engine.judge("ex04.feed", changed("ex04.feed", ahead, ""))
+    earlier = engine.judge("ex04.feed", changed("ex04.feed", ahead, "", take, f"{ahead}{take}"))
+    large = engine.judge("ex04.feed", changed("ex04.feed", SHUFFLE, "", end, f"{SHUFFLE}{end}"))
+    assert slow.passed and "Slow: without `prefetch`" in slow.said and "Large" not in slow.said
+    assert earlier.passed and "Slow" not in earlier.said and "Large" not in earlier.said
+    assert large.passed and "Large: `map` comes before" in large.said and "Slow" not in large.said
 
 
 @pytest.mark.needs("torch")

@@ -1,4 +1,4 @@
-"""The instructor's page: its minutes are the course's, and its commands exist."""
+"""The instructor's page: its names and minutes are the notebooks', and its commands exist."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from workshop import catalogue
-from workshop.course import commands
+from workshop import catalogue, masters
+from workshop.course import build, commands
 
 
 @pytest.fixture
@@ -37,9 +37,34 @@ def test_minutes_of_notebooks_and_exercises(page: str) -> None:
     assert f"Of the {minutes['08']} minutes of ex08, {exercise_minutes()['ex08.capstone']}" in page
 
 
+def test_names_and_minutes_are_those_of_the_first_cells(page: str, repository: Path) -> None:
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    lines = {row[0][:2]: row for row in rows(page, "timings")}
+    for master in build.masters(repository):
+        first = masters.read_master(master)[0]["source"]
+        number, title = re.findall(r"^# (?:ex)?(\d\d) · (.+)$", first, re.M)[0]
+        (time,) = re.findall(r"\*\*Time:\*\* (\d+) minutes", first)
+        (cpu,) = re.findall(r"\*\*On a CPU:\*\* (.+) to run", first)
+        name, learner, exercises, run = lines[number]
+        if build.is_exercise(master):
+            assert exercises == time, master
+        else:
+            cpu = cpu.replace("about a minute", "about 1 minute")
+            assert (name, learner) == (f"{number} {title}", time)
+            assert cpu.split()[:2] == ["about", run], master
+            assert f"| {number} | [{title}](" in readme
+
+
+def test_readme_has_the_sums_of_hours(repository: Path) -> None:
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    lessons = sum(item.minutes for item in catalogue.COURSE) / 60
+    assert "The notebooks take about 8½ hours,\nthe exercises 6 to 7 more" in readme
+    assert 8.25 < lessons < 8.75 and 6 < sum(exercise_minutes().values()) / 60 < 7
+
+
 def test_commands_exist(page: str) -> None:
-    lines = re.findall(r"^\$ rn50 workshop (.*?)(?: +#.*)?$", page, re.M)
-    assert len(lines) >= 5
+    lines = re.findall(r"(?:^\$ |`)rn50 workshop ([^`\n]+?)(?: +#.*)?(?:$|`)", page, re.M)
+    assert len(lines) >= 5 and "grade handed-in -o class.html --jobs 4" in lines
     for line in lines:
         commands.parser().parse_args(shlex.split(line))  # exits if a flag does not exist
 

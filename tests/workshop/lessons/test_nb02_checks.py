@@ -106,6 +106,8 @@ WRONG_PHOTOS = {
     "float64, and": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
     "from 0 to 255": item(lambda a: tensor(a).permute(2, 0, 1).float()),
     "from 0 to 1,": item(lambda a: tensor(a).permute(2, 0, 1) / 255),
+    "from -2 to 2": item(lambda a: 2 * (tensor(a).permute(2, 0, 1) / 127.5 - 1)),
+    "from 0 to 510": item(lambda a: tensor(a).permute(2, 0, 1) * 2.0 - 1),
     "from 0 to 2": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5),
     "became 0.373": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5 - 1.2 + 0.004),
     "a loss needs a number": item(label=lambda self, i: self.files[i].parent.name),
@@ -130,12 +132,12 @@ def test_wrong_photos_are_diagnosed(problem: str, capsys: pytest.CaptureFixture[
     assert any("Image.open" in line for line in rest) == ("not written" in problem)
 
 
-def in_another_order(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
+def in_another_order(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
     optimizer.zero_grad(set_to_none=False)
     loss = F.nll_loss(F.log_softmax(model(images), 1), labels)
     loss.backward()
     optimizer.step()
-    return loss.item()
+    return loss.detach().clone()
 
 
 @pytest.mark.parametrize("own", [nb02.step, in_another_order])
@@ -164,10 +166,22 @@ def smoothed(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
     return loss
 
 
+def as_a_number(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
+    return float(nb02.step(model, optimizer, images, labels))
+
+
+def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
+    loss = F.cross_entropy(model(images), labels).item()
+    loss.backward()
+    return loss
+
+
 WRONG_STEPS = [
     *[(mistake, diagnosis) for mistake, diagnosis, _ in nb02.STEP_MISTAKES],
     (nothing_returned, "returns nothing"),
     (with_graph, "still holds its graph"),
+    (as_a_number, "The loss is a float"),
+    (number_too_early, "In number_too_early, line 3: `loss.backward()`."),
     (smoothed, "Three losses are"),
     (lambda *_: None, "not written yet"),
     (lambda model: None, "ended with TypeError"),
@@ -181,4 +195,5 @@ def test_wrong_steps_are_diagnosed(
     assert nb02.check_step(own) is nb02.step
     out = capsys.readouterr().out
     assert problem in out.splitlines()[0]
-    assert ("loss.detach()" in out) == (problem in ("not written yet", "still holds its graph"))
+    with_remedy = ("not written yet", "still holds its graph", "The loss is a float")
+    assert ("loss.detach()" in out) == (problem in with_remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import struct
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def read(path):
 def compiled(source: str, name: str, **names):
     """Return the function that a source defines."""
     names |= {"struct": struct, "masked_crc": masked_crc}
-    exec(source, names)
+    file = f"<cell {name} {hash(source)}>"  # its source is available, as in a notebook
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), names)
     return names[name]
 
 
@@ -135,6 +138,24 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
         assert old in STAGES
         yours = compiled(STAGES.replace(old, new), "pipeline", **names)
         assert nb04.check_pipeline(yours, names["prepare"]) is yours, capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
+    names = numbered()
+    shuffled, decoded = ".shuffle(100, seed)", ".map(prepare)"
+    changes = {
+        "": (".prefetch(1)", ".prefetch(2)"),
+        "Slow: without `prefetch`": (".prefetch(1)", ""),
+        "Large: `map` comes before": (shuffled + decoded, decoded + shuffled),
+    }
+    for note, (old, new) in changes.items():
+        yours = compiled(STAGES.replace(old, new), "pipeline", **names)
+        assert nb04.check_pipeline(yours, names["prepare"]) is yours
+        said = capsys.readouterr().out
+        assert said.startswith("✓") and note in said
+        assert ("Slow" in said, "Large" in said) == ("Slow" in note, "Large" in note)
 
 
 @pytest.mark.slow
