@@ -232,7 +232,7 @@ LENGTHS: tuple[list[int], ...] = ([5], [0, 3, 0], [300, 1, 70_000, 16], [])
 def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
     """Check the index of shards whose records have LENGTHS; their checksums are zeros."""
     shards = [(b"".join(struct.pack("<Q", n) + bytes(n + 8) for n in of),) for of in LENGTHS]
-    compare.examine(answer, shards, entries, INDEX_MISTAKES)
+    compare.examine(answer, shards, entries, INDEX_MISTAKES, one_case=True)
     return f"{len(LENGTHS)} shards, including an empty one and empty records."
 
 
@@ -258,6 +258,12 @@ INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
      "the offsets are those of the data.", "Point to the length, with which a record starts."),
     (lambda shard: [(size, at) for at, size in entries(shard)], "size and offset are swapped.",
      "Return (offset, size)."),
+    (lambda shard: [(at, at + size) for at, size in entries(shard)],
+     "the second number is where the record ends.", "Return its size."),
+    (lambda shard: [(at + size, size) for at, size in entries(shard)],
+     "the offsets are those of the next records.", "Store the offset before you advance it."),
+    (lambda shard: entries(shard)[:-1], "the last record is missing.",
+     "Continue until the offset reaches len(shard): a record may have no data."),
 )  # fmt: skip
 
 

@@ -16,11 +16,13 @@ from workshop.checks.compare import refuse, wrong
 PARAMETERS, ACTIVATIONS, BATCHES = 25.6, 21.5, (1, 96)  # millions of numbers, the latter per image
 
 
-def megabytes(half: tuple[int, int] = (14, 2), unit: float = 1.0) -> dict[str, tuple[float, ...]]:
+def megabytes(
+    half: tuple[int, int] = (14, 2), unit: float = 1.0, single: tuple[int, int] = (12, 4)
+) -> dict[str, tuple[float, ...]]:
     """Return MB for each batch; `half` is bytes a parameter and an activation in float16."""
     return {
         name: tuple(unit * (each * PARAMETERS + activation * ACTIVATIONS * n) for n in BATCHES)
-        for name, (each, activation) in {"float32": (12, 4), "float16": half}.items()
+        for name, (each, activation) in {"float32": single, "float16": half}.items()
     }
 
 
@@ -38,6 +40,15 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
      "Count both: the weights stay in float32, and each step makes a copy."),
     (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "Divide by a million."),
     (megabytes(unit=1e6), "these are bytes.", "Divide by a million."),
+    (megabytes(unit=1e-3), "these are GB.", "Divide by a million, not by 10^9."),
+    (megabytes((14, 4)), "in float16, the activations take 4 bytes.", "They take 2."),
+    (megabytes((16, 2)), "the float16 copy of the weights takes 4 bytes.", "It takes 2."),
+    (megabytes(single=(14, 4)), "in float32, there is no copy of the weights.",
+     "Count 3 arrays of 4 bytes for each parameter."),
+    (megabytes((10, 2), single=(8, 4)), "one of weights, gradients and momentum is missing.",
+     "Count 4 bytes for each of the three."),
+    (megabytes((0, 2), single=(0, 4)), "these are the activations alone.",
+     "Add the weights, gradients and momentum, and in float16 the copy."),
 )  # fmt: skip
 
 
