@@ -19,6 +19,7 @@ import pytest
 from data_prep import im2rec
 from rn50lib import files
 from rn50lib.errors import UserError
+from rn50lib.files import write_file
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos
 
@@ -71,6 +72,18 @@ def test_links_are_followed_and_permissions_kept(rn50: Run, trained: Path, tmp_p
 
 
 # --- an output replaces only an earlier one of its kind -------------------------------------------
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut may leave its name with no content, and nothing under the old one."""
+    file, synced = tmp_path / "report.json", list[tuple[os.stat_result, bool]]()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd), file.exists())))
+    write_file(file, "text")
+    (draft, too_early), (folder, in_place) = synced
+    assert os.path.samestat(draft, file.stat()) and draft.st_size == 4 and not too_early
+    assert os.path.samestat(folder, tmp_path.stat()) and in_place
 
 
 @pytest.mark.needs("torch")

@@ -236,6 +236,21 @@ def test_gradients_match_the_papers_network(version: str) -> None:
         np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("fields", [{}, {"loss_scale": "dynamic"}, {"macrobatch_size": 8}])
+def test_only_the_loop_waits_for_the_device(fields: dict[str, Any]) -> None:
+    """`.item()`, `float()` and `if` of a tensor wait for a GPU; its own kernel reads on a CPU."""
+    import torch
+
+    step = build(**fields)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step.train_step(batch(), 0.1)
+        step.train_step(batch(), 0.1)
+        step.eval_step(batch(valid=3))
+    reads = [event for event in profile.events() if event.name == "aten::_local_scalar_dense"]
+    callers = [event.cpu_parent.cpu_parent for event in reads]
+    assert {caller and caller.name for caller in callers} <= {"aten::_fused_sgd_"}
+
+
 def test_running_statistics_move_by_a_tenth() -> None:
     import torch
     from torch.nn import functional as F

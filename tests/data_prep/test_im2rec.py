@@ -205,23 +205,40 @@ BAD = {
     "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n",
     "good": b"some image",
     "gone": b"x",
+    "huge": b"x",
 }
 
 
 def test_bad_files_are_named_or_left_out(tmp_path):
     prefix, root = make_set(tmp_path, **BAD)
     (tmp_path / "images" / "gone.jpg").unlink()
+    os.truncate(tmp_path / "images" / "huge.jpg", 2**29)  # of which the disk holds nothing
     (tmp_path / "a.rec").write_bytes(b"\n#\xd7\xce, the old one")
     done = run("--pass-through", prefix, root, code=2)
-    assert done.stderr.startswith(f"error: {prefix}.lst: 3 images cannot be packed, so nothing was")
+    assert done.stderr.startswith(f"error: {prefix}.lst: 4 images cannot be packed, so nothing was")
     assert f"{root}/empty.jpg: the file is empty\n" in done.stderr
     assert f"{root}/pointer.jpg: a git-LFS pointer, not the image" in done.stderr
     assert f"{root}/gone.jpg: No such file or directory\n" in done.stderr
+    assert f"{root}/huge.jpg: 536,870,912 bytes are more than a record holds\n" in done.stderr
     assert "--skip-bad" in done.stderr
     assert (tmp_path / "a.rec").read_bytes() == b"\n#\xd7\xce, the old one"
     done = run("--pass-through", "--skip-bad", prefix, root)
-    assert "note: left out 3 images" in done.stderr
+    assert "note: left out 4 images" in done.stderr
     assert [image for _, image in Reader(f"{prefix}.rec")] == [b"some image"]
+
+
+def test_a_file_that_is_still_written_is_not_packed(tmp_path, monkeypatch):
+    """It grows when the free space is checked, after its size was taken."""
+    prefix, root = make_set(tmp_path, x=b"half of it")
+
+    def grow(_):
+        (tmp_path / "images" / "x.jpg").write_bytes(b"half of it, and the rest")
+        return SimpleNamespace(free=10**9)
+
+    monkeypatch.setattr(common.shutil, "disk_usage", grow)
+    with pytest.raises(UserError, match=r"x\.jpg: the file was changed while it was being packed"):
+        im2rec.main(["--pass-through", prefix, root])
+    assert not (tmp_path / "a.rec").exists()
 
 
 @pytest.mark.parametrize("skip", [False, True])

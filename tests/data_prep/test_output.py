@@ -164,3 +164,20 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path, repository):
     assert len(os.listdir(tmp_path)) == 2
     write_files(tmp_path, "1\tnew")
     assert read_files(tmp_path) == ["1\tnew", "1\tnew"]
+
+
+def test_the_draft_of_a_running_process_is_left_alone(tmp_path, repository):
+    code = (
+        "import sys; from data_prep.output import new_files\n"
+        "with new_files(*sys.argv[1:]) as files:\n"
+        "    print([file.write(b'2\\tlater') for file in files], flush=True)\n"
+        "    input()"
+    )
+    paths = [str(tmp_path / name) for name in NAMES]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    other = subprocess.Popen([sys.executable, "-c", code, *paths], cwd=repository, **pipes)
+    other.stdout.readline()
+    write_files(tmp_path, "1\tnew")
+    other.communicate("go on\n", timeout=60)
+    assert other.returncode == 0
+    assert read_files(tmp_path) == ["2\tlater", "2\tlater"]

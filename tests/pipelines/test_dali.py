@@ -120,6 +120,13 @@ def test_other_augmentation_follows_the_recipe(textured: Path) -> None:
     assert (np.abs(right - left) * (bottom - top)).min() > 0.3  # not 5%, but 35
 
 
+def test_ranks_draw_their_own_crops(textured: Path) -> None:
+    """All images have one size, so that equal draws are equal crops."""
+    source = open_source(textured, "train", "recordio")
+    first, second = (crops(pixels(read(source, rank=rank, size=2))) for rank in (0, 1))
+    assert np.abs(first - second).max() > 0.2
+
+
 # --- order ----------------------------------------------------------------------------------------
 
 

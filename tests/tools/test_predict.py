@@ -132,3 +132,5 @@ def test_bad_images_do_not_affect_other_results(
     output.unlink()
     assert predict.main([str(trained / "m"), "2", str(broken), "-o", str(output)]) == 2
     assert not output.exists()
+    found, bad = predict.predict(trained / "m", 2, predict.Files((broken, Path(good[0]))))
+    assert bad == [0] and np.isnan(found[:, 0]).tolist() == [True, False]

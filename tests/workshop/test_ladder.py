@@ -76,6 +76,15 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert "set_epoch" in order and "without a GPU" in autocast
 
 
+@pytest.mark.parametrize("script", sorted(LADDER.glob("*.py")), ids=lambda path: path.stem)
+def test_finished_scripts_have_no_known_mistake(script: Path) -> None:
+    text = script.read_text()
+    assert ladder._warnings(text) == []
+    ranks = {"horovod": "hvd.size() * ", "ddp": "dist.get_world_size() * "}
+    ranks_of = ranks.get(script.stem.split("_")[-1], "")
+    assert f"lr = args.lr * {ranks_of}args.batch_size / 256" in text
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "dali")
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -193,6 +193,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex03.exposed": [
         ("total / 1000", "total / 1000 + 1", "gives (9, 4)"),
+        ("total / 1000, alone / 1000", "alone / 1000, total / 1000", "the two numbers are swapped"),
+        ("total / 1000, alone / 1000", "total, alone", "these are microseconds"),
         ("return total", "return [total", "alone / 1000", "alone / 1000][:1]", "the result is [8]"),
         ('event["dur"]', 'event.pop("dur")', "`events` is changed"),
         ("time - since\n            if not", "time - since\n            if True or not",

@@ -353,6 +353,29 @@ def test_rate_is_compared_with_that_of_one_rank(
     assert verdict.rate([rank(rates, samples) for rates in two], alone)[0] == status
 
 
+@pytest.mark.parametrize(
+    ("given", "local", "status", "evidence"),
+    [
+        ([[2, 1], [2, 1]], [[1, 2], [3, 0]], "seen", "averaged, in 1 of 1 updates"),
+        ([[0.2, 0.1], [0.2, 0.1]], [[1, 2], [3, 0]], "seen", "averaged"),  # and clipped
+        ([[4, 2], [4, 2]], [[1, 2], [3, 0]], "missing", "summed, not averaged"),
+        ([[1, 2], [3, 0]], [[1, 2], [3, 0]], "missing", "updated with its own gradients"),
+        ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "not seen", "equal on all ranks"),
+        ([[2, 1], [2, 1]], [None, None], "not seen", "could not be compared"),
+    ],
+)
+def test_the_gradients_of_an_update_are_compared_with_each_rank_s_own(
+    given: list, local: list, status: str, evidence: str
+) -> None:
+    ranks = [
+        verdict.Rank([{"kind": "start", "by": "Horovod", "place": [rank, 2]},
+                      {"kind": "update", "given": [given[rank]], "local": [local[rank]]}])
+        for rank in range(2)
+    ]  # fmt: skip
+    found, text = verdict.average(ranks)
+    assert found == status and evidence in text
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("code, said", [
