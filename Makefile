@@ -33,16 +33,19 @@ setup:
 run: setup
 	@$(VENV)/rn50 workshop run --all --profile $(PROFILE) $(if $(FAST),,--train)
 
-# All linters and the tests run, however the earlier ones end. Two tests at a time: much of a test's time is the start
-# of a framework, on one core.
-LINT := "python -m ruff check --quiet" "python -m ruff format --check --quiet" "python -m mypy --no-error-summary" \
-  "rn50 workshop build --check"
-TESTS_test := -n2 --dist=worksteal -m "not acceptance" --durations=10
-TESTS_quick := -q -n2 --dist=worksteal -m "not slow and not acceptance"
+# All linters and the tests run, however the earlier ones end. mypy runs next to the tests, which leave a core idle now
+# and then. Two tests at a time: much of a test's time is the start of a framework, on one core. A file's tests share
+# their fixtures, so one process runs them all; the longest files are first (tests/conftest.py). A test compares the
+# notebooks with their masters, as `rn50 workshop build --check` does.
+LINT := "ruff check --quiet" "ruff format --check --quiet"
+TESTS_test := -n2 --dist=loadfile --no-loadscope-reorder -m "not acceptance" --durations=10
+TESTS_quick := -q -n2 --dist=loadfile --no-loadscope-reorder -m "not slow and not acceptance"
 
 test quick: setup
-	@failed=; for command in $(LINT); do echo "$$command"; $(VENV)/$$command || failed="$$failed, $$command"; done; \
+	@failed=; types=$$(mktemp); $(VENV)/python -m mypy --no-error-summary >$$types 2>&1 & mypy=$$!; \
+	for command in $(LINT); do echo "$$command"; $(VENV)/python -m $$command || failed="$$failed, $$command"; done; \
 	$(VENV)/python -m pytest $(TESTS_$@) || failed="$$failed, pytest"; \
+	echo mypy; wait $$mypy || failed="$$failed, mypy"; cat $$types; rm $$types; \
 	test -z "$$failed" || { echo "make $@ FAILED$$failed" | sed 's/,/:/'; exit 1; }
 
 acceptance: setup

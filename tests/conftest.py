@@ -15,10 +15,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import support
+from tests import skips, support
 from tests.skips import (  # noqa: F401 - pytest finds its hooks here
     need,
-    pytest_collection_modifyitems,
     pytest_collectreport,
     pytest_configure,
     pytest_make_collect_report,
@@ -41,6 +40,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 slow = [hypothesis.HealthCheck.too_slow]  # on a busy machine
 hypothesis.settings.register_profile("rn50", deadline=None, suppress_health_check=slow)
 hypothesis.settings.load_profile("rn50")
+
+
+# The files that take longest: they start first, so that both processes of `make test` end together.
+LONGEST = (
+    "test_course", "test_workers", "test_exchange", "test_checks", "test_try", "test_race",
+    "test_runner", "test_recipes", "test_loaders", "test_jupyterlab", "test_classroom",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Check the names of capabilities, and order the files."""
+    skips.pytest_collection_modifyitems(items)
+    rank = {f"{name}.py": i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 @pytest.fixture(autouse=True)

@@ -75,12 +75,6 @@ def test_layout_and_images_are_like_imagenets(small: Path) -> None:
 
 
 @pytest.mark.slow
-def test_any_number_of_processes_draws_the_same_bytes(small: Path, tmp_path: Path) -> None:
-    assert run(tmp_path / "set", *SMALL, "--jobs", 3).returncode == 0
-    assert contents(tmp_path / "set") == contents(small)
-
-
-@pytest.mark.slow
 def test_larger_set_contains_the_smaller_one(small: Path, tmp_path: Path) -> None:
     smaller = roadsigns.ensure(tmp_path / "smaller", 12, 12, 3, jobs=1, quiet=True)
     images = {k: v for k, v in contents(smaller).items() if k.endswith(".jpg")}
@@ -146,6 +140,7 @@ def test_overwrite_replaces_the_set_and_what_was_made_from_it(small: Path, tmp_p
 
 @pytest.mark.slow
 def test_killed_run_continues_to_the_same_bytes(small: Path, tmp_path: Path) -> None:
+    """Two processes draw, and then three; one has drawn `small`."""
     out, work = tmp_path / "set", tmp_path / "set.part"
     process = subprocess.Popen(command(out, *SMALL, "--jobs", 2), cwd=ROOT, stderr=subprocess.PIPE)
     until(lambda: len(list(work.glob("*/*/*.jpg"))) >= 5)
@@ -155,7 +150,7 @@ def test_killed_run_continues_to_the_same_bytes(small: Path, tmp_path: Path) -> 
     kept = {p.relative_to(work): p.stat().st_mtime_ns for p in work.glob("*/*/*.jpg")}
     assert 5 <= len(kept) < 36
 
-    result = run(out, *SMALL, "--jobs", 1)
+    result = run(out, *SMALL, "--jobs", 3)
     assert result.returncode == 0 and "interrupted run" in result.stderr
     assert contents(out) == contents(small)
     times = {path: (out / path).stat().st_mtime_ns for path in kept}

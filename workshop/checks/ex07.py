@@ -102,7 +102,7 @@ PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
 # --- ex07.temperature -----------------------------------------------------------------------------
 
 TRUE = ((2.5, 10), (0.6, 4), (1.0, 12))  # by what the right logits are multiplied, and the classes
-IMAGES = 3000
+IMAGES = 1000
 
 
 def drawn(factor: float, classes: int) -> tuple[np.ndarray, np.ndarray]:
