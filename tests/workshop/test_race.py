@@ -138,12 +138,12 @@ def test_ladder_records_the_turns_without_traced_steps(
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder, "finished", finished)
     monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, memory=2**20))
-    flags = {"batch_size": 4, "steps": 3, "warm_up": 2, "workers": 1}
+    flags = {"batch_size": 4, "steps": 3, "warm_up": 2, "workers": 1, "trace": tmp_path / "t.json"}
     found = ladder.race(["1_single", "2_ddp"], turns=2, ranks=2, **flags)
     assert list(found) == ["1_single", "2_ddp"]
     for report, images in zip(found.values(), (4, 2 * 4), strict=True):
         low, high = sorted(report["turns"])
-        assert low <= report["images_per_s"] <= high < images / 0.019
+        assert 3 * images / 0.5 < low <= report["images_per_s"] <= high < images / 0.019
         step_ms = [1000 * images / rate for rate in report["turns"]]
         assert report["compute_ms"] == pytest.approx(sum(step_ms) / 2)  # not the script's 20
     record = json.loads((tmp_path / "ladder.json").read_text())
