@@ -506,7 +506,8 @@ for run in measured["runs"]:
     })  # fmt: skip
 table[-1]["exposed, in the trace"] = f"{kinds['exchange']:.0f}"
 table[-1]["the pass slower by (timed − trace)"] = f"{timed - kinds['exchange']:.0f}"
-if exchange_ms and (ranks, batch) == (workers, run["batch"]):
+in_ladder = exchange_ms and (ranks, batch) == (workers, run["batch"])
+if in_ladder:
     table[-1]["communication, in the ladder"] = f"{exchange_ms:.0f}"
 for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=True):
     full, sent, found = (f"{1e3 * s:.0f} ms" for s in seconds)
@@ -515,17 +516,22 @@ for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=T
     )
 for name in table[0]:
     print(f"{name:36}", *(f"{column[name]:>18}" for column in table))
+if in_ladder:
+    print(
+        "The last row is the same as the one from the trace, in your script: its workers also load"
+    )
+    print("images, and the wait for a worker that is late with its pass counts, too.")
 events = json.loads(Path("ddp.json").read_text())["traceEvents"]
 names = ("gloo:all_reduce", "ncclDevKernel_AllReduce")
 sent = sum(event["dur"] for event in events if event["name"].startswith(names)) / 3000
 quiet = 1e3 * sum(messages)
-print(f"The messages took {sent:.0f} ms of a step in the trace, and {quiet:.0f} ms alone:", end=" ")
-print(f"{sent / quiet:.1f} times as long.")
+print(f"The messages take {sent:.0f} ms of a step in the trace,", end=" ")
+print(f"{sent / quiet:.1f} times as long as alone ({quiet:.0f} ms).")
 if where == "CPU":
     crowded, waited = 1e3 * sum(measured["crowded"]), 1e3 * measured["waited"]
-    print(f"- While all ranks also computed, they took {crowded:.0f} ms:", end=" ")
-    print(f"{crowded / quiet:.1f} times as long as alone.")
-    print(f"- In the trace, {waited:.0f} ms were waiting for another rank's bucket.")
+    print(f"- Competition: while another thread of each rank computes, they take {crowded:.0f} ms,")
+    print(f"  {crowded / quiet:.1f} times as long as alone.")
+    print(f"- Waiting: {waited:.0f} ms of a step in the trace are waits for another rank's bucket.")
 session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass, on the {where}")
 
 # %% [markdown]
