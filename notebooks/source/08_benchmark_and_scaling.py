@@ -300,10 +300,11 @@ show("restarts, persistent workers", persistent, without)
 
 # %%
 fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
-colours = {"wrong result too low": "C0", "wrong result too high": "C1", "no verdict": "#bbbbbb"}
+colours = {"wrong result too low": "C0", "wrong result too high": "C1"}
+colours["no clear difference"] = "#bbbbbb"
 for row, (factor, clear) in enumerate(effects.values()):
     side = "high" if factor > 1 else "low"
-    colour = colours[f"wrong result too {side}" if clear else "no verdict"]
+    colour = colours[f"wrong result too {side}" if clear else "no clear difference"]
     ax.barh(row, factor - 1, left=1, color=colour)
     ax.text(factor, row, f" {digits(factor)} ", va="center", ha="left" if factor > 1 else "right")
 factors = [factor for factor, _ in effects.values()]
