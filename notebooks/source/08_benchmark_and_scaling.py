@@ -669,7 +669,7 @@ for links, colour in zip(networks, ("#0072b2", "#d55e00"), strict=False):
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
 left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="cost", ylim=(0, None))
-left.legend(fontsize="small", loc="center right")
+fig.legend(fontsize="small", loc="outside lower left", ncols=2)
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
