@@ -143,12 +143,13 @@ launch, finish = step, wait
 if not gpus:
     launch, finish = lambda: thread.submit(step), lambda: thread.submit(int).result()
 for _ in range(session.turns):
-    queued = measure(launch, 2, 0, wait=int)  # int() waits for nothing
+    (queued,) = measure(launch, 1, 0, wait=int)  # int() waits for nothing
     finish()
-    each = measure(step, 2, 0, wait)
-    seconds.append([sum(queued), sum(each), *measure(lambda: [step(), step()], 1, 0, wait)])
+    each = np.mean(measure(step, 2, 0, wait))
+    (pair,) = measure(lambda: [step(), step()], 1, 0, wait)
+    seconds.append([queued, each, pair / 2])
 thread.shutdown()
-queued, each, pairs = 2 * big / np.transpose(seconds)
+queued, each, pairs = big / np.transpose(seconds)
 show("no waiting", queued, each)
 show("waiting after every step", each, pairs)
 
