@@ -510,7 +510,7 @@ for name, few in opened.items():
     print(f"{name:20}{size:6.1f} KB{reading:7.3f} ms to read,", end="")
     print(f"{whole - reading:6.2f} ms to decode ({1 - reading / whole:.1%}), {error}")
 one = 1000 / ms["pass through", "read and decode"]  # images/s
-print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. To feed", end=" ")
+print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. Feeding", end=" ")
 print(f"8 V100s takes {needed / one:,.0f} such cores, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]

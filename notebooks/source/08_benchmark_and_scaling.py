@@ -143,12 +143,13 @@ launch, finish = step, wait
 if not gpus:
     launch, finish = lambda: thread.submit(step), lambda: thread.submit(int).result()
 for _ in range(session.turns):
-    queued = measure(launch, 2, 0, wait=int)  # int() waits for nothing
+    (queued,) = measure(launch, 1, 0, wait=int)  # int() waits for nothing
     finish()
-    each = measure(step, 2, 0, wait)
-    seconds.append([sum(queued), sum(each), *measure(lambda: [step(), step()], 1, 0, wait)])
+    each = np.mean(measure(step, 2, 0, wait))
+    (pair,) = measure(lambda: [step(), step()], 1, 0, wait)
+    seconds.append([queued, each, pair / 2])
 thread.shutdown()
-queued, each, pairs = 2 * big / np.transpose(seconds)
+queued, each, pairs = big / np.transpose(seconds)
 show("no waiting", queued, each)
 show("waiting after every step", each, pairs)
 
@@ -300,10 +301,11 @@ show("restarts, persistent workers", persistent, without)
 
 # %%
 fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
-colours = {"wrong result too low": "C0", "wrong result too high": "C1", "no verdict": "#bbbbbb"}
+colours = {"wrong result too low": "C0", "wrong result too high": "C1"}
+colours["no clear difference"] = "#bbbbbb"
 for row, (factor, clear) in enumerate(effects.values()):
     side = "high" if factor > 1 else "low"
-    colour = colours[f"wrong result too {side}" if clear else "no verdict"]
+    colour = colours[f"wrong result too {side}" if clear else "no clear difference"]
     ax.barh(row, factor - 1, left=1, color=colour)
     ax.text(factor, row, f" {digits(factor)} ", va="center", ha="left" if factor > 1 else "right")
 factors = [factor for factor, _ in effects.values()]
@@ -668,7 +670,7 @@ for links, colour in zip(networks, ("#0072b2", "#d55e00"), strict=False):
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
 left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="cost", ylim=(0, None))
-left.legend(fontsize="small", loc="center right")
+fig.legend(fontsize="small", loc="outside lower left", ncols=2)
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
