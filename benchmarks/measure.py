@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import random
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,8 +42,12 @@ interrupted = False  # did Ctrl-C end the rounds?
 
 
 def new_process() -> ProcessPoolExecutor:
-    """Return an executor with one new process, which starts at the first task."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    """Return an executor with one new process, which starts at the first task.
+
+    Ctrl-C ends this program, not what the process has begun.
+    """
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), signal.signal, ignore)
 
 
 def alone(function: Callable, *args: object):
