@@ -58,10 +58,12 @@ def test_framing_is_the_writer_s(photos: Photos, tmp_path: Path, capsys: Any) ->
     (tmp_path / "mine.py").write_text(code)
     prefix, images = str(tmp_path / "a"), str(photos.root / "train")
     im2rec.main(["--list", "--recursive", "--no-shuffle", prefix, images])
+    im2rec.main(["--pass-through", prefix, images])
     im2rec.main(["--framing", f"{tmp_path}/mine.py:framing",
                  "--pass-through", prefix, images])  # fmt: skip
     written = "".join(f"<{24 + file.stat().st_size}>" for file in photos.files("train"))
     assert (tmp_path / "a.rec").read_text() == written
+    assert not (tmp_path / "a.crc").exists()  # its checksums are those of the file before
     im2rec.main(["--pass-through", prefix, images])  # none stays in force
     assert (tmp_path / "a.rec").read_bytes().startswith(bytes.fromhex("0a23d7ce"))
 
