@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,11 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from data_prep import im2rec
+from data_prep import im2rec, roadsigns, tfrecord
 from rn50lib import files
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
@@ -272,6 +274,20 @@ def test_full_disk_for_shards_is_reported(photos: Photos, tmp_path: Path) -> Non
     assert ended.returncode == 2 and len(ended.stderr.splitlines()) == 1
     assert "-00000-of-00001: File too large; make room" in ended.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize("make", [
+    lambda photos, out: tfrecord.convert(photos, out, quiet=True),
+    lambda photos, out: roadsigns.ensure(out, train=12, val=12, quiet=True),
+], ids=["tfrecord", "roadsigns"])  # fmt: skip
+def test_free_space_is_checked_before_the_work(
+    make: Callable[[Path, Path], object], photos: Photos, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
+    with pytest.raises(UserError, match="needs .*, but 10.0kB are free"):
+        make(photos.root, tmp_path / "out")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -95,6 +95,10 @@ def test_loss_scale_rule_on_the_device(backend: str) -> None:
         seen.add(state[0])
     assert min(seen) == 1 and max(seen) == 2**24
     assert held["skipped"] == script.count(False)
+    for good_steps in (1, 2):  # of a checkpoint
+        held = {"scale": 8.0 * good_steps, "good_steps": good_steps, "skipped": 7}
+        scaler.load(held)
+        assert scaler.state() == held
 
 
 @pytest.mark.parametrize("backend", LARGE)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, processes, tfrecord
+from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, parse_example
 from rn50lib.errors import UserError
 from tests.data_prep.test_imagenet import contents
@@ -171,6 +172,26 @@ def test_second_call_does_nothing_unless_settings_differ(tmp_path, capsys):
     assert len(find_shards(root / "tfrecord", "train")) == 2
     (note,) = [line for line in capsys.readouterr().out.splitlines() if "note: " in line]
     assert f"{root} has no val" in note and "--no-val" in note
+
+
+def test_shards_are_written_again_if_only_a_label_or_the_time_of_records_changed(tmp_path):
+    root, same = tmp_path / "set", make_image(0)
+    for path in ("train/a/0", "train/a/1", "train/b/2", "val/a/3", "val/b/4"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / f"{path}.jpg").write_bytes(same)
+    flags = ["--train-shards", "1", "--quiet"]
+    for labels in ([0, 0, 1], [0, 1, 1]):
+        tfrecord.main([str(root), *flags, "--data-format", "files"])
+        assert sorted(open_source(root, "train", "tfrecord").labels) == labels
+        if labels == [0, 0, 1]:
+            (root / "train" / "a" / "1.jpg").rename(root / "train" / "b" / "1.jpg")
+    records, out = im2rec.ensure_records(root), tmp_path / "out"
+    made = set()
+    for seconds in (1, 2):
+        os.utime(records / "train.rec", (seconds, seconds))
+        tfrecord.main([str(records), str(out), *flags])
+        made.add((out / "train-00000-of-00001").stat().st_mtime_ns)
+    assert len(made) == 2
 
 
 # -- bad input, kills ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 
 from rn50 import launch
 from rn50.diagnose.measure import start_run
+from rn50lib.config import Resolved
 from rn50lib.errors import UserError
 from rn50lib.lifetime import stop
 from tests.conftest import clean_environment
@@ -170,3 +171,20 @@ end_with(work)
     assert done.returncode == status
     assert done.stdout.split("\n") == ["worked", "registered", ""]
     assert said in done.stderr and bool(done.stderr) == bool(said)
+
+
+@pytest.mark.parametrize(("status", "runs"), [(0, 1), (2, 1), (130, 1), (143, 1), (1, 3), (137, 3)])
+def test_only_a_failure_restarts_a_run(
+    status: int, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not success, bad input, Ctrl-C or SIGTERM. A restarted run resumes."""
+    resumes: list[bool] = []
+
+    def run_once(resolved: Resolved, folder: Path) -> launch.Outcome:
+        resumes.append(resolved.config.resume)
+        return launch.Outcome(status, None)
+
+    monkeypatch.setattr(launch, "run_once", run_once)
+    resolved = Resolved(full(max_restarts=2, model_prefix="m"))
+    assert launch.run(resolved, tmp_path) == status
+    assert resumes == [False, True, True][:runs]

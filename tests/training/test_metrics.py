@@ -1,12 +1,17 @@
-"""Metrics over workers: sums travel, the division comes last."""
+"""Metrics over workers: sums travel, the division comes last; and whether weights are equal."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rn50lib.distributed import Comm
 from rn50lib.metrics import metric_sums
+from rn50lib.train import check_weights_are_equal
+from tests.support import full
 
 
 class Three(Comm):
@@ -34,3 +39,30 @@ def test_a_worker_with_fewer_images_weighs_less() -> None:
 
 def test_no_images_gives_null_metrics() -> None:
     assert metric_sums(np.zeros(4), Comm()) == {"loss": None, "top1": None, "top5": None}
+
+
+class Second(Comm):
+    """Rank 1 of 2. Rank 0 has zeros."""
+
+    rank, size = 1, 2
+
+    def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
+        return np.zeros_like(vector)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.25])
+def test_weights_that_differ_are_reported(apart: float) -> None:
+    """Running statistics and the velocity of a rank are its own."""
+    arrays = {"conv1.weight": np.zeros(3), "fc.bias": np.array([0.0, -apart])}
+    arrays |= {"bn1.running_mean": np.ones(3), "velocity/fc.bias": np.ones(2)}
+    said: list[str] = []
+    run: Any = SimpleNamespace(
+        comm=Second(), config=full(), report=SimpleNamespace(env={}),
+        step=SimpleNamespace(saves=True, state=lambda: arrays),
+        progress=SimpleNamespace(say=said.append),
+    )  # fmt: skip
+    check_weights_are_equal(run)
+    assert run.report.env == {"weights_apart": apart}
+    assert [line.partition(":")[0] for line in said] == (
+        ["the ranks' weights differ by up to 0.25"] if apart else []
+    )

@@ -58,11 +58,13 @@ def test_framing_is_the_writer_s(photos: Photos, tmp_path: Path, capsys: Any) ->
     (tmp_path / "mine.py").write_text(code)
     prefix, images = str(tmp_path / "a"), str(photos.root / "train")
     im2rec.main(["--list", "--recursive", prefix, images])
+    im2rec.main(["--pass-through", prefix, images])
     im2rec.main(["--framing", f"{tmp_path}/mine.py:framing",
                  "--pass-through", prefix, images])  # fmt: skip
     listed = [line.split("\t")[2] for line in (tmp_path / "a.lst").read_text().splitlines()]
     written = "".join(f"<{24 + Path(images, name).stat().st_size}>" for name in listed)
     assert (tmp_path / "a.rec").read_text() == written
+    assert not (tmp_path / "a.crc").exists()  # its checksums are those of the file before
     im2rec.main(["--pass-through", prefix, images])  # none stays in force
     assert (tmp_path / "a.rec").read_bytes().startswith(bytes.fromhex("0a23d7ce"))
 

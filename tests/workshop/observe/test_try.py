@@ -277,6 +277,7 @@ DALI_SLICES = (
     "rung, edits, status",
     [
         pytest.param("2_ddp", [], "seen", id="a sampler", marks=LONG),
+        pytest.param("2_horovod", [], "seen", id="Horovod's sampler", marks=LONG),
         pytest.param("2_ddp", SLICES, "not seen", id="slices", marks=LONG),
         pytest.param("2_ddp", SLICES[1:], "missing", id="all images", marks=LONG),
         pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
@@ -303,6 +304,7 @@ def test_random_crops_do_not_hide_who_reads_what(
              "--steps", 3, "--warm-up", 0)  # fmt: skip
     result = workshop.try_script(tmp_path / "train.py", *flags, single=False, reseed=False, steps=3)
     assert result["share"].status == status, str(result)
+    assert set(result.missing) <= {"share"}, str(result)
 
 
 ALL_OF_IT = [1, 0, "{'path': 'images'}"]  # what DALI's reader was asked for: the shards, its own
