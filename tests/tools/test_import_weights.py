@@ -124,8 +124,8 @@ def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
     import torch
 
     files, tensors, rng = [], [], np.random.default_rng(5)
-    for i in range(6):
-        file = tmp_path / "imagenet" / "val" / f"n0144{i // 2}" / f"{i}.JPEG"
+    for i in range(3):
+        file = tmp_path / "imagenet" / "val" / f"n0144{i}" / f"{i}.JPEG"
         file.parent.mkdir(parents=True, exist_ok=True)
         coarse = rng.integers(0, 256, 3) // 2 + rng.integers(0, 128, (8, 8, 3))
         Image.fromarray(coarse.astype(np.uint8)).resize((256, 256)).save(file, quality=95)
@@ -150,7 +150,7 @@ def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
     flags = ("--data-root", tmp_path / "imagenet", "--data-nthreads", "0", "--threads", "1")
     ended = rn50("score", "m", "0", *flags)
     assert ended.status == 0, ended.err
-    right = 100 * (expected.argmax(1) == np.repeat([0, 1, 2], 2)).mean()
+    right = 100 * (expected.argmax(1) == np.arange(3)).mean()
     assert float(ended.out.split()[1]) == pytest.approx(right)
 
 
