@@ -264,7 +264,7 @@ def draw(found: Steps) -> dict[str, Any]:
             for i, (b, e, name) in enumerate(clipped(lane.ranges, begin, end)):
                 shade = "#eeeeee" if i % 2 else "#dde6ee"
                 axes.broken_barh([(b - begin, e - b)], (row - 0.45, 0.8), facecolor=shade, zorder=0)
-                if e - b > 0.12 * (end - begin):  # the text fits
+                if e - b > 0.07 * (end - begin):
                     axes.text((b + e) / 2 - begin, row - 0.32, f"{name} {short(e - b)}",
                               ha="center", va="center", fontsize="small")  # fmt: skip
             top = [f"{kind} {short(ms)}" for kind, ms in (+spent).most_common(3)]
