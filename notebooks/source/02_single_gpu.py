@@ -275,7 +275,8 @@ def feed(workers, pin=False, wait=True, channels_last=False, train=True):
     network = networks[layout]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     ahead = 2 * workers  # batches that are ready at the start: until they are used, all is warm-up
-    steps = session.feed_steps + -session.feed_steps % (workers or 1)  # workers deliver in lockstep
+    steps = session.feed_steps if train else 4 * session.feed_steps
+    steps += -steps % (workers or 1)  # workers deliver in lockstep
     count = session.rung_batch * (ahead + 1 + steps)
     order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
     batches = iter(DataLoader(full if train else large, session.rung_batch, sampler=order,
@@ -308,7 +309,7 @@ for name, found in speeds.items():
     print()
     above = found
 workers, v100 = settings["workers"], session.results["published.v100.1gpu.fp32.ips"].value
-alone = np.median([feed(workers, train=False) for _ in range(session.feed_turns)])
+alone = np.median([feed(workers, train=False) for _ in range(3)])
 print(f"The input alone, {workers} workers: {alone:.0f} images/s of 224 pixels,", end=" ")
 print(f"{alone / np.median(above):.1f} times the last row; a V100 in FP32 trains {v100:.0f}.")
 

@@ -23,7 +23,7 @@ import numpy as np
 
 Mistake = tuple[Any, str, str]  # see above
 
-NO_RETURN = "your function returns None: is a `return` missing?"
+NO_RETURN = "your function returns nothing: is a `return` missing?"
 RETURN = "End it with `return` and the result."
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
@@ -122,11 +122,11 @@ def examine(
         except Exception as error:
             error.__notes__ = [f"The call was {as_called(answer, case)}."]
             raise  # Python 3.10 has no add_note
-    for case, result, form in zip(cases, results, expected, strict=True):
-        if result is None is not form and any(found is not None for found in results):
-            wrong(f"{as_called(answer, case)} returns None.", f"It should return {shown(form)}.")
-    if results[0] is None:
-        wrong(NO_RETURN, RETURN)
+    forms = zip(cases, results, expected, strict=True)
+    if nothing := [case for case, result, form in forms if result is None is not form]:
+        if len(nothing) == len(cases):
+            wrong(NO_RETURN, RETURN)
+        wrong(f"{as_called(answer, nothing[0])} returns nothing.", "Return a result there, too.")
     got = [like(result, form) for result, form in zip(results, expected, strict=True)]
     at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
     if at is None:

@@ -160,7 +160,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("table[:, rank]", "table[:, rank, 1:]", "gives [["),
         ("table[:, rank]", "table[:, rank] * 1.0", "are not integers"),
         ("    table =", "    if not steps:\n        return None\n    table =",
-         ", 0, 2, 4) returns None"),
+         ", 0, 2, 4) returns nothing"),
         ("table[:, rank]", "order[rank::size][: -(-(len(order) - rank) // size) // batch * batch]"
          ".reshape(-1, batch)", "do not take the same number of steps"),
     ],
@@ -359,7 +359,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
-        ("    took =", "    warmup += 1\n    took =", "rate([100], [2], 0) returns None"),
+        ("    took =", "    warmup += 1\n    took =", "rate([100], [2], 0) returns nothing"),
     ],
     "ex08.overlap": [
         ("free = 0.0", "free = 0.0 * (ready.sort(reverse=True) or 1)", "`ready` is changed"),

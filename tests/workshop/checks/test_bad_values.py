@@ -82,7 +82,7 @@ def test_bad_value_is_refused(name, bad):
 @pytest.mark.parametrize("name", [n for n in RESULTS if catalogue.find(n).function])
 def test_forgotten_return_is_reported(name):
     said = refused(name, altered(name, lambda value: None)).said
-    assert said == "your function returns None: is a `return` missing?"
+    assert said == "your function returns nothing: is a `return` missing?"
 
 
 @pytest.mark.parametrize("name", RESULTS)
