@@ -320,8 +320,9 @@ def placed(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
     return array.transpose([order.index(axis) for axis in "NCHW"]).strides
 
 
-def rounded_down(n: int, c: int, h: int, w: int, order: str, multiple: int) -> tuple[int, ...]:
+def rounded_down(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
     """Return the strides with too few channels; NumPy has none for an array without any."""
+    _, c, h, w = shape
     c = c // multiple * multiple
     return (c * h * w, h * w, w, 1) if order == "NCHW" else (h * w * c, 1, w * c, c)
 
@@ -339,7 +340,7 @@ LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
      "Count elements, as PyTorch does; NumPy counts bytes."),
     (lambda shape, order, m: placed((shape[0], shape[1] + m - shape[1] % m, *shape[2:]), order, 1),
      "channels that need no padding are padded.", "Round up with -(-c // multiple) * multiple."),
-    (lambda shape, order, m: rounded_down(*shape, order, m),
+    (rounded_down,
      "the channels are rounded down.", "Round up with -(-c // multiple) * multiple."),
     (lambda shape, order, m: (shape[0] * placed(shape, order, m)[0], *placed(shape, order, m)[1:]),
      "the first stride is the size of the whole batch.", "It is the size of one image."),
