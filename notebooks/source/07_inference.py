@@ -547,7 +547,7 @@ else:
     print("Only on a CPU with oneDNN")
 
 # %% [markdown]
-# Do the measurements explain the next figure? Folding should save at least the removed starts. On a CPU, the engine's prediction is the packing alone; its kernels differ, too. On a GPU, launches overlap with kernels: eager takes as long as the slower of the two, a graph as long as its kernels.
+# Do the measurements explain the next figure? Folding should save at least the removed starts. On a CPU, the saving predicted for the engine is the packing alone; its kernels differ, too. On a GPU, launches overlap with kernels: eager takes as long as the slower of the two, a graph as long as its kernels.
 
 # %%
 fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")

@@ -320,6 +320,13 @@ def placed(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
     return array.transpose([order.index(axis) for axis in "NCHW"]).strides
 
 
+def rounded_down(shape: Shape, order: str, multiple: int) -> tuple[int, ...]:
+    """Return the strides with too few channels; NumPy has none for an array without any."""
+    _, c, h, w = shape
+    c = c // multiple * multiple
+    return (c * h * w, h * w, w, 1) if order == "NCHW" else (h * w * c, 1, w * c, c)
+
+
 LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda shape, order, m: tuple(placed(shape, order, m)["NCHW".index(a)] for a in order),
      "the strides are in memory order.",
@@ -331,9 +338,21 @@ LAYOUT_MISTAKES: tuple[compare.Mistake, ...] = (
      "Round c up first: a stride over all channels includes the padded ones."),
     (lambda *case: tuple(4 * stride for stride in placed(*case)), "these are byte strides.",
      "Count elements, as PyTorch does; NumPy counts bytes."),
+    (lambda shape, order, m: placed((shape[0], shape[1] + m - shape[1] % m, *shape[2:]), order, 1),
+     "channels that need no padding are padded.", "Round up with -(-c // multiple) * multiple."),
+    (rounded_down,
+     "the channels are rounded down.", "Round up with -(-c // multiple) * multiple."),
+    (lambda shape, order, m: (shape[0] * placed(shape, order, m)[0], *placed(shape, order, m)[1:]),
+     "the first stride is the size of the whole batch.", "It is the size of one image."),
+    (lambda shape, order, m: placed((*shape[:2], shape[3], shape[2]), order, m),
+     "height and width are mixed up.", "A row has w pixels."),
+    (lambda shape, order, m: placed(shape, "NCHW", m), "the order is ignored.",
+     'In "NHWC", the channels of a pixel are adjacent: c has stride 1.'),
+    (lambda *case: placed(*case)[::-1], "the strides are in reverse order.",
+     "Return them for n, c, h, w."),
 )  # fmt: skip
 
 
 def layout(answer: Callable[[Shape, str, int], Sequence[int]]) -> str:
-    compare.examine(answer, SHAPES, placed, LAYOUT_MISTAKES)
+    compare.examine(answer, SHAPES, placed, LAYOUT_MISTAKES, one_case=True)
     return f"{len(SHAPES)} arrays have NumPy's strides."
