@@ -93,7 +93,7 @@ case $parts in *speed* | *compile* | *kernels*)
   [ -n "${CPU:-}" ] && [ -e "$registrations" ] && : >"$registrations" ;;
 esac
 if begin speed 300; then # in the order of their weight: the first ones where the time is short
-  compare train 190 train $both --dtypes $half --only eager graph kernels
+  compare train 190 train $both --dtypes $half --only eager graph fused kernels
   compare predict 180 predict $batches --dtypes $half --only eager graph
 fi
 if begin compile 260; then # the contestants compile at the same time, for a minute or two
