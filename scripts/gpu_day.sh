@@ -68,7 +68,7 @@ dtypes="bfloat16 tf32 float32" half=float16 rungs="--batch-size 128 --workers 12
 epochs=9 images=7680 workers="--workers 16 --sizes 224" signs=${RN50_DATA:-data}/roadsigns draw=""
 traced="-b 256 --image-shape 224 --num-examples 4096" compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
-  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64" large="--batches 8" both=$large batches=$large ends=$large
+  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64 --threads 1" large="--batches 2" both=$large batches=$large ends=$large
   dtypes="" half=float32 rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32"
   epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" traced="-b 4 --num-examples 800" compiled="" # which takes minutes
 else
@@ -93,7 +93,7 @@ case $parts in *speed* | *compile* | *kernels*)
   [ -n "${CPU:-}" ] && [ -e "$registrations" ] && : >"$registrations" ;;
 esac
 if begin speed 300; then # in the order of their weight: the first ones where the time is short
-  compare train 190 train $both --dtypes $half --only eager graph kernels
+  compare train 190 train $both --dtypes $half --only eager graph fused kernels
   compare predict 180 predict $batches --dtypes $half --only eager graph
 fi
 if begin compile 260; then # the contestants compile at the same time, for a minute or two
