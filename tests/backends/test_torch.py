@@ -236,12 +236,12 @@ def test_gradients_match_the_papers_network(version: str) -> None:
         np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("fields", [{}, {"loss_scale": "dynamic"}, {"macrobatch_size": 8}])
-def test_only_the_loop_waits_for_the_device(fields: dict[str, Any]) -> None:
+@pytest.mark.slow  # the profiler starts
+def test_only_the_loop_waits_for_the_device() -> None:
     """`.item()`, `float()` and `if` of a tensor wait for a GPU; its own kernel reads on a CPU."""
     import torch
 
-    step = build(**fields)
+    step = build(loss_scale="dynamic", macrobatch_size=8)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         step.train_step(batch(), 0.1)
         step.train_step(batch(), 0.1)

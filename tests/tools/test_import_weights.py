@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rn50.predict import trained_as
 from rn50lib import checkpoint
 from rn50lib.resnet import resnet
 from tests.backends.test_torch import busy_arrays, by_the_paper
@@ -211,9 +212,21 @@ def test_prefixes_are_removed(
     assert ended.status == 0, ended.err
     assert printed in ended.out
     held = checkpoint.load(tmp_path / "m", 0).arrays
+    head = resnet(18, 7).initial_arrays() if "--num-classes" in flags else arrays
     for name in ("conv1.weight", "layer3.1.bn2.gamma", "layer4.0.downsample.weight"):
         assert np.array_equal(held[name], arrays[name] + ema), name
-    assert len(held["fc.weight"]) == (7 if "--num-classes" in flags else 4)
+    for name in ("fc.weight", "fc.bias"):
+        assert np.array_equal(held[name], head[name] + ema), name
+
+
+def test_scoring_takes_the_settings_of_the_import(rn50: Run, tmp_path: Path) -> None:
+    import torch
+
+    torch.save(theirs(busy_arrays(resnet(18, 4))), "m.pth")
+    sizes = ("--image-shape", "64", "--val-resize", "70")
+    assert rn50("import", "timm", "m.pth", "-o", "m", *sizes).status == 0
+    config = trained_as("m", 0)
+    assert (config.image_shape, config.val_resize, config.dtype) == (64, 70, "float32")
 
 
 @pytest.mark.parametrize(
