@@ -264,8 +264,8 @@ def draw(found: Steps) -> dict[str, Any]:
             for i, (b, e, name) in enumerate(clipped(lane.ranges, begin, end)):
                 shade = "#eeeeee" if i % 2 else "#dde6ee"
                 axes.broken_barh([(b - begin, e - b)], (row - 0.45, 0.8), facecolor=shade, zorder=0)
-                labels = (f"{name} {short(e - b)}", name, "")  # the first that fits
-                label = next(text for text in labels if 0.008 * len(text) < (e - b) / (end - begin))
+                labels = (f"{name} {short(e - b)}", name)  # the first that fits
+                label = next((x for x in labels if 0.008 * len(x) < (e - b) / (end - begin)), "")
                 axes.text((b + e) / 2 - begin, row - 0.32, label,
                           ha="center", va="center", fontsize="small")  # fmt: skip
             top = [f"{kind} {short(ms)}" for kind, ms in (+spent).most_common(3)]

@@ -79,7 +79,7 @@ workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} 
 # %% [markdown]
 # Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
 #
-# Then change one thing: set `BATCH=8` in the training cell. **Predict:** how many steps does an epoch have now, does the run take longer, and does the accuracy improve? Rerun from that cell to the next one, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes: does it fit the share of waiting that the cell prints?
+# Then change one thing: set `BATCH=8` in the training cell. **Predict:** how many steps does an epoch have now, does the run take longer, and does the accuracy improve? Rerun the cells from that one to the next cell, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes: does it fit the share of waiting that the cell prints?
 
 # %%
 import json

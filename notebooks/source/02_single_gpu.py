@@ -304,17 +304,16 @@ above = None
 for name, found in speeds.items():
     print(f"{name:20} {np.median(found):7.1f} images/s", end="")
     if above:
-        low, middle, high = np.quantile(np.divide(found, above), [0, 0.5, 1])
-        print(f", {middle:.2f} times the row above ({low:.2f} to {high:.2f})", end="")
+        print(f"; over the row above: {workshop.ratio(np.divide(found, above))}", end="")
     print()
     above = found
 workers, v100 = settings["workers"], session.results["published.v100.1gpu.fp32.ips"].value
 alone = np.median([feed(workers, train=False) for _ in range(3)])
-print(f"The input alone, {workers} workers: {alone:.0f} images/s of 224 pixels,", end=" ")
-print(f"{alone / np.median(above):.1f} times the last row; a V100 in FP32 trains {v100:.0f}.")
+print(f"The input alone, {workers} workers, 224 pixels: {alone:.0f} images/s;", end=" ")
+print(f"a V100 in FP32 trains {v100:.0f}.")
 
 # %% [markdown]
-# Each ratio is of two rows in the same turn. A change counts only if the range (in brackets) excludes 1. On a laptop, no loader setting gains much, because computing takes nearly all the time; the last line shows which device would wait for your loader. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Each ratio is of two rows in the same turn. A change counts only if it is clear: five turns or more, all on the same side of 1. On a laptop, no loader setting gains much, because computing takes nearly all the time; the last line shows which device would wait for your loader. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Memory limits the batch
 #

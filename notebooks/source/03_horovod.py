@@ -468,7 +468,7 @@ session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's a
 # %% [markdown]
 # ### Predict the exposed time
 #
-# The part of the exchange that overlaps no computation is **exposed**: the step waits for it. (It is `communication` in both scripts' reports, with any wait for slower workers.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with two measurements: the trace, and the difference of the backward passes with and without the exchange. **Predict:** which layers' gradients leave first?
+# The part of the exchange that overlaps no computation is **exposed**: the step waits for it. (It is `communication` in both scripts' reports, with any wait for slower workers.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with the trace, the difference of the backward passes with and without the exchange, and your ladder. **Predict:** which layers' gradients leave first?
 
 # %%
 where, messages = measured["where"], measured["messages"]
@@ -517,25 +517,24 @@ for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=T
 for name in table[0]:
     print(f"{name:36}", *(f"{column[name]:>18}" for column in table))
 if in_ladder:
-    print(
-        "The last row is the same as the one from the trace, in your script: its workers also load"
-    )
-    print("images, and the wait for a worker that is late with its pass counts, too.")
+    print("The last row is the trace's quantity in the ladder's script, whose workers also load")
+    print("images. Both include the wait for a worker that is late with its pass.")
 events = json.loads(Path("ddp.json").read_text())["traceEvents"]
 names = ("gloo:all_reduce", "ncclDevKernel_AllReduce")
 sent = sum(event["dur"] for event in events if event["name"].startswith(names)) / 3000
 quiet = 1e3 * sum(messages)
-print(f"The messages take {sent:.0f} ms of a step in the trace,", end=" ")
+print(f"Added up, a step's messages take {sent:.0f} ms in the trace,", end=" ")
 print(f"{sent / quiet:.1f} times as long as alone ({quiet:.0f} ms).")
 if where == "CPU":
     crowded, waited = 1e3 * sum(measured["crowded"]), 1e3 * measured["waited"]
     print(f"- Competition: while another thread of each rank computes, they take {crowded:.0f} ms,")
     print(f"  {crowded / quiet:.1f} times as long as alone.")
-    print(f"- Waiting: {waited:.0f} ms of a step in the trace are waits for another rank's bucket.")
+    print(f"- Waiting: {waited:.0f} ms of these are waits for another rank's bucket.")
+    print("- The rest: in the trace, two messages share the link.")
 session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass, on the {where}")
 
 # %% [markdown]
-# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. On a CPU, both need the cores; besides, a message waits until every rank has filled its bucket. The last lines test both.
+# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. On a CPU, both need the cores; besides, a message waits until every rank has filled its bucket. The last lines measure both.
 #
 # With batch `b`, time per image `c` and exposed time `o`, a step computes for `b c / (b c + o)` of its time: compare both batches. Faster computation makes `o` a larger share.
 #

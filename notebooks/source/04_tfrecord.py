@@ -423,7 +423,7 @@ if TF:
     measure("+ prefetch", before="+ decode the crop")
 
 # %% [markdown]
-# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. If a ratio's range includes 1, this measurement cannot tell which stage is faster.
+# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. A difference is clear if at least five turns agree.
 
 # %%
 timed = {name: [] for name in stages}
@@ -452,9 +452,7 @@ for name in dict.fromkeys(("Python loop", "PyTorch workers", names[-1])):
 compared = [("Python loop", "PyTorch workers"), *pairwise(names[2:])]
 compared += [("PyTorch workers", names[-1])] if names[2:] else []  # tf.data's
 for before, name in compared:
-    ratios = np.divide(timed[name], timed[before])
-    print(f"{name!r} over {before!r}: {np.median(ratios):.2f} times", end=" ")
-    print(f"({min(ratios):.2f} to {max(ratios):.2f})")
+    print(f"{name!r} over {before!r}: {workshop.ratio(np.divide(timed[name], timed[before]))}")
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
 # %% [markdown]

@@ -623,7 +623,7 @@ found = workshop.ladder.race(
     warm_up=1, workers=max(1, cores // ranks),
 )  # fmt: skip
 for rung, report in found.items():
-    rest = report["compute_ms"] + report["communication_ms"]
+    rest = report["compute_ms"] + report.get("communication_ms", 0)
     print(f"{rung}: {report['images_per_s']:.1f} images/s; per step, input", end=" ")
     print(f"{report['input_ms']:.1f} ms, compute and communication {rest:.1f} ms;", end=" ")
     print(f"headroom {1 + report['input_ms'] / rest:.2f} times")

@@ -799,4 +799,4 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #
-# The next notebook predicts: how long does one image take?
+# The next notebook uses a trained network: how long does one prediction take?

@@ -116,7 +116,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares waiting after one step and after two. (There is only one start, so the first line passes by chance more often: in 2 of *n* + 1 cases.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares waiting after one step and after two. (There is only one start, so the first line passes by chance more often.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -179,7 +179,7 @@ print(f"all steps: {digits(total)} as images over seconds,", end=" ")
 print(f"{digits(1 / np.mean(pairs / big))} as the harmonic mean of the rates")
 
 # %% [markdown]
-# ### 3. The best of n short epochs
+# ### 3. The best of n, and short epochs
 #
 # The best of n is above the mean, by more on a noisy machine. Short epochs add a second error: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
 

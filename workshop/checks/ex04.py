@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -148,24 +150,29 @@ def feed(answer: Callable[..., Any]) -> str:
             _shuffled(epochs)
     return (
         "two epochs on 1 and 2 ranks: equal steps, no image twice, labels with images."
-        + what_is_slow(answer)
+        + what_is_slow(answer, made[0])
     )
 
 
-def what_is_slow(answer: Callable[..., Any]) -> str:
-    """Return what makes a right pipeline slow or large, as sentences for the end of a text.
+def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
+    """Return what makes a right pipeline, and the `dataset` it returned, slow or large.
 
-    The order of the stages is that of their calls in the source.
+    These are sentences for the end of a text; an answer whose source is unknown gets none.
     """
     try:
-        source = inspect.getsource(answer)
-    except OSError:  # not from a notebook or a file
+        tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
+    except (OSError, TypeError, SyntaxError):
         return ""
+    places: dict[str, list[tuple[int, int]]] = {"map": [], "shuffle": [], "prefetch": []}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in places:
+            places[node.attr].append((node.end_lineno or 0, node.end_col_offset or 0))
     found = ""
-    if source.rfind(".prefetch(") < source.find(".batch("):
+    if "Prefetch" not in type(dataset).__name__ and not places["prefetch"]:
         found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
-    if -1 < source.find(".map(") < source.find(".shuffle("):
-        found += " Large: `map` comes before `shuffle`, so the buffer holds decoded images."
+    maps, shuffles = places["map"], places["shuffle"]
+    if len(maps) == len(shuffles) == 1 and maps < shuffles:
+        found += " Large: `map` comes before `shuffle`, so the buffer holds what `map` makes."
     return found
 
 
@@ -293,4 +300,4 @@ def recipe(answer: Callable[..., Any]) -> str:
             )  # fmt: skip
         if count == CASES[0][0]:
             _shuffled(epochs)
-    return recipes.tfrecord(answer) + what_is_slow(answer)
+    return recipes.tfrecord(answer) + what_is_slow(answer, made[0])

@@ -1,7 +1,7 @@
 """The exercise notebooks that learners handed in, in a folder, a zip or a file.
 
-A copy with a different name or in a deeper folder never replaces the notebook itself. Nothing is
-unpacked to the disk; everything that is not graded is counted by reason.
+The notebook with its original name goes before others, then the shallowest, then the newest.
+Nothing is unpacked to the disk; everything that is not graded is counted by reason.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
         (of_shard == sorted(of_shard), "Records of a shard stay in their order.",
          "Shuffle after interleave."),
     )  # fmt: skip
-    return "`pipeline` is right: the notebook uses yours." + what_is_slow(yours)
+    return "`pipeline` is right: the notebook uses yours." + what_is_slow(yours, odd)
 
 
 def _labels(dataset: Any) -> list[int]:

@@ -117,7 +117,7 @@ def known_reader(batches: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from batches
     except RuntimeError as error:
-        if "reader" not in str(error).lower():
+        if "metadata" not in str(error):
             raise
         wrong("It asks for a reader by a name that no reader in `photos` has.",
               "Leave out reader_name and auto_reset: without them, DALI's iterator never"

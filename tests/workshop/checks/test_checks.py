@@ -140,6 +140,9 @@ def test_right_pipeline_that_is_slow_or_large_passes_with_a_note():
     assert slow.passed and "Slow: without `prefetch`" in slow.said and "Large" not in slow.said
     assert earlier.passed and "Slow" not in earlier.said and "Large" not in earlier.said
     assert large.passed and "Large: `map` comes before" in large.said and "Slow" not in large.said
+    twice = f"    pairs = pairs.map(lambda *pair: pair)\n{SHUFFLE}    # no .prefetch(1)\n{end}"
+    both = engine.judge("ex04.feed", changed("ex04.feed", SHUFFLE, "", ahead, "", end, twice))
+    assert both.passed and "Slow" in both.said and "Large" not in both.said
 
 
 @pytest.mark.needs("torch")
