@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector PyTorch and all tests: some tests call it, and it took 0.3 s."""
+    """Leave PyTorch and the collected tests out of garbage collection, which took 0.3 s a time."""
     gc.freeze()
 
 

@@ -13,8 +13,9 @@ LEAST = 5  # ratios
 class Ratio:
     """The median and the range of `n` ratios, one for each turn.
 
-    The difference is clear if there are at least LEAST ratios, all above 1 or all below. Two
-    equally fast things pass by chance in 2 of 2 ** n comparisons: in 1 of 16 for n = 5.
+    The difference is clear if there are at least LEAST ratios, all above 1.00 or all below, as they
+    are printed. Two equally fast things pass by chance in 2 of 2 ** n comparisons: in 1 of 16 for
+    n = 5.
     """
 
     median: float
@@ -24,11 +25,11 @@ class Ratio:
 
     @property
     def clear(self) -> bool:
-        return self.n >= LEAST and not self.low <= 1 <= self.high
+        return self.n >= LEAST and not round(self.low, 2) <= 1 <= round(self.high, 2)
 
     def __str__(self) -> str:
         median, low, high = (
-            f"{value:,.0f}" if value > 99 else f"{value:#.3g}"
+            f"{value:,.{0 if value > 99 else 1 if value > 9.9 else 2}f}"
             for value in (self.median, self.low, self.high)
         )
         remark = ": too few to tell" if self.n < LEAST else ": no clear difference"

@@ -313,7 +313,7 @@ print(f"The input alone, {workers} workers, 224 pixels: {alone:.0f} images/s;", 
 print(f"a V100 in FP32 trains {v100:.0f}.")
 
 # %% [markdown]
-# Each ratio is of two rows in the same turn. A change counts only if it is clear: five turns or more, all on the same side of 1. On a laptop, no loader setting gains much, because computing takes nearly all the time; the last line shows which device would wait for your loader. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Ratios are of the same turn. A clear difference needs five turns, all on one side of 1. On a laptop, no loader setting gains much, because computing takes nearly all the time; the last line shows which device would wait for your loader. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Memory limits the batch
 #

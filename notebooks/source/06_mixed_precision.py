@@ -763,7 +763,7 @@ if found and found["4_amp"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The formula leaves the rest of the step as it is, but faster computation hides less of the input. So where is the time going now? Compare the rungs' parts above, and the shares of the last two traces. If 16 bits are faster, layers that move bytes, and on fast devices the input, take larger shares. Notebook 08 continues there.
+# The formula leaves the rest of the step as it is, but faster computation hides less of the input. So where is the time going now? Compare the rungs' parts above, and the shares of the last two traces. If 16 bits are faster, layers that move bytes and, on fast devices, the input take larger shares. Notebook 08 continues there.
 #
 # ## The same accuracy?
 #
@@ -799,4 +799,4 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #
-# The next notebook uses a trained network: how long does one prediction take?
+# The next notebook uses a trained network: how long is one prediction?

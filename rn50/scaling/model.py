@@ -30,9 +30,10 @@ from rn50lib.errors import UserError
 from rn50lib.resnet import Network, resnet
 
 BACKWARD = 2 / 3  # each convolution once for its input and once for its weights, forward once
-# bucket_cap_mb of PyTorch's DistributedDataParallel, without its smaller first bucket. Horovod
-# fuses whatever is ready at each cycle; the same buckets stand for it.
-BUCKET_BYTES = 25 * 2**20
+# bucket_cap_mb of PyTorch's DistributedDataParallel, without its smaller first bucket: of float32
+# gradients, which are compressed afterwards. Horovod fuses whatever is ready at each cycle; the same
+# buckets stand for it.
+BUCKET_NUMBERS = 25 * 2**20 // 4
 IMAGENET = 1_281_167
 
 
@@ -63,13 +64,14 @@ class Training:
     @functools.cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """The gradients in the order in which backward makes them."""
-        made, size, ready = [], 0, 1 - BACKWARD
+        made, numbers, ready = [], 0, 1 - BACKWARD
         for ready, parameters in gradients(self.network, self.image_size):
-            size += parameters * self.gradient_bytes
-            if size >= BUCKET_BYTES:
-                made.append(Bucket(ready, size))
-                size = 0
-        return (*made, Bucket(ready, size)) if size else tuple(made)
+            numbers += parameters
+            if numbers >= BUCKET_NUMBERS:
+                made.append(Bucket(ready, numbers * self.gradient_bytes))
+                numbers = 0
+        last = Bucket(ready, numbers * self.gradient_bytes)
+        return (*made, last) if numbers else tuple(made)
 
 
 @dataclass(frozen=True)
