@@ -20,6 +20,7 @@ OUT=$(realpath "$OUT")
 LAST=$(($(date +%s) + 60 * ${MINUTES:-60}))
 END=$LAST
 failed=0
+[ -n "${CPU:-}" ] && patience=3 || patience=1 # how many times the limits apply
 
 parts= numbers=
 for word in "$@"; do
@@ -35,12 +36,12 @@ done
 
 begin() { # begin PART SECONDS: true if it is wanted; its time begins
   case " $parts " in *" $1 "*) ;; *) return 1 ;; esac
-  END=$(($(date +%s) + ${SECONDS_PER_PART:-$2}))
+  END=$(($(date +%s) + ${SECONDS_PER_PART:-$(($2 * patience))}))
   [ "$END" -lt "$LAST" ] || END=$LAST
 }
 
 step() { # step NAME SECONDS COMMAND...
-  name=$1 limit=$2 left=$((END - $(date +%s)))
+  name=$1 limit=$(($2 * patience)) left=$((END - $(date +%s)))
   shift 2
   case $name in "${ONLY:-}"*) ;; *) return ;; esac
   [ -e "$OUT/$name.ok" ] && return
