@@ -107,7 +107,7 @@ if begin kernels 300; then
     [ -n "${CPU:-}" ] && [ $way != plain ] && continue
     [ $way = plain ] && set -- || set -- --set $way=true
     step "trace-run-$way" 60 $rn50 run -n 1 -e 1 $traced $own --loader synthetic --num-classes 1000 \
-      --no-val "$@" --trace "$OUT/run-$way.trace" --run-dir "$OUT/trace-run-$way"
+      --no-val "$@" --trace "$OUT/run-$way.json.gz" --run-dir "$OUT/trace-run-$way"
   done
   for dtype in $dtypes; do
     compare "train-$dtype" 120 train $large --dtypes "$dtype" --only eager fused
@@ -127,7 +127,7 @@ ladder="1_single 2_ddp 3_dali_ddp 4_amp_ddp 5_tuned_ddp 2_horovod 3_dali_horovod
 END=$LAST
 case $parts in *ladder* | *traces*) step shards 60 $PYTHON -m data_prep.tfrecord "$signs" "$OUT/shards" --train-shards 8 ;; esac
 if begin traces 300; then
-  for one in $ladder; do rung "$one" trace --steps 5 --trace "$OUT/$one.trace"; done
+  for one in $ladder; do rung "$one" trace --steps 5 --trace "$OUT/$one.json.gz"; done
 fi
 if begin notebooks 0; then # each has its own limit
   for number in $numbers; do
