@@ -44,7 +44,6 @@ hypothesis.settings.load_profile("rn50")
 
 
 # The files that take longest: they start first, so that both processes of `make test` end together.
-# Not test_checks: it starts TensorFlow with its own threads, which tests/backends refuses.
 LONGEST = (
     "test_course", "test_workers", "test_exchange", "test_try", "test_race",
     "test_runner", "test_recipes", "test_loaders", "test_jupyterlab", "test_classroom",
