@@ -45,7 +45,7 @@ hypothesis.settings.load_profile("rn50")
 
 # The files that take longest: they start first, so that both processes of `make test` end together.
 LONGEST = (
-    "test_course", "test_workers", "test_exchange", "test_checks", "test_try", "test_race",
+    "test_course", "test_workers", "test_exchange", "test_try", "test_race",
     "test_runner", "test_recipes", "test_loaders", "test_jupyterlab", "test_classroom",
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import re
 import time
 from collections import Counter
 from typing import Any
@@ -33,6 +34,11 @@ from workshop.course import build
 
 NAMES = [item.name for item in catalogue.EXERCISES]
 PLAIN = [item.name for item in catalogue.EXERCISES if not item.needs]
+FRAMEWORKS = [
+    pytest.param(item.name, marks=pytest.mark.needs(*re.findall(r"(\w+)(?: |$)", item.needs)))
+    for item in catalogue.EXERCISES
+    if item.needs
+]
 # The number of wrong answers in `make test`, of exercises that start processes (those of
 # ex04.recipe fail before that); tests/notebooks has solutions, and `make acceptance` the rest.
 QUICK = {"ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 0, "ex04.recipe": 4}
@@ -112,13 +118,10 @@ def test_solutions_and_other_correct_answers_pass(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN])
-def test_exercises_that_need_a_framework(name, need, monkeypatch):
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_exercises_that_need_a_framework(name, monkeypatch):
     """One test for all loads the framework only once."""
     monkeypatch.setattr(compare, "LIMIT_S", 300)  # the machine may be busy
-    item = catalogue.find(name)
-    for package in item.needs.split():
-        need(package.rpartition(".")[2])
     if name == "ex08.capstone":
         return  # test_capstone.py
     quick, third = QUICK.get(name), name in THIRD
