@@ -30,9 +30,9 @@ from rn50lib.errors import UserError
 from rn50lib.resnet import Network, resnet
 
 BACKWARD = 2 / 3  # each convolution once for its input and once for its weights, forward once
-# bucket_cap_mb of PyTorch's DistributedDataParallel, without its smaller first bucket: of float32
-# gradients, which are compressed afterwards. Horovod fuses whatever is ready at each cycle; the same
-# buckets stand for it.
+# bucket_cap_mb of PyTorch's DistributedDataParallel, without its smaller first bucket. It counts
+# float32 gradients, which are compressed afterwards. Horovod fuses whatever is ready at each cycle;
+# the same buckets stand for it.
 BUCKET_NUMBERS = 25 * 2**20 // 4
 IMAGENET = 1_281_167
 
