@@ -39,7 +39,7 @@ from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
 from rn50lib.errors import Parser, UserError, as_command, whole
-from rn50lib.files import lock_open, write_file
+from rn50lib.files import check_file, lock_open, write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.hooks import function_in
 
@@ -111,6 +111,12 @@ def pack_list(
     if the disk has too little room, or if images are missing, empty, git-LFS pointers or
     (transforming) do not decode, unless ``skip_bad`` leaves them out.
     """
+    check_file(path_lst)
+    if path_lst.is_symlink() and not path_lst.exists():
+        raise UserError(
+            f"{path_lst}: this link leads to {os.readlink(path_lst)}, which is missing: put the"
+            " list there, or remove the link"
+        )
     if not path_lst.exists():
         prefix = path_lst.with_suffix("")
         raise UserError(

@@ -12,7 +12,6 @@ own registration at image-net.org, whose terms allow non-commercial research and
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -67,7 +66,6 @@ def unpack(
             for wnid in plan.wnids:
                 (folder.part / split / wnid).mkdir(parents=True, exist_ok=True)
         write_classes(folder.part, plan.wnids, plan.words)
-        os.sync()  # the images, too
     if not quiet:
         print(
             f"{out}: {done['train']:,} train and {done['val']:,} val images of "

@@ -146,6 +146,7 @@ class OutputFolder:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if kind is None and not self.finished:
+                os.sync()  # all files at once: else a power cut may leave empty ones in place
                 os.replace(self.part / STAMP, self.part / COMPLETE)
                 sync(self.part)
                 finish_swap(self.path)

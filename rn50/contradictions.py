@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from rn50 import installed
 from rn50.launch import is_local
+from rn50lib import hooks
 from rn50lib.config import FLAGS, TrainConfig, flag_name, flags_of, scoped, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
@@ -24,6 +25,8 @@ def check_values(config: TrainConfig) -> None:
     """Raise UserError if two values contradict each other, or one is impossible on any machine."""
     for problem in declared(config):
         raise UserError(problem)
+    for text in config.override:
+        hooks.parse(text)
     for names, remedy in rules(config):
         flags = flags_of({name: getattr(config, name) for name in names.split()})
         raise UserError(f"{shlex.join(flags)}: {remedy}")

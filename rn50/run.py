@@ -13,7 +13,7 @@ from rn50.autoconfig import Given, prepare
 from rn50.common import has_key, makes_a_model
 from rn50.launch import is_local
 from rn50.parser import Parser, config_parser, parse_given
-from rn50lib import checkpoint
+from rn50lib import checkpoint, hooks
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
@@ -61,12 +61,14 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         print("\n".join([*description.command_lines(resolved), *remarks]))
         if is_local(given.get("hosts")) and not remarks:
             check_outputs(given, run_dir)
+            hooks.check_files(resolved.config.override)
             description.check_data(given, resolved.config)
         return 0
     check_outputs(given, run_dir)
     launch.check_hosts(given.get("hosts"))
     resolved = prepare(given)
     config = resolved.config
+    hooks.check_files(config.override)
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
     if config.model_prefix is None and makes_a_model(config):

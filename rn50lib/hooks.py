@@ -42,14 +42,9 @@ def default(name: str) -> Callable[..., Any]:
 def install(overrides: tuple[str, ...]) -> None:
     """Use `NAME=FILE:FUNCTION` functions in place of any earlier ones. Raise UserError."""
     _overrides.clear()
+    check_files(overrides)
     for text in overrides:
-        replaced, _, target = text.partition("=")
-        file, _, name = target.rpartition(":")
-        if replaced not in REPLACEABLE:
-            names = ", ".join(REPLACEABLE)
-            raise UserError(f"--override {text}: no function {replaced!r}; there are {names}")
-        if not file or not Path(file).is_file():
-            raise UserError(f"--override {text}: no file {file!r}; the form is NAME=FILE:FUNCTION")
+        replaced, file, name = parse(text)
         function = function_in(Path(file), name, f"--override {text}")
         given = tuple(inspect.signature(function).parameters)
         wanted = tuple(inspect.signature(default(replaced)).parameters)
@@ -58,6 +53,26 @@ def install(overrides: tuple[str, ...]) -> None:
                 f"--override {text}: {name}({', '.join(given)}) must take ({', '.join(wanted)})"
             )
         _overrides[replaced] = function
+
+
+def check_files(overrides: tuple[str, ...]) -> None:
+    """Raise UserError if an override's name or file is wrong. No code of a file runs."""
+    for text in overrides:
+        _, file, _ = parse(text)
+        if not Path(file).is_file():
+            raise UserError(f"--override {text}: no file {file!r}; name an existing one")
+
+
+def parse(text: str) -> tuple[str, str, str]:
+    """Return what `NAME=FILE:FUNCTION` replaces, the file and its function. Raise UserError."""
+    replaced, _, target = text.partition("=")
+    file, _, name = target.rpartition(":")
+    if replaced not in REPLACEABLE:
+        names = ", ".join(REPLACEABLE)
+        raise UserError(f"--override {text}: no function {replaced!r}; there are {names}")
+    if not file:
+        raise UserError(f"--override {text}: the form is NAME=FILE:FUNCTION")
+    return replaced, file, name
 
 
 def function_in(file: Path, name: str, flag: str) -> Callable[..., Any]:

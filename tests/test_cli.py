@@ -309,6 +309,8 @@ def make_few() -> None:
         ("run --data-root few --set keep", "--set keep: must be NAME=VALUE"),
         ("run --data-root few --batch 4", "did you mean --batch-size?"),
         ("run --data-root few -b 16", "use -b 15"),
+        ("run --data-root few --override decay_groups=p.py:f", "no function 'decay_groups'"),
+        ("run --data-root few --override schedule=p.py:f", "no file 'p.py'"),
         ("run --data-root few --model-prefix file/m", "--model-prefix file/m cannot be written"),
         ("run --data-root few --report file/r.json", "--report file/r.json cannot be written"),
         ("run --data-root few --run-dir file", "--run-dir file cannot be written"),
@@ -363,6 +365,7 @@ def dry(rn50: Run, *argv: str | Path) -> list[str]:
 )  # fmt: skip
 def test_config_file_equals_flags(rn50: Run, photos: Photos, name: str, text: str) -> None:
     Path(name).write_text(text)
+    Path("a.py").touch()
     root = ("--data-root", photos.root, "--recipe", "reference")
     flags = ("-b", "16", "--lr", "0.2", "-e", "7", "--lr-step-epochs", "3,6.5", "--image-shape",
              "64", "--set", "zero_gamma=true", "--set", "step=1442.6", "--override",
@@ -402,6 +405,7 @@ def test_a_printed_configuration_is_the_same_run(
     rn50: Run, photos: Photos, flags: tuple[str, ...]
 ) -> None:
     """Printing the file again gives the same file, except for the reasons."""
+    Path("a.py").touch()
     argv = ("--data-root", photos.root, *flags)
     shown = rn50("run", "--print", "config", *argv)
     assert shown.status == 0, shown.err

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -252,6 +253,21 @@ def test_prefix_and_run_folder_are_locked_during_a_run(
     flags = ("--model-prefix", "m", "--run-dir", "r", "--resume")
     again = rn50(*TRAIN, "-e", str(done + 1), *flags)
     assert again.status == 0, again.err
+
+
+def test_a_lock_is_waited_for_while_a_run_ends(tmp_path: Path) -> None:
+    taken = threading.Event()
+
+    def hold() -> None:
+        with files.lock(tmp_path / ".lock", "--run-dir r"):
+            taken.set()
+            time.sleep(0.3)
+
+    first = threading.Thread(target=hold)
+    first.start()
+    assert taken.wait(60)
+    with files.lock(tmp_path / ".lock", "--run-dir r"):
+        first.join()
 
 
 # --- no room --------------------------------------------------------------------------------------

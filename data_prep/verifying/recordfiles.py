@@ -150,7 +150,8 @@ def _check_index(part: Part, keys: dict[int, int]) -> None:
     counted = sorted(index.values()) == [*range(len(index))]  # keys that merely count
     bad = [offset for offset, key in index.items() if keys.get(offset, key) != key]
     if bad and not counted:
-        text = f"{len(bad):,} keys are not the records' ids, the first at this offset"
+        entries = f"{len(bad):,} entries have" if len(bad) > 1 else "1 entry has"
+        text = f"{entries} a key that is not the record's id, the first at this offset"
         add("index", path_idx, text, bad[0])
 
 

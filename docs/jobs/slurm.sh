@@ -12,8 +12,9 @@
 # Two nodes with four GPUs each, and 8 cores for each worker. Set FOLDER and the flags of `rn50 train`, and
 # submit it where `rn50` is on PATH. Every node must see this environment, the data and FOLDER.
 # Slurm sends SIGTERM to the workers 90 s before the time limit (before a preemption, the
-# partition's GraceTime applies). They write a checkpoint and exit with 143; the job is queued again
-# and resumes.
+# partition's GraceTime applies). They exit with 143; the job is queued again and resumes. With
+# --loader native, they write a checkpoint first. DALI, the default on GPUs, cannot begin in the
+# middle of an epoch: the job repeats the epoch.
 set -u
 FOLDER=/nas/runs/first
 export NCCL_DEBUG=WARN
@@ -24,7 +25,7 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=80 \
   rn50 train --data-root /nas/imagenet \
   --run-dir "$FOLDER" --model-prefix "$FOLDER/model" --set keep=2 --resume || status=$?
 if [ "$status" = 143 ]; then
-  echo "stopped by SIGTERM: back in the queue, will resume from the checkpoint"
+  echo "stopped by SIGTERM: back in the queue, will resume from the newest checkpoint"
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rn50lib.errors import UserError
+from rn50lib.train_step import GRAPH_WARM_UP
 from tests.backends.test_exchange import distance
 from tests.backends.test_precision import build, trained
 from tests.backends.test_torch import batch
@@ -226,6 +227,62 @@ def test_a_prediction_is_captured_again_when_the_weights_change(monkeypatch: Any
             if validates:  # which makes a copy of the weights for predictions
                 step.eval_step(batch(8))
         np.testing.assert_allclose(fast.predict(images), plain.predict(images), atol=1e-5)
+
+
+def fail_to_capture(monkeypatch: Any, capture: Callable[..., Any]) -> None:
+    """Let `graphs.Replayed` work without a GPU until it captures, which `capture` then does."""
+    import torch
+
+    from rn50lib.torch import graphs
+
+    for name in ("Stream", "synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(graphs.Replayed, "warm_up", lambda self, inputs: self.function(*inputs))
+    monkeypatch.setattr(graphs.Replayed, "capture", capture)
+
+
+@pytest.mark.needs("torch")
+def test_without_memory_for_a_graph_a_step_runs_as_written(monkeypatch: Any, capsys: Any) -> None:
+    import torch
+
+    from rn50lib.torch.graphs import Replayed
+
+    events: list[str] = []
+
+    def capture(self: Replayed, inputs: Any) -> Any:
+        events.append("capture")
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    fail_to_capture(monkeypatch, capture)
+    step = Replayed(lambda x: (2 * x,), "the training step", lambda: events.append("undo"))
+    answers = [step(torch.tensor(i))[0].item() for i in range(GRAPH_WARM_UP + 3)]
+    assert answers == [2 * i for i in range(GRAPH_WARM_UP + 3)]
+    assert events == ["capture", "undo"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("the training step: no CUDA graph, it runs kernel by kernel (")
+    assert line.endswith("CUDA out of memory.)")
+
+
+@pytest.mark.needs("torch")
+def test_a_step_that_cannot_be_captured_is_refused_with_the_cause(monkeypatch: Any) -> None:
+    import torch
+
+    from rn50lib.torch.graphs import Replayed
+
+    def capture(self: Replayed, inputs: Any) -> Any:
+        try:
+            raise RuntimeError("a copy waits for the device")
+        finally:
+            raise RuntimeError("the capture was invalidated")
+
+    fail_to_capture(monkeypatch, capture)
+    step = Replayed(lambda x: (x,), "the training step")
+    for _ in range(GRAPH_WARM_UP):
+        step(torch.zeros(1))
+    with pytest.raises(UserError) as caught:
+        step(torch.zeros(1))
+    message = "--set cuda_graph=true: RuntimeError: a copy waits for the device; leave it out"
+    assert str(caught.value) == message
 
 
 @pytest.mark.acceptance

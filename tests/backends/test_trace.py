@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from rn50lib import checkpoint
+from rn50.autoconfig import cap_for_ci
+from rn50lib import checkpoint, run_setup
+from rn50lib.errors import UserError
 from tests.backends.test_precision import equal
-from tests.support import Photos
+from tests.support import Photos, full
 from tests.workshop.test_trace import check_trace
 
 Run = Callable[..., Any]
@@ -60,6 +62,20 @@ def test_an_epoch_that_is_too_short_is_refused(rn50: Run, photos: Photos) -> Non
     ended = rn50(*flags, "--image-shape", "32", "--no-val", "--trace", "t.json")
     assert ended.status == 2
     assert "--trace t.json: an epoch has 3 steps, and a trace needs 6" in ended.err
+
+
+@pytest.mark.needs("torch")
+def test_a_trace_begins_after_the_capture_of_a_graph(tmp_path: Path) -> None:
+    """Two more steps warm up before the graph is captured in the third."""
+    from rn50lib.torch.gpu import Tracer
+
+    file = str(tmp_path / "t.json")
+    assert Tracer(file, before=5).skipped == 3 and Tracer(file).skipped == 1
+    config = full(cuda_graph=True, trace=file)
+    assert cap_for_ci(config, True)[0].benchmark_iters == 8
+    run_setup.check_traced(config, 8)
+    with pytest.raises(UserError, match="an epoch has 7 steps, and a trace needs 8"):
+        run_setup.check_traced(config, 7)
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,21 @@ def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("touch a.lst", "{t}/images: there is no such folder of images"),
+        ("mkdir a.lst", "{t}/a.lst is not a regular file (a folder,"),
+        ("ln -s gone a.lst", "{t}/a.lst: this link leads to gone, which is missing"),
+    ],
+)
+def test_packing_without_a_list_or_its_images(tmp_path, script, message, error_of):
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True)
+    error = error_of(im2rec.main, f"{tmp_path}/a", f"{tmp_path}/images")
+    assert error.startswith(message.format(t=tmp_path))
+    assert os.listdir(tmp_path) == ["a.lst"]
+
+
 def test_odd_folders_are_refused_or_noted(tree, tmp_path, capsys, error_of):
     command = ["--list", "--recursive", str(tmp_path / "a"), str(tree)]
     (tree / "zz" / "up").symlink_to(tree)

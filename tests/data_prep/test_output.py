@@ -49,6 +49,14 @@ def test_failed_run_is_resumed_from_the_same_inputs_only(tmp_path):
     assert os.listdir(out) == [".complete"]
 
 
+def test_files_are_on_the_disk_before_the_folder_is_complete(tmp_path, monkeypatch):
+    """Else a power cut may leave a complete folder with empty files."""
+    part, synced = tmp_path / "out.part", []
+    monkeypatch.setattr(os, "sync", lambda: synced.append(sorted(os.listdir(part))))
+    write(tmp_path / "out", "new")
+    assert synced == [[".made-from", "data"]]
+
+
 def test_one_writer_at_a_time(tmp_path):
     with OutputFolder(tmp_path / "out", "a") as folder:
         with pytest.raises(UserError, match="another process is writing this folder"):

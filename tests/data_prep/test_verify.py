@@ -336,6 +336,25 @@ def test_problems_of_record_files(root, script, expected):
     assert report.good == all(KINDS[kind].level != "error" for kind, _ in expected)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ([4], "1 entry has a key that is not the record's id, the first at this offset"),
+        ([4, 9], "2 entries have a key that is not the record's id, the first at this offset"),
+    ],
+)
+def test_keys_of_an_index_that_are_not_the_records(alone, wrong, text):
+    index = alone.with_suffix(".idx")
+    rows = [line.split("\t") for line in index.read_text().splitlines()]
+    changed = [(key if i not in wrong else 100 + i, at) for i, (key, at) in enumerate(rows)]
+    index.write_text("".join(f"{key}\t{at}\n" for key, at in changed))
+    problems, report = found(alone)
+    assert problems == {("index", str(index), int(rows[wrong[0]][1]))}
+    assert [problem.text for problem in report.problems] == [text]
+    index.write_text("".join(f"{i}\t{at}\n" for i, (_, at) in enumerate(rows)))  # they count
+    assert found(alone)[1].good
+
+
 @pytest.mark.parametrize("label", [-1.0, 0.5, float("nan"), (1.0, 2.0)])
 def test_bad_labels_and_images_in_records(tmp_path, label):
     with Writer(tmp_path / "train") as writer:
@@ -411,6 +430,16 @@ def test_examples_that_training_cannot_use(tmp_path, example, kind):
         (kind, "error"),
         ("no-index", "warning"),
     }
+
+
+def test_shards_of_the_slides_schema_can_be_written_again_by_the_remedy(root, capsys):
+    out = root / "shards"
+    tfrecord.convert(root, out, shards={"train": 1, "val": 1}, schema="slides", quiet=True)
+    assert verify.main([str(out), "--quiet", "--jobs", "1"]) == 1
+    remedy = "write the shards again, without --schema slides"
+    assert f"error: examples without what training needs (24): {remedy}" in capsys.readouterr().out
+    tfrecord.convert(root, out, shards={"train": 1, "val": 1}, quiet=True)
+    assert found(out)[1].good
 
 
 # -- robust --------------------------------------------------------------------------------------

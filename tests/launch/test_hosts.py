@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -89,16 +88,21 @@ def test_two_hosts_train_like_one(
 def test_torchrun_uses_the_given_rendezvous(
     hosts: dict[str, Host], photos: Photos, tmp_path: Path
 ) -> None:
-    """Run on each host the command that `rn50 run` printed for it."""
+    """Run on each host the command of docs/commands.md, which `rn50 run` refers to."""
     argv = argv_of(photos, *SAME, "--comm", "ddp", "--report")
     one = finish([*argv, "one.json", "--hosts", "localhost:2"], tmp_path)
     assert one.returncode == 0, one.stderr
-    told = finish([*argv, "two.json", "--hosts", "h1:1,h2:1"], tmp_path)
-    lines = re.findall("on h[12] `(.*?)`", told.stderr)
+    on_two = hosts["h1"].inside([*argv, "two.json", "--hosts", "h1:1,h2:1"], tmp_path)
+    refused = finish(on_two, tmp_path)
+    assert "start `rn50 train` with torchrun on each host" in refused.stderr
+    command = ["torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
+               "--rdzv-endpoint", f"{ADDRESSES['h1']}:29500", "--rdzv-id", "rn50", "--no-python",
+               "rn50", "train", "--data-root", photos.root, *TINY, *SAME, "--comm", "ddp",
+               "--report", tmp_path / "two.json"]  # fmt: skip
     running = [
-        subprocess.Popen(host.inside(["bash", "-c", line], tmp_path), env=environment(), text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for host, line in zip(hosts.values(), lines, strict=True)
+        subprocess.Popen(host.inside(list(map(str, command)), tmp_path), env=environment(),
+                         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for host in hosts.values()
     ]  # fmt: skip
     said = [process.communicate(timeout=PATIENCE)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], "\n".join(said)

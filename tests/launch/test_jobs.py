@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 import yaml
 
 from rn50.launch import SAVE_S
+from rn50.parser import config_parser, parse_given
 from tests.conftest import ROOT, clean_environment
 from tests.launch.slurm import ask, configure, free_port
 from tests.support import TINY, Photos, strict_json, until
@@ -73,6 +75,29 @@ def test_a_batch_script_leaves_time_for_a_checkpoint() -> None:
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     before, wait = (int(re.search(rf"{flag}(\d+)", script)[1]) for flag in ("TERM@", "--wait="))
     assert SAVE_S < wait < before
+
+
+def training_flags(engine: str) -> list[str]:
+    """The flags of `rn50 train` in a job file."""
+    if engine == "slurm":
+        script = (JOBS / "slurm.sh").read_text().replace("\\\n", "")
+        (folder,) = re.findall(r"^FOLDER=(.+)$", script, re.MULTILINE)
+        (flags,) = re.findall(r"^srun .* rn50 train (.*) \|\|", script, re.MULTILINE)
+        return shlex.split(flags.replace("$FOLDER", folder))
+    container = container_of(read_job(engine))
+    assert container["command"][-2:] == ["rn50", "train"]
+    return container["args"]
+
+
+@pytest.mark.parametrize("engine", ["slurm", *KINDS])
+def test_a_job_saves_and_resumes(engine: str) -> None:
+    parser = config_parser("train")
+    parser.add_argument("--run-dir")
+    given, extra = parse_given(parser, training_flags(engine))
+    assert extra.run_dir == "/nas/runs/first"
+    assert given.pop("checkpoint_steps", None) == (500 if engine == "mpijob" else None)
+    assert given == {"data_root": "/nas/imagenet", "model_prefix": "/nas/runs/first/model",
+                     "keep": 2, "resume": True}  # fmt: skip
 
 
 # --- the commands, run ----------------------------------------------------------------------------

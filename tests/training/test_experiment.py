@@ -61,6 +61,7 @@ def no_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (gpus((9, 0)), "--benchmark-iters 100", False),
         (gpus((9, 0)), "--num-examples 20000", False),
         (gpus((9, 0)), "--set cuda_graph=true", False),
+        (gpus((9, 0)), "--override predictor=a.py:f", False),
         (gpus((9, 0)), "--only-inference", False),
         (gpus((9, 0), (9, 0)), "", False),  # not measured
         (LAPTOP, "--dtype float32", False),
@@ -78,6 +79,14 @@ def test_a_long_run_on_one_gpu_is_compiled(
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     config = complete(f"--recipe reference --loader native {flags}", machine, classes=1000)
     assert autoconfig.best_compile(config, machine)[0] is found
+
+
+def test_your_predictor_keeps_an_engine_from_being_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoconfig, "machine", lambda: LAPTOP)
+    monkeypatch.setattr(installed, "has", lambda module: True)
+    for flags, engine in (("", "auto"), ("--override predictor=a.py:f", "torch")):
+        config = complete(f"--recipe reference --loader native --only-inference {flags}")
+        assert autoconfig.best_engine(config, images=10**9)[0] == engine
 
 
 # --- flags and files ------------------------------------------------------------------------------
@@ -99,6 +108,7 @@ def values_for(name: str) -> st.SearchStrategy[Any]:
         "hosts": st.sampled_from(["a:4,b:4", "localhost:2", "c"]),
         "model_prefix": words.map(lambda word: f"{word}m"),
         "loss_scale": st.sampled_from(["dynamic", "dynamic:8:2", "128", "1e3"]),
+        "override": words.map(lambda word: (f"schedule={word}.py:f",)),
     }
     by_kind = {
         bool: st.booleans() if flag.default is ... else st.just(True),
@@ -366,6 +376,15 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
         ("--recipe nvidia_cosine --lr-schedule step", "--lr-schedule step", "--lr-step-epochs"),
         ("-n 2 --comm ddp --launcher mpirun", "--comm ddp --launcher mpirun", "--comm horovod"),
         ("--logger nowhere", "--logger nowhere", "use tensorboard or your own"),
+        ("--override predictor=a.py:f --backend tensorflow", "predictor", "use --backend torch"),
+        ("--override predictor=a.py:f --compile", "predictor", "leave one of them out"),
+        (
+            "--only-inference --engine compile --override predictor=a.py:f",
+            "predictor",
+            "leave one of them out",
+        ),
+        ("--override speed=a.py:f", "--override speed=a.py:f", "there are schedule, shard"),
+        ("--override schedule=a.py", "--override schedule=a.py", "NAME=FILE:FUNCTION"),
     ],
 )
 def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remedy: str) -> None:
