@@ -41,7 +41,7 @@ print(f"epochs: {epochs}")
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent, and `img/s` is images per second. On a slow machine, you also see progress lines, in which `ips` is images per second and `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
+# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent; in training it is lower, because random crops are harder. `img/s`, or `ips` in progress lines, is images per second, and `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
@@ -73,13 +73,13 @@ for ax, file, answer, share in zip(axes.flat, chosen, answers, sure, strict=True
         xticks=[], yticks=[], title=f"{file.parent.name}", xlabel=f"{answer}, {100 * share:.0f}%"
     )
 right = sum(answers == truth)
-fig.suptitle(f"True class above, the network's answer below: {right} of 8 correct")
+fig.suptitle(f"True class above, answer (probability) below: {right} of 8 correct")
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
 # Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
 #
-# Then change one thing: set `BATCH=8` in the training cell. **Predict:** how many steps does an epoch have now, does the run take longer, and does the accuracy improve? Rerun the cells from that one to the next cell, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes: does it fit the share of waiting that the cell prints?
+# Then set `BATCH=8` in the training cell; the learning rate falls, too. **Predict:** how many steps per epoch, does the run take longer, and does the accuracy improve? Rerun the cells from that one to the next cell, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes: does it fit the share of waiting that the cell prints?
 
 # %%
 import json
@@ -143,13 +143,13 @@ alt = "storage, processor, forward, loss, backward, exchange with other devices,
 workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 
 # %% [markdown]
-# The colours return in the ladder, the figure that accompanies the course: amber for input (notebooks 01, 04 and 05), blue for compute (02 and 06), dark orange for communication (03).
+# From notebook 02 on, a figure called the ladder uses the same colours: amber for input (notebooks 01, 04 and 05), blue for compute (02 and 06), dark orange for communication (03).
 #
 # ## Why training is expensive
 #
 # This course grew out of a talk on data sets for autonomous driving. A self-driving car needs networks that recognise signs, pedestrians and lanes. The same cars collect the data for the next networks, so training never ends.
 #
-# How long does one training run take? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many megabytes per second does it read, at 115 KB per image?
+# How long does one training run take? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
 #
 # The next cell computes both, compares them with the published hours, adds an H100, and counts the arithmetic. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
 
@@ -172,11 +172,11 @@ print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# So the answer is days: more than three in FP32, about one in FP16, and still hours on one H100. The cause is the work: 24.5 billion operations for each image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) on the same 16 GB. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So FP32 takes more than three days, FP16 almost one, and an H100 still hours. The cause is the work: 24.5 billion operations per image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) on the same 16 GB. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #
-# The course takes you from a folder of JPEGs to a trained ResNet-50 v1.5. One training script grows along the way. Each change can move the bottleneck, so keep asking: *where is the time going now?* For your first run, the report has one answer: the share of its time spent waiting for images.
+# The course takes you from a folder of JPEGs to a trained ResNet-50 v1.5. One training script grows along the way. Each change can move the bottleneck, so keep asking: *where is the time going now?* For your first run, you know one part: the share of time spent waiting for images.
 
 # %%
 workshop.course_map()
@@ -225,8 +225,8 @@ else:
     print(f"{yours:.4g} is {factor:.4g} times the right answer", *close, sep=": ")
 
 # %% tags=["results"]
-session.note("first_top1", top1[-1], "%", "accuracy of the first network")
-session.note("first_run_s", report["total_duration"], "s", "duration of the first training run")
+session.note("first_top1", top1[-1], "%", "accuracy of your last run")
+session.note("first_run_s", report["total_duration"], "s", "duration of your last run")
 
 # %% [markdown]
 # ## If something does not work

@@ -242,12 +242,13 @@ def pack(number, label, jpeg):
 
 
 # %%
-import inspect
+def written():
+    if pack(0, 0.0, b"") is None:
+        raise NotImplementedError
+    return "`pack` returns a value."
 
-if pack(0, 0.0, b"") is None:
-    print("`pack` returns None, so this version is used:")
-    print(inspect.getsource(nb01.pack))
-    pack = nb01.pack
+
+pack = nb01.choose("pack", pack, nb01.pack, written, show=True)
 own = bytearray()
 for line in Path("records/val.lst").read_text().splitlines():
     number, label, path = line.split("\t")
@@ -275,7 +276,7 @@ print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**3
 # %% [markdown]
 # One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
-# If JPEG bytes are close to random, a reader without this rule fails on ImageNet: the cell above predicts 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
+# Without this rule, a reader fails on ImageNet if JPEG bytes are close to random: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -354,7 +355,7 @@ with tarfile.open(shards[0]) as tar:
 #
 # The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
 #
-# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast? And if opening a file takes 1 ms, say on a cluster's shared storage, how long does it take to open all of ImageNet's files, with one reader and with eight?
+# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast? And if opening a file takes 1 ms, say on shared storage, how long do one reader and eight readers take to open all of ImageNet's files?
 
 # %%
 import random
@@ -462,7 +463,7 @@ print(f"At 1 ms each, one reader opens all files in {one:.1f} minutes, eight in 
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel: when cold, the disk and its own cache decide which is larger. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses two headers per image in Python.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel, unless ranges overlap: cold, the disk decides which wins. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
 #
 # This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. At 1 ms each, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy, packed again whenever the data changes.
 #
@@ -514,7 +515,7 @@ print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. Fee
 print(f"8 V100s takes {needed / one:,.0f} such cores, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# The percentage is decoding's share of an image's time with a warm cache. Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals have about that quality already. Yet the pixels change. The originals in 4:4:4 also lose colour resolution, because Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# The percentage is decoding's share of an image's time with a warm cache. Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals already have about that quality, but it changes the pixels. Originals in 4:4:4 also lose colour resolution: Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #
@@ -537,7 +538,7 @@ fig, axes = plt.subplots(1, 4, figsize=(10, 2.3), layout="constrained")
 shown = [(0, exact.astype(np.uint8)), *decoded[:3]]
 for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.imshow(pixels)
-    ax.set_title(f"mean error {error:.0f} of 255", fontsize=10)
+    ax.set_title(f"mean error {error:.0f} of 255" if error else "original", fontsize=10)
     ax.axis("off")
 fig.suptitle("One image, and the three worst outcomes of a single flipped bit")
 finding = (

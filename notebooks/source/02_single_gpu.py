@@ -101,9 +101,9 @@ print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 print(inspect.getsource(type(model.layer1[0])))
 
 # %% [markdown]
-# ## Write the loop
+# ## Write the step
 #
-# Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the layers' outputs that it keeps.
+# Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the graph and its tensors.
 
 
 # %%
@@ -166,7 +166,7 @@ print(f"without model.eval(), sorted:   {top1(small.train()):.1f}% correct")
 print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds a single class, so normalisation removes much of what distinguishes it from the others. If that is the cause, shuffling helps: compare the last two lines. The next cell trains again from the same weights without `shuffle=True`, so that most batches hold a single class. (On a CPU, the run stops before the last classes.) **Predict** the loss curve.
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages lag behind the weights after few steps. Next, the same weights train without `shuffle=True`, mostly on one class per batch. (On a CPU, the run stops before the last classes.) **Predict** the loss curve.
 
 # %%
 small.load_state_dict(start)
@@ -179,7 +179,7 @@ axes.plot(unshuffled, "--", label="sorted by class")
 each = len(photos) / len(photos.classes) / batch  # steps per class
 axes.vlines(np.arange(0, len(unshuffled), each)[1:], 0, 1, color="0.8", zorder=0,
             transform=axes.get_xaxis_transform(), label="the next class begins")  # fmt: skip
-axes.set(title="Loss of the same network", xlabel="step", ylabel="cross-entropy (nats)")
+axes.set(title="Loss from the same start", xlabel="step", ylabel="cross-entropy (nats)")
 fig.legend(loc="outside right upper")
 workshop.figure(fig, alt="Loss by step, for shuffled images and for images sorted by class.")
 
@@ -214,7 +214,7 @@ speeds = rung["turns"]
 print(f"{np.median(speeds):.1f} images/s, from {min(speeds):.1f} to {max(speeds):.1f}")
 input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
-print(f"your step: {input_ms:.1f} ms of input ({waiting:.0f}%), {compute_ms:.1f} ms of computation")
+print(f"mean step: {input_ms:.1f} ms of input ({waiting:.0f}%), {compute_ms:.1f} ms of computation")
 if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
     print("TF32 in convolutions:", torch.backends.cudnn.allow_tf32)
 workshop.ladder.figure()
@@ -230,7 +230,7 @@ workshop.ladder.figure()
 #
 # A **profiler** records every operation. With `--trace FILE`, as above, the script runs `torch.profiler` for three steps that are not timed. [ui.perfetto.dev](https://ui.perfetto.dev) opens the file, too.
 #
-# **Predict:** what share of a step is convolution, and what takes most of the rest?
+# **Predict:** what share of a step is convolution, and which kind is second?
 
 # %%
 parts = workshop.trace("trace.json.gz")
@@ -313,7 +313,7 @@ print(f"The input alone, {workers} workers, 224 pixels: {alone:.0f} images/s;", 
 print(f"a V100 in FP32 trains {v100:.0f}.")
 
 # %% [markdown]
-# Ratios are of the same turn. A clear difference needs five turns, all on one side of 1. On a laptop, no loader setting gains much, because computing takes nearly all the time; the last line shows which device would wait for your loader. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Ratios are of the same turn. A clear difference needs five turns, all on one side of 1. On a laptop, no loader setting gains much: computing fills the step, and workers take cores from it. The last line shows which device would wait. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep the clock; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Memory limits the batch
 #
@@ -356,7 +356,7 @@ if device.type == "cuda":
 # %% [markdown]
 # By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. What filled the rest is not published; on your GPU, *peak* shows what the count misses.
 #
-# Does a larger batch pay off? The next cell doubles it until two doublings together gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
+# Does a larger batch pay off? Next, it doubles up to a limit or until two doublings gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
 #
 # A gain suggests a fixed cost: each step launches hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
@@ -408,9 +408,9 @@ torch.cuda.empty_cache()  # the process below needs the memory
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, provided that the gradients change little meanwhile. This is **linear scaling**: 0.1 per 256 images of the **global batch** (that of all GPUs).
+# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, as long as gradients change little meanwhile. This is **linear scaling**: 0.1 per 256 images of the **global batch** (that of all GPUs).
 #
-# At the start gradients change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
+# Early on, gradients change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
 #
 # The next cell has this as a function, and as two PyTorch schedulers in sequence: first correct, then with a mistake.
 
@@ -469,7 +469,7 @@ workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the sch
 # | a printed line | a report with every setting and its reason | you need to compare and repeat runs |
 # | weights at the end, with `--save` | a checkpoint per epoch, and `--resume` | machines fail |
 #
-# The library's command is `rn50 run`; settings you omit come from the recipe `roadsigns`. Do not compare its speed with your script's: `dtype` (notebook 06) and batch may differ, and it reads record files.
+# The library's command is `rn50 run`; omitted settings come from the recipe `roadsigns`. Do not compare its speed with your script's (other `dtype`, batch, input) or, on a CPU, its accuracy after 12 steps.
 
 # %% language="bash" magic_args="-e"
 # rm -f whole-*  # from an earlier run
@@ -549,6 +549,8 @@ for precision in ("float32", "bfloat16"):
     yours |= dict.fromkeys(f"roadsigns.resnet50.{precision}.{key}" for key in ("top1", "minutes"))
 for kind in ("fp32.top1", "fp32.hours", "fp16.top1", "fp16.hours"):
     yours[f"published.v100.1gpu.{kind}"] = None
+if ips := metrics["train.total_ips"][-1]:
+    print(f"9 epochs here: {9 * 2400 / ips / 60:.1f} minutes of training")
 session.expect(yours)
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 session.note("data_share", waiting, "%", "share of a step waiting for input")

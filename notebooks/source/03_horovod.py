@@ -162,7 +162,7 @@ found = workshop.ladder.climb("2", ranks=ranks, **sizes)
 session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
 if exchange_ms := found.get("communication_ms"):  # if your script times it
     share = exchange_ms / (found["input_ms"] + found["compute_ms"] + exchange_ms)
-    print(f"{share:.0%} of a step is the exchange, with any wait for the other workers")
+    print(f"{share:.0%} of a step is the exchange, including waits for other workers")
 workshop.ladder.figure()
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
@@ -246,7 +246,7 @@ dist.destroy_process_group()
 #
 # ## What the exchange costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` has a clock, and `sweep`, which times all-reduces of 4 KB to 64 MB: Gloo's (PyTorch's on CPUs), yours and, on several GPUs, NCCL's.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` times all-reduces of 4 KB to 64 MB: those of Gloo (PyTorch's library for CPUs), yours and, on several GPUs, NCCL's.
 
 # %%
 # %%writefile sweep.py
@@ -310,7 +310,7 @@ def sweep(largest):
 # %% [markdown]
 # ### When does the exchange happen?
 #
-# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`, records when each of DDP's buckets is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU; otherwise, it runs on the CPU.
+# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`, records when each of DDP's buckets is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU (untested on several); otherwise, it runs on the CPU.
 
 # %%
 # %%writefile overlap.py
@@ -433,7 +433,7 @@ dist.destroy_process_group()
 # %% [markdown]
 # ### Fit latency and bandwidth
 #
-# α is the median time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. It counts gradient bytes; links carry 2(n − 1)/n times that.
+# α is the shortest time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. β counts gradient bytes; each link carries 2(n − 1)/n times as many.
 #
 # **Predict:** how many times as long as 4 KB does 64 MB take?
 
@@ -447,7 +447,7 @@ swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
 fits = {}
 fig, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
 for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), strict=False):
-    latency, large = np.median(seconds[size <= 2**16]), size >= 2**20
+    latency, large = seconds[size <= 2**16].min(), size >= 2**20
     rows, right = size / seconds, 1 - latency / seconds  # bytes / β / seconds = 1 - α / seconds
     (per_byte,) = np.linalg.lstsq(rows[large, None], right[large])[0]
     fits[way] = latency, 1 / per_byte
@@ -517,8 +517,8 @@ for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=T
 for name in table[0]:
     print(f"{name:36}", *(f"{column[name]:>18}" for column in table))
 if in_ladder:
-    print("The last row is the trace's quantity in the ladder's script, whose workers also load")
-    print("images. Both include the wait for a worker that is late with its pass.")
+    print("The last row is the same time in the ladder's script, which may use Horovod and loads")
+    print("images, too. Both include the wait for a worker that is late with its pass.")
 events = json.loads(Path("ddp.json").read_text())["traceEvents"]
 names = ("gloo:all_reduce", "ncclDevKernel_AllReduce")
 sent = sum(event["dur"] for event in events if event["name"].startswith(names)) / 3000
@@ -530,11 +530,11 @@ if where == "CPU":
     print(f"- Competition: while another thread of each rank computes, they take {crowded:.0f} ms,")
     print(f"  {crowded / quiet:.1f} times as long as alone.")
     print(f"- Waiting: {waited:.0f} ms of these are waits for another rank's bucket.")
-    print("- The rest: in the trace, two messages share the link.")
+    print("- The rest was not measured; two messages can share the link.")
 session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass, on the {where}")
 
 # %% [markdown]
-# The predictions assume that the exchange needs nothing that computation uses. On GPUs, NCCL needs a few multiprocessors. On a CPU, both need the cores; besides, a message waits until every rank has filled its bucket. The last lines measure both.
+# The last layers' gradients leave first. Both predictions ignore that exchange and computation share hardware: a few multiprocessors with NCCL, the cores on a CPU. A message also waits until every rank has filled its bucket. The last lines measure both.
 #
 # With batch `b`, time per image `c` and exposed time `o`, a step computes for `b c / (b c + o)` of its time: compare both batches. Faster computation makes `o` a larger share.
 #
@@ -549,7 +549,7 @@ session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass,
 #   case " $LARGE " in *" $1 "*) ;; *) return 0 ;; esac
 #   rn50 run --data-root "$DATA" $TINY --report "$1.json" "${@:2}" > "$1.txt" 2>&1 ||
 #     (cat "$1.txt"; exit 1)
-#   echo "$1: ${*:2}"; tail -n 2 "$1.txt"
+#   echo "$1: ${*:2}"$'\n'"$(tail -n 2 "$1.txt")"
 # }
 # rm -f {small,unscaled,no_warmup,warmup}.json
 # # two at a time, each with one thread: only their losses matter
@@ -605,7 +605,7 @@ session.expect(dict.fromkeys(ways))
 means = [session.results[way].value for way in ways]
 print(f"The means are within {max(means) - min(means):.1f} points of each other; "
       f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
-print("With so few seeds, only a difference of more than about two points can be excluded.")
+print("With so few seeds, a difference of up to about two points would go unnoticed.")
 
 # %% [markdown]
 # ## Key takeaways

@@ -191,7 +191,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # python -m data_prep.verify --quiet $SHARDS
 
 # %% [markdown]
-# The three pairs of numbers are from the first index: each record's offset and size. TensorFlow reads a shard from front to back and needs no index; [DALI (notebook 05) needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
+# You wrote no validation shards, hence the warning. The three pairs of numbers are from the first index: each record's offset and size. TensorFlow reads a shard from front to back and needs no index; [DALI (notebook 05) needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
 #
 # **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** which notices, your function or TensorFlow?
 
@@ -222,13 +222,13 @@ if TF:
         print("TensorFlow:", error.message.split("}} ")[-1].split(" [Op:")[0])
 
 # %% [markdown]
-# The checksum catches any single flipped bit. It cannot catch a misunderstanding of the content: in the talk's schema the labels are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
+# Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding of the content: in the talk's schema the labels are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
 # **TFRecord today.** It remains TensorFlow's format, and DALI reads it. RecordIO was MXNet's format, and MXNet was [retired in 2023](https://attic.apache.org/projects/mxnet.html). PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All share two ideas: few large files, shuffled when they are written.
 #
 # ## Worker processes in PyTorch
 #
-# The native way in PyTorch: an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. With eight shards, at most eight workers have work, even on more cores. `get_worker_info` identifies the worker; without it, every worker would read every shard.
+# PyTorch's own way is an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. With eight shards, at most eight workers have work, even on more cores. `get_worker_info` identifies the worker; without it, every worker would read every shard.
 
 # %%
 from rn50lib.data.tfrecord import parse_example
@@ -414,7 +414,7 @@ if TF:
     measure("+ decode the crop", before="+ parallel map")
 
 # %% [markdown]
-# **Prefetch** prepares batches while the device works. `tf.data.AUTOTUNE` tunes the buffer size or `num_parallel_calls`.
+# **Prefetch** prepares batches while the device works. `tf.data.AUTOTUNE` lets tf.data choose the buffer size or `num_parallel_calls`.
 
 # %%
 if TF:
@@ -423,7 +423,7 @@ if TF:
     measure("+ prefetch", before="+ decode the crop")
 
 # %% [markdown]
-# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. A difference is clear if at least five turns agree.
+# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
 
 # %%
 timed = {name: [] for name in stages}
@@ -444,12 +444,12 @@ ax.axvline(device, color="black", ls="--", label="the device alone")
 ax.invert_yaxis()
 gain = speed[names[-1]] / speed["Python loop"]
 ax.set(title=f"{names[-1]}: {gain:.2f} times the Python loop", xlabel="images/s, 224 px")
-ax.legend()
+fig.legend(loc="outside lower right")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
 for name in dict.fromkeys(("Python loop", "PyTorch workers", names[-1])):
     print(f"With {name!r}, the device is busy {speed[name] / device:.0%} of the time.")
-compared = [("Python loop", "PyTorch workers"), *pairwise(names[2:])]
+compared = [*(("Python loop", name) for name in names[1:3]), *pairwise(names[2:])]
 compared += [("PyTorch workers", names[-1])] if names[2:] else []  # tf.data's
 for before, name in compared:
     print(f"{name!r} over {before!r}: {workshop.ratio(np.divide(timed[name], timed[before]))}")
@@ -597,7 +597,7 @@ if {"yield", "deer"} <= set(classes):
 #
 # ## Where is the time going now?
 #
-# How much does the input matter on one H100? Recorded runs of this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding: their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
+# How much does the input matter on one H100? Recorded with this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding, so their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
 
 # %% tags=["results"]
 share = speed[names[-1]] / device

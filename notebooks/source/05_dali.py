@@ -82,7 +82,7 @@ session.note("waiting", waits, "%", "share of your script's step spent waiting")
 session.expect(dict.fromkeys(["ladder.h100.1_single.ips", "ladder.h100.3_dali.ips"]))
 
 # %% [markdown]
-# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates; headroom without `waiting` is noise or contention for cores. The faster your device, the more likely it waits for its input.
+# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates; headroom without `waiting` is noise (measure again) or contention. The faster your device, the more likely it waits for its input.
 #
 # The recorded H100 is such a case. Both scripts compute the same step on the same JPEG files, but with DALI it trains at 1,735 images/s instead of 1,080. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
 #
@@ -339,12 +339,12 @@ if DALI:
     share = 100 * (ms["decode"] - ms["read"]) / ms["decode, crop, resize"]
     saved = 100 - 100 * ms["decode the crop, resize"] / ms["decode, crop, resize"]
     print(f"Decoding is {share:.0f}% of the graph's time.", end=" ")
-    print(f"Decoding only the crop changes the time by {-saved:+.0f}%.")
+    print(f"Decoding only the crop saves {saved:.0f}%: {100 * saved / share:.0f}% of decoding.")
     session.expect({"dali.decode.share": share, "dali.fused.saved": saved})
     session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
 
 # %% [markdown]
-# The average crop has under half the pixels, but decoding only the crop saves far less than half the time. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
+# The average crop leaves out over half the pixels, but skipping them saves a smaller share of the decoding. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
 # ### Where to decode
 #
