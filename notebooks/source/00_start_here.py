@@ -79,7 +79,7 @@ workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} 
 # %% [markdown]
 # Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
 #
-# Then set `BATCH=8` in the training cell; the learning rate falls, too. **Predict:** how many steps per epoch, does the run take longer, and does the accuracy improve? Rerun the cells from that one to the next cell, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes: does it fit the share of waiting that the cell prints?
+# Then set `BATCH=8` in the training cell; the learning rate falls, too. **Predict:** how many steps per epoch, does the run take longer, and does the accuracy improve? Rerun the cells from that one to the next cell, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes. A low one has two possible causes: the GPU waits for images (the share that the cell prints), or the network is so small that starting its operations takes longer than they run.
 
 # %%
 import json
@@ -98,6 +98,8 @@ for file in sorted(Path().glob("batch-*.json"), key=os.path.getmtime):
 session.expect({"roadsigns.resnet50.float32.top1": None})
 
 # %% [markdown]
+# A quarter of the batch means four times as many steps, each with a quarter of the learning rate, so an epoch ends in much the same place. Notebook 02 explains why.
+#
 # ## What happens in a step
 #
 # Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images. (The code that draws it is folded.)
@@ -120,7 +122,7 @@ moves = [  # from, to, bend, text and its position
     (3, 4, 0, "", 0, 0),
     (4, 5, 0, f"gradients,\n{weights * 4 / 1e6:.0f} MB", 8.0, 0.06),
     (2, 4, 0.25, f"each layer's output is kept: {kept:.1f} GB", 5.6, -0.53),
-    (5, 2, -0.42, f"new weights, {weights * 4 / 1e6:.0f} MB", 5.8, -1.04),
+    (5, 2, -0.42, "the next step uses the new weights", 5.8, -1.04),
     (4, 6, 0, "gradients\nof all devices", 7.6, 0.4),
 ]
 fig, ax = plt.subplots(figsize=(10, 4), layout="constrained")
