@@ -245,7 +245,7 @@ def pack(number, label, jpeg):
 def written():
     if pack(0, 0.0, b"") is None:
         raise NotImplementedError
-    return "`pack` returns a value."
+    return "`pack` returns something; its bytes are compared below."
 
 
 pack = nb01.choose("pack", pack, nb01.pack, written, show=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_prep import tfrecord
+from workshop import headroom
 
 SCRIPT = """\
 import sys, time, torch
@@ -35,6 +36,12 @@ for epoch in range(int(sys.argv[-1])):
             optimizer.step()
     open("weights", "w").write("new")
 """
+
+
+@pytest.mark.parametrize(("whole", "void"), [(3.7, True), (30.0, False)])
+def test_loop_slower_than_both_parts_in_turn_is_measured_again(whole: float, void: bool) -> None:
+    said = headroom.report({"whole": whole, "cached": 37.7, "loader": 700.0})  # 35.8 in turn
+    assert ("measure again" in said) == void and f"Headroom: {37.7 / whole:.2f}" in said
 
 
 @pytest.mark.needs("torch")
