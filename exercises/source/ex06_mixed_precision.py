@@ -191,7 +191,7 @@ workshop.check("ex06.step", train_step)
 # | `"NCHW"` | 3 · 4 · 5 = 60 | 4 · 5 = 20 | 5 | 1 |
 # | `"NHWC"` | ? | ? | ? | ? |
 #
-# In 16 bits, Tensor Cores are fastest if the channels are adjacent and their number is a multiple of 8. So `c` is padded with zeros to a multiple: with `multiple` 4, 3 channels take the space of 4.
+# In 16 bits, Tensor Cores are fastest if the channels are adjacent and their number is a multiple of 8. So `c` is padded with zeros to a multiple: with `multiple` 8, 3 channels take the space of 8.
 #
 # Write `strides(shape, order, multiple)` for both layouts. It returns four numbers, for `n`, `c`, `h` and `w`.
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex07 · Inference
 #
-# After these exercises, you can measure latency percentiles, make probabilities trustworthy, and detect a server whose answers depend on the other requests in the batch.
+# After these exercises, you can measure latency percentiles, calibrate probabilities, and detect a server whose answers depend on the other requests in the batch.
 #
 # **Time:** 32 minutes · **Needs:** notebook 07, PyTorch · **On a CPU:** half a minute to run
 

@@ -274,4 +274,4 @@ rungs = ["ladder.h100.1_single.ips", "ladder.h100.5_tuned.ips"]
 session.expect(dict.fromkeys([*rungs, "h100.float16.ips", "h100.compiled.ips"]))
 
 # %% [markdown]
-# The target on an H100 is 4,107 images/s, **3.8 times** rung 1. With `torch.compile`, the prediction is 4,900, or 4.5 times: in the last two rows (batch 256, synthetic images), it made the step 1.2 times as fast. Rung `6_compiled` has not run on an H100 yet. Notebook 08 measures your rungs in turns.
+# The target on an H100 is 4,107 images/s, **3.8 times** rung 1. With `torch.compile`, the prediction is 4,900, or 4.5 times: in the last two rows (batch 256, synthetic images, different days), the step is 1.2 times as fast. Rung `6_compiled` has not run on an H100 yet. Notebook 08 measures your rungs in turns.

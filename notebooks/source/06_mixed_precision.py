@@ -3,7 +3,7 @@
 #
 # After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, predict from your own count of operations and bytes which layers become faster, and check it in a trace.
 #
-# **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** 2 to 3 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -367,7 +367,7 @@ for before, after in pairwise(scales):  # PyTorch halves the scale after an over
 print("Your rule gives the same scales:", yours == scales)
 
 # %% [markdown]
-# Do the formats differ more than the seeds? After an overflow, `scaler.step` skips the update silently, and `scaler.update` halves the scale.
+# Three short runs cannot rank the formats. After an overflow, `scaler.step` skips the update silently, and `scaler.update` halves the scale.
 #
 # ## Memory
 #
@@ -472,7 +472,7 @@ from torch.utils import benchmark
 
 def seconds(statement, **names):
     timer = benchmark.Timer(statement, globals=names, num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=0.3).median
+    return min(timer.blocked_autorange(min_run_time=0.3).times)
 
 
 precisions = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -527,18 +527,18 @@ layers, gains = {"convolution": (convolution, "s"), "batch norm": (batch_norm, "
 for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
     lines = (("float32", 4, slow, "#0072b2", "-"), (low, 2, fast, "#d55e00", "--"))
     for label, _, rate, colour, style in lines:
-        heights = np.divide([traffic / 10, rate, rate], 1e12)
+        heights = np.divide([traffic / 10, rate, rate], 1e9)
         ax.loglog([0.1, rate / traffic, 4000], heights, style, color=colour, label=label)
     for kind, (layer, mark) in layers.items():
         took = []
         for _, size, rate, colour, _ in lines:
             per_byte, least_seconds = bound(layer, size, rate, traffic)
-            ax.plot(per_byte, min(rate, per_byte * traffic) / 1e12, mark, color=colour)
+            ax.plot(per_byte, min(rate, per_byte * traffic) / 1e9, mark, color=colour)
             took.append(1e6 * least_seconds)
         ax.plot([], [], mark, color="black", label=kind)
         gains.append(f"{kind} {took[0] / took[1]:.1f}× on {name}")
         print(f"{gains[-1]}: at least {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}")
-    ax.set(title=name, xlabel="FLOP per byte", ylabel="TFLOP/s at most")
+    ax.set(title=name, xlabel="FLOP per byte", ylabel="GFLOP/s at most")
     ax.legend(loc="lower right", fontsize="small")
 print(f"({batch} images. H100: float32 from the data sheet, float16 and bandwidth recorded.)")
 workshop.figure(fig, alt=f"Rooflines of this device and an H100. Gains: {', '.join(gains)}")
@@ -590,12 +590,12 @@ for turn in range(turns + 1):  # the first one warms up
         took = step_seconds(row)
         times[row] += [took] if turn else []
 flops, lines = network.train_flops(pixels), []
-base = np.median(times["float32", "NCHW"])
+base = times["float32", "NCHW"]
 for (name, layout), found in times.items():
     ips = batch / np.median(found)
     spread = f"{batch / max(found):,.4g} to {batch / min(found):,.4g}"
     mfu = f"{ips * flops / peaks[name]:.0%}"
-    lines.append([f"{name}, {layout}", ips, spread, base / np.median(found), mfu])
+    lines.append([f"{name}, {layout}", ips, spread, np.median(np.divide(base, found)), mfu])
 columns = ["", "images/s, median", "range", "× float32, NCHW", "MFU"]
 workshop.table(lines, columns, f"Training, batch {batch}, {pixels} px, {turns} turns")
 ratios = np.divide(times["float32", "channels last"], times[half, "channels last"])
@@ -609,11 +609,11 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100, `bfloat16` is slower than `float16`: on a GPU, run `traced("bfloat16")` after the next cell to see which kind of layer is slower. A CPU without 16-bit instructions, unlike the recorded ones, should train in `float32`, as `rn50 run --dtype auto` does.
+# On the recorded H100, `bfloat16` is slower than `float16`, because its batch norms are: on a GPU, run `traced("bfloat16")` after the next cell. A CPU without 16-bit instructions, unlike the recorded ones, should train in `float32`, as `rn50 run --dtype auto` does.
 #
 # ## Trace both precisions
 #
-# Which layers have gained? The next cell traces a step in each precision with channels last, like the recorded H100 run, and compares each kind of layer with its prediction. Here, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
+# Which layers gain? The next cell traces two steps in each precision with channels last, like the recorded H100 run, and compares each kind of layer with its prediction. Here, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
 
 # %%
 from torch import profiler
@@ -675,7 +675,7 @@ step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
 # %% [markdown]
-# On the H100, three of four measurements are within 14% of the count (below 1: faster than a copy), and the convolutions' range includes it. By the count, convolutions gain most, everything else a factor of 2. Over half of the 16-bit step only moves bytes. On a CPU, expect larger differences.
+# On the H100, all kinds but convolution are within 14% of the count (below 1: faster than a copy); its range includes it. By the count, convolutions gain most, the rest a factor of 2. Over half of the 16-bit step only moves bytes. On a CPU, a batch norm can take ten times its count.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
 
@@ -745,7 +745,7 @@ script_gain = choose_by_cases("script_gain", script_gain, amdahl, cases, mistake
 before = "tf32" if "tf32" in precisions else "float32"
 faster = np.median(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
 guess = script_gain(passes, faster)
-print(f"{passes:.0%} of a step are both passes, {faster:.2f} times as fast in {half}", end=" ")
+print(f"Both passes, {passes:.0%} of a step, are {faster:.2f} times as fast in {half}", end=" ")
 print(f"with the same batch of {batch} and {pixels} px.")
 workshop.ladder.predict("4_amp", guess)
 torch.cuda.empty_cache()  # the scripts need the memory

@@ -27,7 +27,7 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, then asks where the time of one prediction goes. A prediction starts many operators: you start fewer, then all at once, compare engines with faster kernels, let a batch share fixed costs, and end with many users who wait for each other.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, then asks where the time of one prediction goes. A prediction starts many operators. You remove some, launch the rest at once, compare engines, let a batch share fixed costs, and end with many users who wait for each other.
 #
 # ## A checkpoint and its score
 #
@@ -108,7 +108,7 @@ error = 200 * (right * (1 - right) / len(some)).sqrt()  # two standard errors
 print(f"{100 * right:.1f}% (± {error:.0f}) of {len(some)} images are classified correctly")
 
 # %% [markdown]
-# The validation images were drawn by the same generator, from the same seed, as the training images, so high accuracy on them says little about other images. (Exercise `ex07.temperature` shows what this network answers for an empty road.)
+# The validation images were drawn by the same generator, from the same seed, as the training images, so their accuracy says little about other images. (Exercise `ex07.temperature` shows what this network answers for an empty road.)
 #
 # ## A benchmark with six mistakes
 #
@@ -125,7 +125,7 @@ print(f"A batch of 4 takes {first:.1f} ms!")
 # %% [markdown]
 # 1. In **training mode**, batch norm uses the statistics of these four images, and every call changes the running averages.
 # 2. Without `inference_mode`, autograd **keeps activations** for a backward pass that never comes.
-# 3. The time includes **decoding**. That can be what you want, but then say so.
+# 3. The time includes **decoding**. If you want that, say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
@@ -194,7 +194,7 @@ share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope, time per operator, is the cost of one. A second cost does not depend on the batch either: every weight is read from memory, at the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
+# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope is the cost of one operator. Another cost does not depend on the batch either: every weight is read from memory, at best at the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
 
 
 # %%
@@ -328,7 +328,7 @@ gain = recorded["h100.predict.pinned.256"] / recorded["h100.predict.eager.256"]
 print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fast")
 
 # %% [markdown]
-# The larger the batch, the longer each kernel runs, until launching costs no extra time. Then other things count: `torch.compile`, which merges bias, ReLU and addition into one kernel, and **pinned** memory, from which a GPU copies while Python continues.
+# The larger the batch, the longer each kernel runs, until it hides the launches. Then other things count: `torch.compile` (last row), which fuses bias, ReLU and addition, and **pinned** memory, from which a GPU copies while Python continues.
 #
 # ## Faster kernels: other engines, and eight bits
 #
@@ -425,7 +425,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns. `Predictor` is the library's version; it also folds. **Predict** the order at batch 1, and at the larger batch. A winner is named only if it wins in *every* one of at least five rounds. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns. `Predictor`, the library's, also folds. **Predict** the order at batch 1, and at the larger batch. A winner, even int8 with its changed answers, wins *every* one of at least five rounds. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -462,7 +462,7 @@ for n in session.race:
         print(f"  {name}, speed over eager: {workshop.ratio(gain)}")
 
 # %% [markdown]
-# *Where* is an engine faster? **Predict** which kind of operation gains most. On a CPU, ONNX Runtime's own profiler answers; on a GPU, a trace of every version.
+# *Where* is an engine faster? **Predict** which kind gains most. A trace answers; for ONNX Runtime on a CPU, its own profiler (three predictions, not in turns).
 
 
 # %%
@@ -547,7 +547,7 @@ else:
     print("Only on a CPU with oneDNN")
 
 # %% [markdown]
-# Do the measurements explain the next figure? Folding should save at least the removed starts. On a CPU, the saving predicted for the engine is the packing alone; its kernels differ, too. On a GPU, launches overlap with kernels: eager takes as long as the slower of the two, a graph as long as its kernels.
+# Do the measurements explain the next figure? Folding should save at least the removed starts, an engine on a CPU at least the packing, unless its kernels are slower. On a GPU, launches overlap with kernels: eager takes as long as the slower of the two, a graph as long as its kernels.
 
 # %%
 fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
@@ -580,7 +580,7 @@ for what, (ms, predicted) in explained.items():
         print("less" if high < predicted else "more" if predicted < low else "within the range")
 flops = 2 * checkpoint.read_network("model").macs(size)  # of one image
 square = torch.randn(2048, 2048, device=device).to(dtype)
-peak = 2 * len(square) ** 3 / np.median(answer_times(lambda a: a @ a, square, 5))  # per ms
+peak = 2 * len(square) ** 3 / min(answer_times(lambda a: a @ a, square, 5))  # per ms
 print(f"A matrix product reaches {peak / 1e6:,.0f} GFLOP/s.", end=" ")
 print("How close does each version come to it? (8-bit integers can exceed it.)")
 for n, ms in results.items():
@@ -676,7 +676,7 @@ for name, ips in (("real images", real), ("network alone", alone_ips)):
     print(f"Here, {name}: {workshop.ratio(ips[max(ips)] / ips[min(ips)])}")
 
 # %% [markdown]
-# If the network alone is faster, the gap is mostly the input; any rise of its curve comes from the network. On a CPU, preparation and network share the cores, and one 224-pixel image can occupy several: the curves may be flatter, or even fall.
+# If the network alone is faster, the gap is mostly the input; the rise of that curve is the network's own. On a CPU, preparation and network share the cores, and one 224-pixel image can occupy several: the curves may be flatter, or even fall.
 #
 # ## One request
 #
@@ -770,7 +770,7 @@ for (name, values), style in zip(p95s.items(), ("C0o-", "C1s--"), strict=True):
 ax.set(title=f"{version}, {size} px: {requests} requests per sequence", yscale="log")
 ax.set(xlabel="load, % of the one-at-a-time capacity", ylabel="p95, ms: median and range")
 ax.yaxis.set_major_formatter("{x:g}")
-ax.yaxis.set_minor_formatter(plt.LogFormatter())  # fewer labels for a wide range
+ax.yaxis.set_minor_formatter(plt.LogFormatter(minor_thresholds=(2, 0.5)))  # 20, 30
 ax.legend(loc="upper left")
 ends = ", ".join(f"{name} {values[-1]:.0f} ms" for name, values in p95s.items())
 workshop.figure(fig, alt=f"p95 by load, with and without batching. At 110%: {ends}.")

@@ -89,7 +89,7 @@ print("img/s of each step:", *(f"{big / seconds:.1f}" for seconds in first))
 print(f"My ResNet-50 trains at {big / min(first):.1f} images per second!")
 
 # %% [markdown]
-# Is the last line true? **Find the mistakes** before you read on: which steps should count, does the clock wait for the GPU, and which of the four rates does the line quote?
+# **Find three mistakes:** which steps should count, does the clock wait for the GPU, and which of the four rates does the line quote? (Answers: 1 and 3, below.)
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -112,11 +112,11 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ## Seven mistakes
 #
-# Each experiment divides wrong results by *n* right ones, in turns if possible. The **rule of this course**, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 2 × ½ⁿ of all comparisons, 1 in 16 for *n* = 5, so repeat a comparison before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
+# Each experiment takes *n* ratios of a wrong to a right result, in turns if possible. The **rule of this course**, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 2 × ½ⁿ of all comparisons, 1 in 16 for *n* = 5, so repeat a comparison before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step keeps a CPU from launching the next one early: the last line compares waiting after one step and after two. (There is only one start, so the first line passes by chance more often.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, the last line shows by how much (on a CPU, it compares equals). (There is only one start, so the first line passes by chance more often.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -390,7 +390,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. Your `train.py` is rung 5 once it has one of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute.)
+# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute.)
 #
 # **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the best rung's.
 
@@ -409,7 +409,7 @@ rungs = ladder.race(
 peaks = {}
 for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
-    peaks[dtype] = 2 * session.side**3 / np.median(measure(lambda a=a: a @ a, 5, 2, wait))
+    peaks[dtype] = 2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))
 flops = resnet.resnet(50, 12).train_flops(pixels)
 rows, before = [], None
 for rung, found in rungs.items():
@@ -432,7 +432,7 @@ if "6_compiled" not in rungs:
     print(f"No 6_compiled here. {recorded.value:,} {recorded.what} ({recorded.provenance})")
 
 # %% [markdown]
-# Your next change should target the largest part of the fastest rung's step; the MFU bounds what is left to gain. DDP's communication is what remains of `backward()` after the last gradient.
+# Next, change the largest part of the fastest rung's step; the MFU bounds the gain. For one worker on a CPU, rung 5 changes little but the layout. DDP's communication is what `backward()` does after the last gradient.
 #
 # ## Predict several workers, then explain
 #
@@ -630,7 +630,7 @@ said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, stri
 workshop.figure(fig, alt=f"Errors of six models for published rows. Mean size: {said}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows; Gustafson's errs less on average. The last two average errors of 3 to 4%, but assume different causes. Rates cannot tell you *why* a step takes longer; controls and a trace can.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows; Gustafson's errs less on average. The last two err by 3 to 4% on average, but assume different causes. Rates cannot tell you *why* a step takes longer; controls and a trace can.
 #
 # ## Decide
 #
@@ -669,7 +669,8 @@ for links, colour in zip(networks, ("#0072b2", "#d55e00"), strict=False):
         print(f"90 epochs cost {cost[-1]:,.0f}")
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
-left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylabel="cost", ylim=(0, None))
+left.set(title="Cost of 90 epochs, predicted", xlabel="GPUs", ylim=(0, None))
+left.set(ylabel=f"cost, at {price:g} per GPU-hour")
 fig.legend(fontsize="small", loc="outside lower left", ncols=2)
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)

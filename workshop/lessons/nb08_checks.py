@@ -50,13 +50,13 @@ def check_clock(yours: Function, file: str) -> Function:
 
     The returned version is written to `file`, for scripts.
     """
-    chosen = choose("measure", yours, measure, lambda: judge_clock(yours))
+    chosen = choose("measure", yours, measure, lambda: judge_clock(yours), show=True)
     write_chosen(file, chosen, measure, "measure")
     return chosen
 
 
 def check_fit(yours: Function) -> Function:
-    return choose("fit", yours, fit, lambda: judge_fit(yours))
+    return choose("fit", yours, fit, lambda: judge_fit(yours), show=True)
 
 
 class Device:
