@@ -207,7 +207,7 @@ FOLDED = "s.view(-1, 1, 1, 1) * conv.weight, norm.bias - s * norm.running_mean"
     [
         ("", "not written yet"),
         (f"{FACTOR}; return {FOLDED}", "✓ `fold` is right"),
-        (f"{FACTOR.replace(' + norm.eps', '')}; return {FOLDED}", "✗ eps is missing"),
+        (f"{FACTOR.replace(' + norm.eps', '')}; return {FOLDED}", "✗ `fold`: eps is missing"),
         (f"{FACTOR.replace('.sqrt()', '')}; return {FOLDED}", "by the variance, not by its root"),
         (f"{FACTOR}; return {FOLDED.replace('.view(-1, 1, 1, 1)', '')}", "columns of the kernel"),
         (f"{FACTOR}; return {FOLDED.replace('bias -', 'bias +')}", "sign of the mean is wrong"),

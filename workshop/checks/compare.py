@@ -258,7 +258,7 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
     try:
         items = list(value)
     except TypeError:
-        wrong(f"{what} is {kind_of(value, kind)}.", f"Write {kind}.")
+        wrong(f"{what} is {kind_of(value, kind)}.", f"{asks_for(what)} {kind}.")
     if isinstance(form, tuple) and len(items) != len(form):
         wrong(f"{what} is {shown(value)}.", f"Return {kind}.")
     if not form:
@@ -279,7 +279,7 @@ def number(value: Any, what: str = "the answer") -> float:
             value = value.detach()
         found = float(value)
     except (TypeError, ValueError):
-        wrong(f"{what} is {kind_of(value, 'a number')}.", "Write a number.")
+        wrong(f"{what} is {kind_of(value, 'a number')}.", f"{asks_for(what)} a number.")
     if not math.isfinite(found):
         wrong(f"{what} is {found}.", NOT_FINITE)
     return found
@@ -306,6 +306,11 @@ def numbers(value: Any, what: str = "the answer") -> np.ndarray:
     if bad := array[~np.isfinite(array)].tolist():
         wrong(f"{what}: {len(bad)} of {array.size} numbers are {bad[0]}.", NOT_FINITE)
     return array
+
+
+def asks_for(what: str) -> str:
+    """Return how a learner gives `what`: a result is returned, an answer written."""
+    return "Return" if "result" in what.lower() else "Write"
 
 
 def kind_of(value: Any, asked: str) -> str:

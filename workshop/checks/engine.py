@@ -121,6 +121,8 @@ def dotted_line(function: Any) -> int:
 def message(error: BaseException) -> str:
     """Return an error's type and the first line of its text."""
     text = re.sub(r"^\{\{.*?\}\} ", "", str(error).strip())  # TensorFlow's name for the place
+    if text.startswith("in user code:"):  # TensorFlow's, with a traceback before the message
+        text = text.rpartition("\n\n")[2].strip().removeprefix(f"{type(error).__name__}: ")
     return f"{type(error).__name__}: {(text or 'without a message').splitlines()[0]}"
 
 

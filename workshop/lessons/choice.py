@@ -10,7 +10,7 @@ from typing import Any
 
 from workshop import output
 from workshop.checks.alone import cell_of
-from workshop.checks.compare import Failed, Mistake, Wrong, examine
+from workshop.checks.compare import NO_RETURN, RETURN, Failed, Mistake, Wrong, examine
 from workshop.checks.engine import message, own_frame
 
 Function = Callable[..., Any]
@@ -23,29 +23,47 @@ def choose(
 ) -> Function:
     """Print what `judge` finds; return the learner's function if it is right, else the finished.
 
-    `judge` returns what is right. It raises Wrong, or NotImplementedError if nothing is written
-    yet; with `show`, the finished version is shown then, folded.
+    `judge` returns what is right. It raises Wrong, or NotImplementedError if the function returns
+    nothing. If nothing is written yet, the finished version is shown with `show`, folded.
     """
     try:
         said = judge()
-    except NotImplementedError:
-        print(f"○ `{name}` is not written yet. A finished version is used until then.")
-        if show:
-            code = inspect.getsource(finished)
-            page = f"<details><summary>Show it</summary><pre>{html.escape(code)}</pre></details>"
-            output.show(page, code)
-        return finished
     except Wrong as problem:
-        print(f"✗ {problem.diagnosis} {problem.remedy}")
+        print(f"✗ `{name}`: {problem.diagnosis} {problem.remedy}")
     except Failed as error:
-        print(f"✗ `{name}` ended with {error.text} {error.place}".rstrip())
+        print(f"✗ `{name}` ended with {sentence(error.text)} {error.place}".rstrip())
     except Exception as error:
-        print(f"✗ `{name}` ended with {message(error)} {own_frame(error, own)}".rstrip())
+        place = own_frame(error, own)
+        if isinstance(error, NotImplementedError) and not place:  # PyTorch raises it, too
+            if is_stub(own):
+                print(f"○ `{name}` is not written yet. A finished version is used until then.")
+                if show:
+                    show_folded(inspect.getsource(finished))
+                return finished
+            print(f"✗ `{name}`: {NO_RETURN} {RETURN}")
+        else:
+            print(f"✗ `{name}` ended with {sentence(message(error))} {place}".rstrip())
     else:
         print(f"✓ {said}")
         return own
     print("Until it is right, a finished version is used.")
     return finished
+
+
+def is_stub(function: Function) -> bool:
+    """Return True if the body of a function does nothing but return None."""
+    code = inspect.unwrap(function).__code__
+    return len(code.co_code) == len((lambda: None).__code__.co_code)
+
+
+def sentence(text: str) -> str:
+    """Return a text with a full stop at its end."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def show_folded(code: str) -> None:
+    page = f"<details><summary>Show it</summary><pre>{html.escape(code)}</pre></details>"
+    output.show(page, code)
 
 
 def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> None:

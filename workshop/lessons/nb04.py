@@ -20,7 +20,7 @@ from data_prep.tfrecordwriter import (
 )
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
 from workshop.checks.compare import refuse, wrong
-from workshop.checks.engine import message
+from workshop.checks.engine import message, own_frame
 from workshop.checks.ex04 import what_is_slow
 from workshop.checks.ramps import ramps
 from workshop.lessons.choice import Function, choose
@@ -88,8 +88,8 @@ def judge_read(yours: Function, folder: Path) -> str:
     found, error = read_all(yours, good)
     if error is not None:
         after = f" after {len(found)} record(s)" if found else ""
-        wrong(f"Reading a good shard of three records ended{after} with {message(error)}.",
-              _error_hint(error, len(found)))  # fmt: skip
+        then = f"{own_frame(error, yours)} {_error_hint(error, len(found))}".strip()
+        wrong(f"Reading a good shard of three records ended{after} with {message(error)}.", then)
     if found != contents:
         _refuse_records(found, contents, records)
     parts = {"the length": 0, "the checksum of the length": 9, "the data": 14,

@@ -14,6 +14,7 @@ import numpy as np
 
 from workshop.checks import ex05_graph
 from workshop.checks.compare import Wrong, refuse, wrong
+from workshop.checks.engine import own_frame
 from workshop.checks.ramps import boxes
 from workshop.lessons.choice import choose
 from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numbered_shards
@@ -77,8 +78,8 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
         except (Wrong, NotImplementedError):
             raise
         except Exception as error:
-            wrong(f"It ended with {type(error).__name__}: {ex05_graph.reason(error)}",
-                  ex05_graph.remedy_of(error))  # fmt: skip
+            then = f"{own_frame(error, yours)} {ex05_graph.remedy_of(error)}".strip()
+            wrong(f"It ended with {type(error).__name__}: {ex05_graph.reason(error)}", then)
         refuse((images.ndim == 2, "The labels come first.",
                 "Return the images first, then the labels."))  # fmt: skip
         read.append(labels.tolist())

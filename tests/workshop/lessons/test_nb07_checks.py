@@ -134,7 +134,7 @@ SOURCE = inspect.getsource(nb07.capture)
 STEPS = {  # a change to the finished version, and what the check says on a CPU
     ("", ""): "✓ `capture` is right",
     ("return output", "return output.clone()"): "✓ `capture` is right",
-    ("return replay", "return None"): "○ `capture` is not written yet",
+    ("return replay", "return None"): "✗ your function returns nothing",
     ("range(3)", "range(0)"): "✗ There is no warm-up",
     (", net: Any = net", ""): "✗ Nothing keeps the network alive",
     ("static.copy_(batch)", "static"): "✗ A new batch gets the answer of the captured one",
@@ -168,7 +168,7 @@ def test_captures_are_checked_without_a_gpu(
     file.write_text("from workshop.lessons.nb07_checks import *\n" + SOURCE.replace(*change, 1))
     own = runpy.run_path(str(file))["capture"]
     chosen = nb07.check_capture(own, "cpu")
-    said = capsys.readouterr().out
+    said = capsys.readouterr().out.replace("✗ `capture`: ", "✗ ")
     assert said.startswith(STEPS[change])
     assert chosen is (own if said.startswith("✓") else nb07.capture)
     assert ("overwrites the output" in said) == ("✓" in said and "clone()" not in change[1])

@@ -1,0 +1,66 @@
+"""What a learner reads about a function that is missing, half written, failing or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workshop.lessons.choice import choose_by_cases
+
+
+def finished(a: float, b: float) -> float:
+    return a * b
+
+
+def stub(a: float, b: float) -> Any:
+    """Return the product."""
+    return None  # your code
+
+
+def dots(a: float, b: float) -> Any: ...
+
+
+def forgets(a: float, b: float) -> Any:
+    a * b
+
+
+def fails(a: float, b: float) -> Any:
+    return a.product(b)  # type: ignore[attr-defined]
+
+
+def not_implemented(a: float, b: float) -> Any:
+    raise NotImplementedError("not implemented for 'Long'")  # as PyTorch does for a wrong type
+
+
+def listed(a: float, b: float) -> Any:
+    return [a * b]
+
+
+def in_tensorflow(a: float, b: float) -> Any:
+    raise ValueError(
+        'in user code:\n\n    File "cell", line 2, in f  *\n        g(x)\n'
+        "\n    ValueError: no rank\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (stub, "○ `f` is not written yet."),
+        (dots, "○ `f` is not written yet."),
+        (forgets, "✗ `f`: your function returns nothing: is a `return` missing?"),
+        (fails, "✗ `f` ended with AttributeError: 'float' object has no attribute 'product'."
+                " In fails, line 2: `return a.product(b)"),
+        (not_implemented, "✗ `f` ended with NotImplementedError: not implemented for 'Long'. In"),
+        (listed, "✗ `f`: the result is of type list, not a number. Return a number."),
+        (in_tensorflow, "✗ `f` ended with ValueError: no rank. In in_tensorflow, line 2"),
+        (lambda a, b: a + b, "✗ `f`: <lambda>(2, 3) gives 5. It should be 6."),
+        (lambda a, b: b * a, "✓ `f` is right"),
+    ],
+)  # fmt: skip
+def test_what_is_said(own: Callable[..., Any], said: str, capsys: pytest.CaptureFixture) -> None:
+    chosen = choose_by_cases("f", own, finished, [(2.0, 3.0), (0.5, 4.0)])
+    assert capsys.readouterr().out.startswith(said)
+    assert chosen is (own if said.startswith("✓") else finished)
