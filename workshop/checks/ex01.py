@@ -124,7 +124,7 @@ class Disk:
         self, jump: float, slow: dict[int, float] | None = None, throttled: int = sys.maxsize
     ) -> None:
         self.jump, self.slow, self.throttled = jump, slow or {}, throttled
-        self.now, self.reads = 0.0, [-1]
+        self.now, self.reads, self.asked = 0.0, [-1], 0
 
     def read(self, i: int) -> bytes:
         """Return the record, and let the clock advance."""
@@ -140,7 +140,11 @@ class Disk:
 
     def arguments(self) -> tuple[Callable[[int], bytes], int, Callable[[], float]]:
         """Return those of an answer: a reader, the number of records, and a clock."""
-        return self.read, RECORDS, lambda: self.now
+        return self.read, RECORDS, self.clock
+
+    def clock(self) -> float:
+        self.asked += 1
+        return self.now
 
 
 DISKS: tuple[tuple[dict[str, Any], float, str], ...] = (  # its arguments, the right ratio, its name
@@ -160,6 +164,8 @@ def order(answer: Slowdown) -> str:
         disk = Disk(**given)
         got = compare.number(compare.call(answer, *disk.arguments()), "the result")
         _in_turns(disk.reads[1:])
+        compare.refuse((not disk.asked, "the time is not taken from `clock`.",
+                        "Call clock() before and after each order."))  # fmt: skip
         if math.isclose(got, right, rel_tol=0.03):
             continue
         rows = [(wrongly(*Disk(**given).arguments()), *text) for wrongly, *text in ORDER_MISTAKES]
@@ -177,11 +183,13 @@ def _in_turns(reads: list[int]) -> None:
         (not reads, "nothing is read.", "Call read(i) for every record."),
         (any(sorted(one) != list(range(RECORDS)) for one in passes),
          "some records are read more often than others.",
-         "Read each record once in each order: random.sample(range(records), records)."),
+         "Read each record once in each order: range(records), and a random.sample of it."),
         (not mixed, "all records are always read in order.", "Shuffle the second order."),
         (not ordered, "the records are never read in order.", "First read range(records)."),
         (len(mixed) > 1 and len(set(mixed)) == 1, "the random order is the same in every turn.",
          "Draw a new one in each turn."),
+        (1 < len(mixed) < TURNS, f"you take {len(mixed)} turns.",
+         f"Take {TURNS}: the median of {TURNS} ratios ignores two slow ones."),
     )  # fmt: skip
 
 

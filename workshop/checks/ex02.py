@@ -126,6 +126,7 @@ def rate(
     progress: float, batch: int, recipe: Recipe,
     scaled: Callable[[int, int], float] = operator.truediv,
     warm: bool = True, stairs: bool = False, after: bool = False, late: bool = False,
+    tenth: bool = False,
 ) -> float:  # fmt: skip
     """Return the right rate, or one with one of the usual mistakes."""
     peak = recipe.lr * scaled(batch, recipe.lr_batch)
@@ -133,7 +134,7 @@ def rate(
         return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
     steps = [step + late * recipe.warmup_epochs for step in recipe.lr_step_epochs]
     reached = sum(progress > step if after else progress >= step for step in steps)
-    return peak * recipe.lr_factor**reached
+    return float(peak * (0.1 if tenth else recipe.lr_factor) ** reached)
 
 
 SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
@@ -145,6 +146,10 @@ SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
     (partial(rate, scaled=lambda batch, lr_batch: batch),
      "the rate is multiplied by the whole batch.",
      "Divide by recipe.lr_batch: recipe.lr belongs to that batch."),
+    (partial(rate, scaled=lambda batch, lr_batch: batch / 256),
+     "the rate is right only for a recipe whose lr_batch is 256.", "Divide by recipe.lr_batch."),
+    (partial(rate, tenth=True), "the rate is right only for a recipe whose lr_factor is 0.1.",
+     "Multiply by recipe.lr_factor at each decay."),
     (partial(rate, stairs=True), "the warm-up rises only once per epoch.",
      "Use progress as it is, with its fraction."),
     (partial(rate, after=True), "the rate at epoch 30 itself has not decayed yet.",

@@ -60,6 +60,9 @@ def hunt(answer: Iterable[int]) -> str:
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         wrong(f"the answer is {compare.kind_of(answer, 'a set')}.", "Write a set: {3, 14, 15}.")
     named = {compare.whole(number, "one of the line numbers") for number in answer}
+    last = len(script())
+    refuse(*((not 1 <= number <= last, f"there is no line {number}.",
+              f"The script has the lines 1 to {last}.") for number in sorted(named)))  # fmt: skip
     bugs = {line_of(text): what for text, what in MISTAKES.items()}
     fine = {line_of(text): f": {why}" for text, why in RIGHT.items()}
     found, mistaken = named & set(bugs), named - set(bugs)
@@ -163,12 +166,15 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
         tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
     except (OSError, TypeError, SyntaxError):
         return ""
-    places: dict[str, list[tuple[int, int]]] = {"map": [], "shuffle": [], "prefetch": []}
+    places: dict[str, list[tuple[int, int]]] = {
+        name: [] for name in ("map", "shuffle", "batch", "prefetch")
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in places:
             places[node.attr].append((node.end_lineno or 0, node.end_col_offset or 0))
     found = ""
-    if "Prefetch" not in type(dataset).__name__ and not places["prefetch"]:
+    fetches, batches = places["prefetch"], places["batch"]
+    if "Prefetch" not in type(dataset).__name__ and (not fetches or max(fetches) < min(batches)):
         found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
     maps, shuffles = places["map"], places["shuffle"]
     if len(maps) == len(shuffles) == 1 and maps < shuffles:
@@ -239,6 +245,7 @@ def _none_twice(
 def _shuffled(epochs: list[list[np.ndarray]]) -> None:
     """Raise Wrong unless images come in a new order in each epoch, and from all over the files."""
     for parts in zip(*epochs, strict=True):  # of one rank
+        again = set.intersection(*({(*sorted(batch),) for batch in part} for part in parts))
         order, second = (part.ravel().tolist() for part in parts)
         # with a buffer of k images none comes k places early
         place = {number: i for i, number in enumerate(sorted(order))}
@@ -247,7 +254,10 @@ def _shuffled(epochs: list[list[np.ndarray]]) -> None:
             (order == sorted(order), "the images come in the order of the files.",
              "Shuffle them, with the seed."),
             (order == second, "both epochs have the same order.",
-             "shuffle() draws a new one each time, unless reshuffle_each_iteration is False."),
+             "Shuffle the images: shuffle() draws a new order each time, unless"
+             " reshuffle_each_iteration is False."),
+            (2 * len(again) > len(parts[0]), "whole batches are shuffled: the same images are"
+             " together in each epoch.", "Shuffle before `batch`."),
             (buffer < len(order) / 2, f"no image moves forward by more than"
              f" {buffer - 1}: shuffle chooses among {buffer} of {len(order)}.",
              "Make the buffer as large as memory allows: files are sorted by class."),

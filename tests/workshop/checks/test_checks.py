@@ -140,7 +140,9 @@ def test_right_pipeline_that_is_slow_or_large_passes_with_a_note():
     slow = engine.judge("ex04.feed", changed("ex04.feed", ahead, ""))
     earlier = engine.judge("ex04.feed", changed("ex04.feed", ahead, "", take, f"{ahead}{take}"))
     large = engine.judge("ex04.feed", changed("ex04.feed", SHUFFLE, "", end, f"{SHUFFLE}{end}"))
+    single = engine.judge("ex04.feed", changed("ex04.feed", ahead, "", ".batch", f"{ahead}.batch"))
     assert slow.passed and "Slow: without `prefetch`" in slow.said and "Large" not in slow.said
+    assert single.passed and "Slow: without `prefetch`" in single.said
     assert earlier.passed and "Slow" not in earlier.said and "Large" not in earlier.said
     assert large.passed and "Large: `map` comes before" in large.said and "Slow" not in large.said
     twice = f"    pairs = pairs.map(lambda *pair: pair)\n{SHUFFLE}    # no .prefetch(1)\n{end}"
