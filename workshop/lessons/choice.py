@@ -14,6 +14,7 @@ from workshop.checks.compare import NO_RETURN, RETURN, Failed, Mistake, Wrong, e
 from workshop.checks.engine import message, own_frame
 
 Function = Callable[..., Any]
+_refused: dict[str, tuple[str, bool]] = {}  # what `describe` returned about a function by its name
 # what a notebook has imported by then
 IMPORTED = {"time.": "import time", "np.": "import numpy as np", "torch.": "import torch"}
 
@@ -24,30 +25,44 @@ def choose(
     """Print what `judge` finds; return the learner's function if it is right, else the finished.
 
     `judge` returns what is right. It raises Wrong, or NotImplementedError if the function returns
-    nothing. If nothing is written yet, the finished version is shown with `show`, folded.
+    nothing. If nothing is written yet, the finished version is shown with `show`, folded. A cell
+    that runs again, and so gives the finished version, prints what it printed before.
     """
-    try:
-        said = judge()
-    except Wrong as problem:
-        print(f"✗ `{name}`: {problem.diagnosis} {problem.remedy}")
-    except Failed as error:
-        print(f"✗ `{name}` ended with {sentence(error.text)} {error.place}".rstrip())
-    except Exception as error:
-        place = own_frame(error, own)
-        if isinstance(error, NotImplementedError) and not place:  # PyTorch raises it, too
-            if is_stub(own):
-                print(f"○ `{name}` is not written yet. A finished version is used until then.")
-                if show:
-                    show_folded(inspect.getsource(finished))
-                return finished
-            print(f"✗ `{name}`: {NO_RETURN} {RETURN}")
+    if not (is_same(own, finished) and name in _refused):
+        try:
+            print(f"✓ {judge()}")
+        except Exception as error:
+            _refused[name] = describe(name, own, error)
         else:
-            print(f"✗ `{name}` ended with {sentence(message(error))} {place}".rstrip())
-    else:
-        print(f"✓ {said}")
-        return own
-    print("Until it is right, a finished version is used.")
+            return own
+    said, stub = _refused[name]
+    print(said)
+    if stub and show:
+        show_folded(inspect.getsource(finished))
     return finished
+
+
+def describe(name: str, own: Function, error: Exception) -> tuple[str, bool]:
+    """Return what to print about a function that is not right, and whether it is a stub."""
+    place = own_frame(error, own)
+    if isinstance(error, Wrong):
+        said = f"✗ `{name}`: {error.diagnosis} {error.remedy}"
+    elif isinstance(error, Failed):
+        said = f"✗ `{name}` ended with {sentence(error.text)} {error.place}"
+    elif place or not isinstance(error, NotImplementedError):  # PyTorch raises it, too
+        said = f"✗ `{name}` ended with {sentence(message(error))} {place}"
+    elif is_stub(own):
+        return f"○ `{name}` is not written yet. A finished version is used until then.", True
+    else:
+        said = f"✗ `{name}`: {NO_RETURN} {RETURN}"
+    return f"{said.rstrip()}\nUntil it is right, a finished version is used.", False
+
+
+def is_same(own: Function, finished: Function) -> bool:
+    codes = [
+        getattr(inspect.unwrap(function), "__code__", function) for function in (own, finished)
+    ]
+    return codes[0] is codes[1]
 
 
 def is_stub(function: Function) -> bool:

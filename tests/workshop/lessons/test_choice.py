@@ -64,3 +64,16 @@ def test_what_is_said(own: Callable[..., Any], said: str, capsys: pytest.Capture
     chosen = choose_by_cases("f", own, finished, [(2.0, 3.0), (0.5, 4.0)])
     assert capsys.readouterr().out.startswith(said)
     assert chosen is (own if said.startswith("✓") else finished)
+
+
+def test_a_check_that_runs_again_says_the_same(capsys: pytest.CaptureFixture) -> None:
+    used = choose_by_cases("twice", forgets, finished, [(2.0, 3.0)])
+    first = capsys.readouterr().out
+    assert choose_by_cases("twice", used, finished, [(2.0, 3.0)]) is finished
+    assert capsys.readouterr().out == first and first.startswith("✗")
+
+    def own(a: float, b: float) -> float:
+        return b * a
+
+    assert choose_by_cases("twice", own, finished, [(2.0, 3.0)]) is own
+    assert capsys.readouterr().out.startswith("✓")
