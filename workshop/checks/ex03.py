@@ -126,7 +126,13 @@ def sums(answer: Callable[[Any], Mapping[str, float | None]]) -> str:
     given = [{"size": len(case), "sums": case} for case in (*VALIDATIONS, NO_IMAGES)]
     *found, nothing = process_ranks.together(answer, "metrics", given)
     for case, entries in zip(VALIDATIONS, found, strict=True):
-        for rank, values in enumerate(process_ranks.results_of(entries)):
+        ranks = process_ranks.results_of(entries)
+        right = means(*np.sum(case, axis=0))
+        first = all(compare.same(ranks[0].get(name), value) for name, value in right.items())
+        if first and any(v != ranks[0] and None not in v.values() for v in ranks):
+            wrong("rank 0 has the right metrics, the others do not.",
+                  "dist.reduce gives the sum to one rank; dist.all_reduce to all.")  # fmt: skip
+        for rank, values in enumerate(ranks):
             if None in values.values():
                 wrong(f"rank {rank} gets None, although there are images.",
                       "Return None only if no rank has an image.")  # fmt: skip
@@ -164,6 +170,8 @@ def sums_mistakes(case: Sequence[Sequence[float]], total: Any, rank: int) -> lis
          "Add up over all ranks with dist.all_reduce."),
         ({"loss": total[0] / max(case[rank][3], 1)},
          "the sum of all is divided by one rank's images.", "Sum the numbers of images too."),
+        ({"loss": 100 * total[0] / total[3]}, "the loss is multiplied by 100.",
+         "Only top1 and top5 are in percent."),
         ({"top1": total[1] / total[3]}, "top1 is a fraction.",
          "Multiply by 100: the report is in percent."),
     ]  # fmt: skip
@@ -184,7 +192,7 @@ C10D = "c10d::allreduce_"
 TRACES = (
     events_of((NCCL, 0, 5000), (NCCL, 3000, 8000), (CONV, 2000, 6000)),
     # hidden but for its end, in any order; the second message starts inside the first
-    events_of((NCCL, 4000, 9000), (CONV, 0, 6000), (BN, 6000, 7500), (NCCL, 5000, 6500)),
+    events_of((NCCL, 5000, 6500), (CONV, 0, 6000), (BN, 6000, 7500), (NCCL, 4000, 9000)),
     # a gap in the middle is exposed, and nothing after the last message
     events_of((GLOO, 1000, 6000), (CONV, 0, 2500), (CONV, 4000, 5500), (BN, 5500, 9000)),
     # all exposed, twice; all hidden, below two operators at a time
@@ -235,6 +243,23 @@ def with_flags(events: Events) -> tuple[float, float]:
     return float(on[True].sum() / 1000), float((on[True] & ~on[False]).sum() / 1000)
 
 
+def merged_unsorted(events: Events) -> tuple[float, float]:
+    """Return the milliseconds if overlapping messages are merged without sorting them first."""
+    spans: list[list[int]] = []
+    for event in events:
+        begin, end = event["ts"], event["ts"] + event["dur"]
+        if event["name"] not in (NCCL, GLOO, C10D):
+            continue
+        if spans and begin <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], end)
+        else:
+            spans.append([begin, end])
+    on = np.zeros(10_000, int)
+    for begin, end in spans:
+        on[begin:end] += 1
+    return float(on.sum() / 1000), float((on * (busy(events, False) == 0)).sum() / 1000)
+
+
 EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
     (with_flags, "if two events overlap, the end of the first switches both off.",
      "Keep a count instead of a flag: +1 at each start, -1 at each end."),
@@ -257,6 +282,13 @@ EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda e: (exposed_ms(e)[0], after_the_last(e)),
      "only what comes after the last computation counts.",
      "A gap between two kernels is exposed too, if an exchange runs in it."),
+    (lambda e: (busy(e, True).sum() / 1000,
+                (busy(e, True).sum() - (busy(e, True).astype(bool) & (busy(e, False) > 0)).sum())
+                / 1000),
+     "two messages at the same time count twice.",
+     "Add up how long *at least one* of them runs: the union of their intervals."),
+    (merged_unsorted, "messages are merged in the order of the trace.",
+     "Sort the intervals by their start before you merge them: a trace has any order."),
     (lambda e: exposed_ms(e, ()), "the operators of c10d count as computation.",
      "They only start the exchange: look for `c10d` in the name, too."),
     (lambda e: (exposed_ms(e)[0], 0.0), "an exchange hides itself.",

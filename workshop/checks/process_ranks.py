@@ -60,8 +60,9 @@ def results_of(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             raise compare.Failed(*entry["failed"])
     if STUCK in found:
         wrong(
-            "some ranks made a collective call and others did not, so all wait forever.",
-            "Make every torch.distributed call on all ranks, without an `if` around it.",
+            "the ranks wait for each other forever: their collective calls differ.",
+            "Make every torch.distributed call on all ranks, without an `if` around it, and with"
+            " the same `src` or `dst`.",
         )
     return list(found)
 
