@@ -112,11 +112,13 @@ WRONG_PHOTOS = {
     "became 0.373": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5 - 1.2 + 0.004),
     "a loss needs a number": item(label=lambda self, i: self.files[i].parent.name),
     "have the labels [1, 1, 1]": item(label=lambda self, i: 1),
+    "have the labels [2, 3, 0]": item(label=lambda self, i: i),
     "two values": lambda self, i: torch.zeros(3, self.size, self.size),
     "not squares": item(square=False),
     "Every crop of an image is the same": item(low=1.0, move=False),
     "does not move in both": item(low=0.7, move=False),
     "ended with KeyError": lambda self, i: {}["x"],
+    "Your function returns nothing": lambda self, i: print(end=""),
     "not written yet": lambda self, i: None,
 }
 
@@ -158,6 +160,15 @@ def with_graph(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
     return loss
 
 
+def in_evaluation_mode(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    model.eval()
+    return nb02.step(model, optimizer, images, labels)
+
+
+def swapped(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    return F.cross_entropy(labels, model(images))  # PyTorch raises NotImplementedError
+
+
 def smoothed(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
     loss = F.cross_entropy(model(images), labels, label_smoothing=0.1)
     optimizer.zero_grad()
@@ -183,6 +194,8 @@ WRONG_STEPS = [
     (as_a_number, "The loss is a float"),
     (number_too_early, "In number_too_early, line 3: `loss.backward()`."),
     (smoothed, "Three losses are"),
+    (in_evaluation_mode, "evaluation mode"),
+    (swapped, "ended with NotImplementedError"),
     (lambda *_: None, "not written yet"),
     (lambda model: None, "ended with TypeError"),
 ]
