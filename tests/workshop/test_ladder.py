@@ -73,6 +73,10 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     (scaler,) = ladder._warnings(amp.replace("scaler.step(", "optimizer.step("))
     assert scaler.startswith("✗ The loss scaler needs scaler.step")
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))
+    (seed,) = ladder._warnings(ddp.replace("manual_seed(dist.get_rank())", "manual_seed(0)"))
+    assert seed.startswith("✗ All ranks draw the same random numbers")
+    (names,) = ladder._warnings(ddp.replace("model.module.state_dict()", "model.state_dict()"))
+    assert "save the weights of model.module" in names
     assert "set_epoch" in order and "without a GPU" in autocast
 
 
