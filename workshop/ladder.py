@@ -43,6 +43,9 @@ TECHNIQUES = {
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
 MISTAKES = (  # what a script has, what it lacks, and the remedy
+    (r"SGD\(", r"\.zero_grad\(", "Each step adds to the gradients before: call zero_grad()."),
+    (r"SGD\(", r"\.backward\(", "There are no gradients: call loss.backward()."),
+    (r"SGD\(", r"(?<!trace)\.step\(", "The weights never change: call optimizer.step()."),
     (r"DistributedSampler\(", r"set_epoch\(",
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
