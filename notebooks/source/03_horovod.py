@@ -166,6 +166,9 @@ for rung in (one, several):
 if several["paired"]:
     gain = workshop.ratio(np.divide(several["turns"], one["turns"]))
     print(f"The speed-up: {gain}; you predicted {guess:g}.")
+else:  # too little memory for both at once
+    gain = several["images_per_s"] / one["images_per_s"]
+    print(f"The speed-up, one script after the other: {gain:.2f}; you predicted {guess:g}.")
 parts = [several.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
 if in_ladder := parts[-1]:  # if your script times it
     share = in_ladder / sum(parts)
