@@ -339,7 +339,8 @@ print(f"The times differ from it by up to {off:.0%}." if len(counts) > 3 else "T
 title = f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2"
 fig, axes = plt.subplots(figsize=(8, 3), layout="constrained")
 axes.semilogx(counts, counts / seconds, "o", base=2, label="measured")
-axes.semilogx(counts, counts / (fixed + each * counts), base=2, label="fixed + batch × time per image")
+predicted = counts / (fixed + each * counts)
+axes.semilogx(counts, predicted, base=2, label="fixed + batch × time per image")
 axes.set(title=title, xlabel="images per step", ylabel="images/s", ylim=0, xticks=counts)
 axes.set_xticklabels(counts)
 axes.legend()
