@@ -296,7 +296,7 @@ print(f"The input alone, {workers} workers, 224 pixels: {alone:.0f} images/s;", 
 print(f"a V100 in FP32 trains {v100:.0f}.")
 
 # %% [markdown]
-# Ratios are of the same turn. A clear difference needs five turns, all on one side of 1. If computing fills the step, as on a laptop, no loader setting gains much, and workers may take cores from it. The last line shows which device would wait. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Ratios are of the same turn. A clear difference needs five turns, all on one side of 1. If computing fills the step, as on a laptop, no loader setting gains much, and workers may take cores from it. Would a V100 wait for your loader? Compare the last line's numbers. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
 #
