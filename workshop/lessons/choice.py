@@ -28,19 +28,19 @@ def choose(
     """
     try:
         said = judge()
+    except NotImplementedError:
+        print(f"○ `{name}` is not written yet. A finished version is used until then.")
+        if show:
+            code = inspect.getsource(finished)
+            page = f"<details><summary>Show it</summary><pre>{html.escape(code)}</pre></details>"
+            output.show(page, code)
+        return finished
     except Wrong as problem:
         print(f"✗ {problem.diagnosis} {problem.remedy}")
     except Failed as error:
-        print(f"✗ `{name}` ended with {error.text.rstrip('.')}. {error.place}".rstrip())
+        print(f"✗ `{name}` ended with {error.text} {error.place}".rstrip())
     except Exception as error:
-        place = own_frame(error, own)
-        if isinstance(error, NotImplementedError) and not place:  # PyTorch raises it, too
-            print(f"○ `{name}` is not written yet. A finished version is used until then.")
-            if show:
-                code, summary = inspect.getsource(finished), "<summary>Show it</summary>"
-                output.show(f"<details>{summary}<pre>{html.escape(code)}</pre></details>", code)
-            return finished
-        print(f"✗ `{name}` ended with {message(error).rstrip('.')}. {place}".rstrip())
+        print(f"✗ `{name}` ended with {message(error)} {own_frame(error, own)}".rstrip())
     else:
         print(f"✓ {said}")
         return own

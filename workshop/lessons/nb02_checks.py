@@ -72,9 +72,8 @@ def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
 
 def judge_photo(made: Any) -> str:
     items = [crop_of(made, i) for i in [2, GREY, *[0] * CROPS]]
-    if items[0] is None and not made.__getitem__.__code__.co_names:  # it calls nothing
+    if items[0] is None:
         raise NotImplementedError
-    refuse((items[0] is None, "Your function returns nothing.", "Return the pixels and the label."))
     refuse((not isinstance(items[0], tuple) or len(items[0]) != 2,
             "An item must be two values.", "Return the pixels and the label."))  # fmt: skip
     pixels = [torch.as_tensor(item[0]) for item in items]
