@@ -43,17 +43,17 @@ TECHNIQUES = {
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
 MISTAKES = (  # what a script has, what it lacks, and the remedy
-    (r"SGD\(", r"\.zero_grad\(", "Each step adds to the gradients before: call zero_grad()."),
-    (r"SGD\(", r"\.backward\(", "There are no gradients: call loss.backward()."),
-    (r"SGD\(", r"(?<!trace)\.step\(", "The weights never change: call optimizer.step()."),
     (r"DistributedSampler\(", r"set_epoch\(",
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
-    (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
-     "Each rank draws from all images: give its DataLoader a DistributedSampler."),
+    (r"SGD\(", r"\.zero_grad\(", "Each step adds to the gradients before: call zero_grad()."),
+    (r"SGD\(", r"\.backward\(", "Nothing computes gradients: call loss.backward()."),
+    (r"SGD\(", r"(?<!trace)\.step\(", "The weights never change: call optimizer.step()."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*manual_seed\(\d+\)", r"manual_seed\(\D",
      "All ranks draw the same random numbers: pass the rank to torch.manual_seed."),
     (r"(?s)(\w+) = (\w+\.)*DistributedDataParallel\(.*\b\1\.state_dict\(", r"\.module\b",
      "DDP's names begin with `module.`: save the weights of model.module."),
+    (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
+     "Each rank draws from all images: give its DataLoader a DistributedSampler."),
     *((r"GradScaler\(", rf"scal\w*\.{call}\(", f"The loss scaler needs scaler.{call}, too.")
       for call in ("scale", "step", "update")),
 )  # fmt: skip

@@ -66,7 +66,7 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     ddp, amp = (LADDER.joinpath(f"{name}.py").read_text() for name in ("2_ddp", "4_amp_ddp"))
     assert ladder._warnings(ddp) == ladder._warnings(amp) == []
     single = (LADDER / "1_single.py").read_text()
-    for call, problem in {"optimizer.step()": "never change", "loss.backward()": "no gradients",
+    for call, problem in {"optimizer.step()": "never change", "loss.backward()": "computes gradients",
                           "optimizer.zero_grad()": "adds to the gradients"}.items():  # fmt: skip
         (line,) = ladder._warnings(single.replace(call, "pass"))
         assert problem in line
