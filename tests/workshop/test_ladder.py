@@ -66,10 +66,9 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     ddp, amp = (LADDER.joinpath(f"{name}.py").read_text() for name in ("2_ddp", "4_amp_ddp"))
     assert ladder._warnings(ddp) == ladder._warnings(amp) == []
     single = (LADDER / "1_single.py").read_text()
-    for call, problem in {"optimizer.step()": "never change", "loss.backward()": "computes gradients",
-                          "optimizer.zero_grad()": "adds to the gradients"}.items():  # fmt: skip
+    for call in ("optimizer.zero_grad()", "loss.backward()", "optimizer.step()"):
         (line,) = ladder._warnings(single.replace(call, "pass"))
-        assert problem in line
+        assert call.partition(".")[2] in line
     (order,) = ladder._warnings(ddp.replace("loader.sampler.set_epoch(epoch)", "pass"))
     (share,) = ladder._warnings(re.sub(r"DistributedSampler\(.*?\)", "None", ddp))
     assert "draws from all images" in share
