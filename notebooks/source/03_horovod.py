@@ -594,9 +594,8 @@ for (name, title), style in zip(titles.items(), ("C0o-", "C1s--", "C5^:", "C3D-.
         ends[name] = losses[-1]
 axes.axhline(np.log(12), color="grey", lw=1, label="guessing")
 large = {name: loss for name, loss in ends.items() if name != "small"}
-title = titles[min(large, key=large.get)] if large else "only the small batch ran"
-axes.set(title=f"Lowest loss in large steps: {title}")
-axes.set(xlabel="epoch", ylabel="training loss (nats)")
+best = titles[min(large, key=large.get)] if large else "not run"
+axes.set(title=f"Lowest loss in large steps: {best}", xlabel="epoch", ylabel="training loss (nats)")
 axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
