@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import html
-import itertools
 import json
 import re
 import shutil
@@ -46,6 +45,13 @@ TECHNIQUES = {
 MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"DistributedSampler\(", r"set_epoch\(",
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
+    (r"SGD\(", r"\.zero_grad\(", "Each step adds to the gradients before: call zero_grad()."),
+    (r"SGD\(", r"\.backward\(", "Nothing computes gradients: call loss.backward()."),
+    (r"SGD\(", r"(?<!trace)\.step\(", "The weights never change: call optimizer.step()."),
+    (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*manual_seed\(\d+\)", r"manual_seed\(\D",
+     "All ranks draw the same random numbers: pass the rank to torch.manual_seed."),
+    (r"(?s)(\w+) = (\w+\.)*DistributedDataParallel\(.*\b\1\.state_dict\(", r"\.module\b",
+     "DDP's names begin with `module.`: save the weights of model.module."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),
     *((r"GradScaler\(", rf"scal\w*\.{call}\(", f"The loss scaler needs scaler.{call}, too.")
@@ -134,33 +140,19 @@ def predict(rung: str, factor: float) -> None:
 
 
 def climb(rung: str, *, ranks: int = 1, **flags: Any) -> dict[str, Any]:
-    """Run the script of a rung, record its report, and return it.
+    """Run the script of a rung once and return its report; nothing is recorded.
 
-    The report has images_per_s; input_ms, compute_ms and communication_ms per step; and the path
-    of the script: your train.py if it is at this rung, else the finished one.
-    `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. With `trace`, a
-    file, nothing is recorded, because the profiler slows the run. Returns an empty report if DALI
-    is missing here. Raises RunFailed if the script fails.
+    The report has images_per_s; input_ms, compute_ms and communication_ms, means per step; and the
+    path of the script: your train.py if it is at this rung, else the finished one.
+    `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty
+    report if DALI is missing here. Raises RunFailed if the script fails.
     """
     prepared = _prepare(rung, ranks, True, flags)
     if prepared is None:
         return {}
     runner, report = prepared
     programs.run_script(runner.script, *runner.flags, np=ranks, launcher=runner.launcher)
-    found = _report(runner, report)
-    if "trace" in flags:
-        return found
-    record = _load(_file())
-    record["rungs"][runner.name] = found
-    write_json(_file(), record)
-    guess = record["predictions"].get(_split(rung)[0])
-    before = _before(runner.name, record["rungs"])
-    if guess and before:
-        ratio = found["images_per_s"] / record["rungs"][before]["images_per_s"]
-        print(f"{ratio:.2f} times as fast as {_label(before)}; you predicted {guess:g}.")
-    elif guess:
-        print(f"You predicted {guess:g} times the speed of an earlier rung; none has run here.")
-    return found
+    return _report(runner, report)
 
 
 def race(
@@ -169,9 +161,11 @@ def race(
     """Run the scripts of several rungs in turns; record and return their reports, by rung.
 
     Each script starts once. Then one at a time trains for `steps` steps while the others wait. A
-    report is that of `climb`, with the images/s of each turn in `turns`; images_per_s is their
-    median. `warm_up` is at least 1. With `trace`, a file, steps of the first turn that do not count
-    are traced. Your train.py runs for the rung `own`; rung 1 has one rank.
+    report is that of `climb`, with the images/s of each turn in `turns`. images_per_s is their
+    median, and the parts in milliseconds add up to that turn's mean step: within a turn only the
+    mean counts, because a loader's processes deliver several batches at once. `warm_up` is at
+    least 1. With `trace`, a file, steps of the first turn that do not count are traced. Your
+    train.py runs for the rung `own`; rung 1 has one rank.
     Rungs that need DALI are left out if it is missing here. If memory does not suffice for all at
     once, each rung has its turns alone, and `paired` is False: ratios turn by turn mean nothing.
 
@@ -194,7 +188,7 @@ def race(
         one |= {"images_per_s": statistics.median(rates), "turns": rates}
         one["paired"] = together and bool(runner.turns)
         if runner.turns:  # the script divides by all steps, but its sums are of those that count
-            ms = 1000 * statistics.fmean(itertools.chain(*runner.turns))
+            ms = 1000 * images / window / one["images_per_s"]
             parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
             one |= {key: ms * part / sum(parts.values()) for key, part in parts.items()}
     write_json(_file(), record)
@@ -309,8 +303,12 @@ def picture(file: Path) -> dict[str, Any]:
     if guesses:
         here.plot([*guesses.values()], [*guesses], "kD", label="your prediction")
     if climbed:
-        lines = f" (lines: range of {' or '.join(map(str, sorted(turns)))} turns)" if turns else ""
-        here.set(title="This machine", xlabel=f"images/s{lines}; colours: share of the step")
+        counts = " or ".join(map(str, sorted(turns)))
+        lines = f", median and range of {counts} turns" if turns else ""
+        best = max(climbed, key=lambda name: record["rungs"][name]["images_per_s"])
+        rate = record["rungs"][best]["images_per_s"]
+        here.set(title=f"Fastest here: {_label(best)}, {output.cell_text(rate)} images/s")
+        here.set(xlabel=f"images/s{lines}; colours: share of the step")
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(max(len(climbed), 4) - 0.5, -0.5)
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
@@ -328,7 +326,8 @@ def picture(file: Path) -> dict[str, Any]:
     there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
     there.locator_params(axis="x", nbins=6)
     there.invert_yaxis()
-    steps = [f"{_label(name)} {record['rungs'][name]['images_per_s']:.3g}" for name in climbed]
+    rates = {_label(name): record["rungs"][name]["images_per_s"] for name in climbed}
+    steps = [f"{name} {output.cell_text(rate)}" for name, rate in rates.items()]
     others = [f"{name}: {rate:,.0f}" for name, rate in (values | gpu).items()]
     alt = f"{'; '.join(others)} (the H100 read JPEG files)"
     alt = f"This machine: {', '.join(steps)}" if climbed else alt

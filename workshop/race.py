@@ -133,4 +133,4 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
                 time.sleep(turns.POLL_S)
             file = folder / f"{runner.name}.json"
             runner.turns = json.loads(file.read_text()) if file.exists() else []
-        slot.line(f"{rounds} turns of {names}")
+        slot.line(f"{rounds} turn{'s' * (rounds > 1)} of {names}")

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this notebook, you train your first network and test it on images. You also see what happens in a training step, why training is so expensive, and how these notebooks work. You should know Python and the basics of deep learning: convolutions, losses and gradient steps.
+# After this notebook, you have trained a network and tested it on images, and you know what happens in a training step, why training is so expensive, and how these notebooks work. You should know Python and the basics of deep learning: convolutions, losses and gradient steps.
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
@@ -30,9 +30,15 @@ print(f"epochs: {epochs}")
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal. The variables in capitals were set above, and `2>&1` shows the command's messages as ordinary output. `-n 1` trains on one device (the output calls it `--n-GPUs`, even on a CPU), `-b` sets the number of images per step (the *batch*), and `-e` the number of passes over the data (*epochs*). Training uses random crops of at least half of each image, scaled to 64 × 64 pixels.
+# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal; the variables in capitals were set above.
 #
-# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach? (The built-in data has 2,400 training images, 200 per class, so an epoch is 75 steps.)
+# - `-b`: images per step, the *batch*; with 2,400 training images, an epoch is 75 steps of 32
+# - `-e`: passes over the data, the *epochs*
+# - `-n 1`: train on one device (the output calls it `--n-GPUs`, even on a CPU)
+# - `--image-shape 64` and `crop_area=0.5`: random crops of at least half of each image, scaled to 64 × 64 pixels
+# - `2>&1`: show the command's messages as ordinary output
+#
+# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach?
 
 # %% language="bash" magic_args="-e"
 # BATCH=32  # images per step; later 8

@@ -26,15 +26,16 @@ workers = min(workers or 8, gpus) if gpus > 1 else workers or 2
 ranks = min(workers, gpus or workers)  # of the ladder's rung: each needs its own GPU
 batch = batch or session.batch
 sizes = {"image_size": session.image_size, "batch_size": batch}
-sizes |= {"warm_up": session.warm_up, "steps": session.steps}
+sizes |= {"warm_up": session.warm_up, "steps": session.steps, "turns": session.turns}
+sizes["workers"] = max(1, min(8, session.machine.cores // workers))  # that read images, per rank
 small = {"image_size": session.small_size, "batch_size": session.small_batch}
 small |= {"warm_up": 1, "steps": 4}
 side, most = (session.image_size, batch) if gpus != 1 else (session.small_size, session.small_batch)
 if gpus == 1:
     print("One GPU: this notebook's rung runs on it with one worker, so expect no speed-up.")
-    print("Most of what needs several workers runs on the CPU, with Gloo and small images.")
+    print("What needs several workers runs on the CPU, with Gloo and small images.")
 os.chdir(session.folder)  # everything below is written here
-os.environ |= {
+os.environ |= {  # for the cells that begin with %%bash
     "DATA": str(session.data_root),
     "WORKERS": str(workers),
     "GPUS": str(gpus),
@@ -79,7 +80,7 @@ for name, norm in {
 # %% [markdown]
 # Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. Sharing them (`SyncBatchNorm`) costs two more exchanges per layer and step.
 #
-# The workers need one average per step. The batch determines how much a worker *computes*, but the model determines how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, whether the batch has 16 images or 256.
+# The workers need one average per step. The batch determines how much a worker *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, whether the batch has 16 images or 256.
 #
 # ## The ring
 #
@@ -91,7 +92,7 @@ from workshop.lessons import nb03
 nb03.explore_ring()
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan showed in 2009 that no algorithm can send less, unless the network does the adding (NVIDIA's SHARP). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
+# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm can send less, unless the network does the adding (NVIDIA's SHARP). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
 # **Your turn: write the ring** in 15 lines. In step `s`, worker `r` (its **rank**) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; `wait()` on the results before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
 
@@ -114,7 +115,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## Recipe 1: change only the training
 #
-# This is the first recipe of the talk behind this course, *AV Datasets & Multi-GPU Training* (2018).
+# The recipe is from the talk behind this course, *AV Datasets & Multi-GPU Training* (2018).
 #
 # **Step one: start an NVIDIA container** (unnecessary if this notebook runs).
 #
@@ -141,7 +142,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks. This change costs time.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the exchange that a step waits for, `communication`: with Horovod, its part after the backward pass; with DDP, the rest of `backward()` after the last gradient. Either library works on every rung.
+# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits, as `communication`: with Horovod, the exchange after the backward pass; with DDP, the rest of `backward()` after the last gradient. Either library works on every rung.
 #
 # > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Start new work with DDP.*
 #
@@ -152,21 +153,38 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# **Predict** the speed-up over one worker: replace the number, then run the cell. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
-#
-# Is the script *correct*? The cell then tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. A missing `set_epoch` appears only in the first lines.
+# **Predict** the speed-up over one worker (replace the number). Both scripts start at once, then train in turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 
 # %%
-workshop.ladder.predict("2", 1.6)  # your number
-found = workshop.ladder.climb("2", ranks=ranks, **sizes)
-session.note("ladder_2_ips", found["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
-if exchange_ms := found.get("communication_ms"):  # if your script times it
-    share = exchange_ms / (found["input_ms"] + found["compute_ms"] + exchange_ms)
-    print(f"{share:.0%} of a step is the exchange, including waits for other workers")
+import numpy as np
+
+guess = 1.6  # your number
+workshop.ladder.predict("2", guess)
+one, several = workshop.ladder.race(["1_single", "2"], ranks=ranks, own="2", **sizes).values()
+for rung in (one, several):
+    print(f"{rung['ranks']} worker(s): {rung['images_per_s']:.1f} images/s")
+if several["paired"]:
+    gain = workshop.ratio(np.divide(several["turns"], one["turns"]))
+    print(f"The speed-up: {gain}; you predicted {guess:g}.")
+else:  # too little memory for both at once
+    gain = several["images_per_s"] / one["images_per_s"]
+    print(f"The speed-up, one script after the other: {gain:.2f}; you predicted {guess:g}.")
+parts = [several.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
+if in_ladder := parts[-1]:  # if your script times it
+    share = in_ladder / sum(parts)
+    print(f"Exposed: {in_ladder:.1f} ms, {share:.0%} of a step, with any wait for a slower worker")
+else:
+    print("Your script does not time `communication`: the exposed time is missing here and below.")
+session.note("ladder_2_ips", several["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
 workshop.ladder.figure()
+
+# %% [markdown]
+# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. What only the code shows, such as a missing `set_epoch`, is in the first lines of the cell above.
+
+# %%
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
-    found["script"], "--data", session.data_root, *flags, ranks=workers, steps=3,
+    several["script"], "--data", session.data_root, *flags, ranks=workers, steps=3,
     single=session.compare, reseed=session.compare,
     env={"CUDA_VISIBLE_DEVICES": ""} if gpus == 1 else {},
 )  # fmt: skip
@@ -310,7 +328,7 @@ def sweep(largest):
 # %% [markdown]
 # ### When does the exchange happen?
 #
-# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod collects gradients, too, in its **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`, records when each of DDP's buckets is full (in a communication hook), times the backward pass alternately with and without the exchange, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU (untested on several); otherwise, it runs on the CPU.
+# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`, records when each bucket is full (in a *communication hook*, which DDP calls instead of its all-reduce), times the backward pass with and without the exchange in turns, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU (untested on several); otherwise, it runs on the CPU.
 
 # %%
 # %%writefile overlap.py
@@ -439,7 +457,6 @@ dist.destroy_process_group()
 
 # %%
 import matplotlib.pyplot as plt
-import numpy as np
 
 plt.style.use("tableau-colorblind10")
 measured = json.loads(Path("overlap.json").read_text())
@@ -458,21 +475,28 @@ for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), s
     print(f"  The line: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
     off = 100 * np.abs(per_byte * rows - right)[large]
     print(f"its error from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
-axes.set(title=f"All-reduce on {workers} workers, and the fitted lines")
-axes.set(xlabel="bytes", ylabel="milliseconds")
-axes.legend()
+where = measured["where"]
+way = "NCCL" if where == "GPUs" else "Gloo"
+largest, smallest = swept[way][0][-1] / 2**20, swept[way][0][0] / 1024
+times = swept[way][1][-1] / swept[way][1][0]
+axes.set(title=f"{way}, {workers} workers: {largest:.0f} MB takes {times:.0f} times as long as "
+         f"{smallest:.0f} KB")  # fmt: skip
+axes.set(xlabel="size of the message (bytes)", ylabel="time (ms)")
+axes.legend(title="points: measured; lines: fitted")
 said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
 workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {said}.")
-session.note("bandwidth", 1e-9 * fits["Gloo"][1], "GB/s", "bandwidth of Gloo's all-reduce")
+session.note("bandwidth", 1e-9 * fits[way][1], "GB/s", f"bandwidth of {way}'s all-reduce")
 
 # %% [markdown]
 # ### Predict the exposed time
 #
-# The part of the exchange that overlaps no computation is **exposed**: the step waits for it. (It is `communication` in both scripts' reports, with any wait for slower workers.) Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares these two predictions with the trace, the difference of the backward passes with and without the exchange, and your ladder. **Predict:** which layers' gradients leave first?
+# Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares both predictions of the exposed time with the trace and with your ladder's `communication`, and shows what the exchange adds to the backward pass.
+#
+# **Predict:** how many milliseconds are exposed with the larger batch (replace the number), and which layers' gradients leave first?
 
 # %%
-where, messages = measured["where"], measured["messages"]
-way = "NCCL" if where == "GPUs" else "Gloo"
+guess = 50  # your number
+messages = measured["messages"]
 latency, bandwidth = fits[way]
 
 
@@ -486,39 +510,38 @@ def after_the_pass(ready, takes, alone):
 
 
 kinds = workshop.trace("ddp.json")  # of the larger batch
-table = []
+columns = []
 for run in measured["runs"]:
     ready, size, layers = zip(*run["buckets"], strict=True)
     alone, together = np.median(run["alone"]), np.array(run["together"])
     line = latency + np.array(size) / bandwidth
-    predicted = 1e3 * after_the_pass(ready, messages, alone)
-    low, timed, high = 1e3 * np.quantile(together - run["alone"], [0, 0.5, 1])
-    table.append({
+    by_line, predicted = (1e3 * after_the_pass(ready, takes, alone) for takes in (line, messages))
+    low, added, high = 1e3 * np.quantile(together - run["alone"], [0, 0.5, 1])
+    columns.append({
         "": f"batch {run['batch']}",
         "backward pass alone, ms": f"{1e3 * alone:.0f}",
-        "exposed, from the line": f"{1e3 * after_the_pass(ready, line, alone):.0f}",
+        "exposed, from the line": f"{by_line:.0f}",
         "exposed, from the messages alone": f"{predicted:.0f}",
-        "added to the pass, timed (range)": f"{timed:.0f} ({low:.0f} to {high:.0f})",
-        "computing, share of the pass": f"{alone / np.median(together):.0%}",
         "exposed, in the trace": "–",
-        "the pass slower by (timed − trace)": "–",
-        "communication, in the ladder": "–",
+        "exposed, in the ladder": "–",
+        "added to the pass (range)": f"{added:.0f} ({low:.0f} to {high:.0f})",
+        "computing, share of the pass": f"{alone / np.median(together):.0%}",
     })  # fmt: skip
-table[-1]["exposed, in the trace"] = f"{kinds['exchange']:.0f}"
-table[-1]["the pass slower by (timed − trace)"] = f"{timed - kinds['exchange']:.0f}"
-in_ladder = exchange_ms and (ranks, batch) == (workers, run["batch"])
-if in_ladder:
-    table[-1]["communication, in the ladder"] = f"{exchange_ms:.0f}"
+exposed = kinds["exchange"]
+columns[-1]["exposed, in the trace"] = f"{exposed:.0f}"
+if in_ladder and (ranks, batch) == (workers, run["batch"]):
+    columns[-1]["exposed, in the ladder"] = f"{in_ladder:.0f}"
 for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=True):
     full, sent, found = (f"{1e3 * s:.0f} ms" for s in seconds)
     print(
         f"{nbytes / 1e6:4.1f} MB from {layer}: full after {full}; takes {sent} (line), {found} alone"
     )
-for name in table[0]:
-    print(f"{name:36}", *(f"{column[name]:>18}" for column in table))
-if in_ladder:
-    print("The last row is the same time in the ladder's script, which may use Horovod and loads")
-    print("images, too. Both include the wait for a worker that is late with its pass.")
+for name in columns[0]:
+    print(f"{name:34}", *(f"{column[name]:>18}" for column in columns))
+print(f"You predicted {guess} ms, the messages {predicted:.0f}; the trace shows {exposed:.0f}.")
+if low > 0 and added > exposed:
+    print(f"The exchange adds {added:.0f} ms to a pass. Of these, {exposed:.0f} ms are exposed,")
+    print(f"so about {added - exposed:.0f} ms are computation that became slower.")
 events = json.loads(Path("ddp.json").read_text())["traceEvents"]
 names = ("gloo:all_reduce", "ncclDevKernel_AllReduce")
 sent = sum(event["dur"] for event in events if event["name"].startswith(names)) / 3000
@@ -531,12 +554,12 @@ if where == "CPU":
     print(f"  {crowded / quiet:.1f} times as long as alone.")
     print(f"- Waiting: {waited:.0f} ms of these are waits for another rank's bucket.")
     print("- The rest was not measured; two messages can share the link.")
-session.note("exposed_ms", timed, "ms", f"time that the exchange adds to a pass, on the {where}")
+session.note("exposed_ms", added, "ms", f"time that the exchange adds to a pass, on the {where}")
 
 # %% [markdown]
-# The last layers' gradients leave first. Both predictions ignore that exchange and computation share hardware: a few multiprocessors with NCCL, the cores on a CPU. A message also waits until every rank has filled its bucket. The last lines measure both.
+# The last layers' gradients leave first. Both predictions ignore that exchange and computation share hardware: a few multiprocessors with NCCL, the cores on a CPU. A message also waits until every rank has filled its bucket. On a CPU, the last lines measure both. The trace and the ladder also count the wait for a late worker; the ladder's script may use Horovod, and loads images, too.
 #
-# With batch `b`, time per image `c` and exposed time `o`, a step computes for `b c / (b c + o)` of its time: compare both batches. Faster computation makes `o` a larger share.
+# With batch `b`, time per image `c` and added time `o`, a pass computes for `b c / (b c + o)` of its time: compare both batches.
 #
 # On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
 #
@@ -570,7 +593,9 @@ for (name, title), style in zip(titles.items(), ("C0o-", "C1s--", "C5^:", "C3D-.
         axes.plot(range(1, len(losses) + 1), losses, style, label=title)
         ends[name] = losses[-1]
 axes.axhline(np.log(12), color="grey", lw=1, label="guessing")
-axes.set(title="The same images in larger steps", xlabel="epoch", ylabel="training loss, nats")
+large = {name: loss for name, loss in ends.items() if name != "small"}
+best = titles[min(large, key=large.get)] if large else "not run"
+axes.set(title=f"Lowest loss in large steps: {best}", xlabel="epoch", ylabel="training loss (nats)")
 axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
@@ -578,11 +603,11 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but it ends closest to the small batch's, sometimes below it, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Several hosts
 #
-# Each of these starts 16 processes on two 8-GPU hosts; `torchrun` must be started on both. With `srun`, a script reads its rank from `SLURM_PROCID`, as `rn50 train` does. The project's tests train in all four ways on two simulated hosts.
+# Each line starts 16 processes on two 8-GPU hosts; run `torchrun` on both. With `srun`, a script reads its rank from `SLURM_PROCID`, as `rn50 train` does. The project's tests train in all four ways on two simulated hosts.
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
@@ -596,7 +621,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #
 # ## Accuracy: recorded runs
 #
-# Full runs of notebook 02's recipe: ResNet-50 on one worker with a batch of 32, and on two workers with 16 each.
+# Full runs of the road-sign recipe: one worker with a batch of 32, and two with 16 each.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
@@ -610,10 +635,10 @@ print("With so few seeds, a difference of up to about two points would go unnoti
 # %% [markdown]
 # ## Key takeaways
 #
-# - Five changes: start and pick a device, share the images, scale the rate, average, broadcast (and, after a resume, the optimizer's state). Rank 0 reports and saves.
-# - If one of the last four is missing, the script still runs without an error. Count the images and compare the weights.
+# - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
+# - Without one of the last four, the script still runs. Count the images and compare the weights.
 # - A message takes latency plus bytes over bandwidth. The backward pass hides most buckets, but they may slow it; the rest is exposed.
 #
-# **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). TensorFlow has three more traps: [docs/migration.md](../docs/migration.md).
+# **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow, with [three more traps](../docs/migration.md); exercise `ex04.hunt` checks your answer).
 #
 # The talk warns: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.

@@ -65,6 +65,10 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     monkeypatch.setattr(ladder.hardware, "machine", lambda: LAPTOP)
     ddp, amp = (LADDER.joinpath(f"{name}.py").read_text() for name in ("2_ddp", "4_amp_ddp"))
     assert ladder._warnings(ddp) == ladder._warnings(amp) == []
+    single = (LADDER / "1_single.py").read_text()
+    for call in ("optimizer.zero_grad()", "loss.backward()", "optimizer.step()"):
+        (line,) = ladder._warnings(single.replace(call, "pass"))
+        assert call.partition(".")[2] in line
     (order,) = ladder._warnings(ddp.replace("loader.sampler.set_epoch(epoch)", "pass"))
     (share,) = ladder._warnings(re.sub(r"DistributedSampler\(.*?\)", "None", ddp))
     assert "draws from all images" in share
@@ -73,6 +77,10 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     (scaler,) = ladder._warnings(amp.replace("scaler.step(", "optimizer.step("))
     assert scaler.startswith("✗ The loss scaler needs scaler.step")
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))
+    (seed,) = ladder._warnings(ddp.replace("manual_seed(dist.get_rank())", "manual_seed(0)"))
+    assert seed.startswith("✗ All ranks draw the same random numbers")
+    (names,) = ladder._warnings(ddp.replace("model.module.state_dict()", "model.state_dict()"))
+    assert "save the weights of model.module" in names
     assert "set_epoch" in order and "without a GPU" in autocast
 
 

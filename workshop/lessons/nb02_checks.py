@@ -20,6 +20,7 @@ from workshop.lessons.choice import choose
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 12
+FILES, GREY = ("left/a", "left/b", "right/a", "stop/a"), 3  # of known images; some photos are grey
 STEP_LR = 0.1
 UNSCALED = {  # wrong ranges, and what BLUE becomes
     "0 to 255": BLUE, "0 to 510": 2 * BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5,
@@ -50,12 +51,12 @@ def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
 def check_photo(photos: Any) -> Callable[..., Any]:
     own = photos.__getitem__
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("left", "right", "stop"):
-            file = Path(folder, name, "a.jpg")
-            file.parent.mkdir()
+        for i, name in enumerate(FILES):
+            file = Path(folder, f"{name}.jpg")
+            file.parent.mkdir(exist_ok=True)
             image = Image.fromarray(ramps(WIDTH, HEIGHT, BLUE))
-            if name == "stop":
-                image = image.convert("L")  # some photos are grey
+            if i == GREY:
+                image = image.convert("L")
             image.save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
         return choose("__getitem__", own, photo, lambda: judge_photo(made), show=True)
@@ -70,7 +71,7 @@ def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def judge_photo(made: Any) -> str:
-    items = [crop_of(made, i) for i in [1, 2, *[0] * CROPS]]
+    items = [crop_of(made, i) for i in [2, GREY, *[0] * CROPS]]
     if items[0] is None:
         raise NotImplementedError
     refuse((not isinstance(items[0], tuple) or len(items[0]) != 2,
@@ -103,7 +104,7 @@ def crop_of(made: Any, i: int) -> Any:
     """Return an item. Raise Wrong if it fails for the grey image, or for its box."""
     try:
         item = made[i]
-        shape = np.shape(item[0]) if isinstance(item, tuple) and i == 2 else (3, SIZE, SIZE)
+        shape = np.shape(item[0]) if isinstance(item, tuple) and i == GREY else (3, SIZE, SIZE)
     except NotImplementedError:
         raise
     except Exception as error:
@@ -111,7 +112,7 @@ def crop_of(made: Any, i: int) -> Any:
             (isinstance(error, ValueError) and "box" in str(error),
              f"Pillow says: {error}.", "The side is at most the *shorter* side of the image; left"
              " goes up to its width minus the side, and top up to its height minus the side."),
-            (i == 2, f"A grey image ends with {type(error).__name__}: {error}.",
+            (i == GREY, f"A grey image ends with {type(error).__name__}: {error}.",
              'Open it with .convert("RGB").'),
         )  # fmt: skip
         raise
@@ -205,10 +206,10 @@ STEP_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-def three_steps(function: Callable[..., Any]) -> tuple[list[Any], list[list[float]], bool]:
+def three_steps(function: Callable[..., Any]) -> tuple[list[Any], list[list[float]], bool, bool]:
     """Return three losses as a step returns them; as numbers with the weights; and if those moved.
 
-    The network is small.
+    The network is small. The last value is False if the steps left it in evaluation mode.
     """
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
@@ -218,14 +219,19 @@ def three_steps(function: Callable[..., Any]) -> tuple[list[Any], list[list[floa
     losses = [function(model, optimizer, *batch) for batch in zip(images, labels, strict=True)]
     weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
     numbers = [] if losses[0] is None else [float(torch.as_tensor(x).detach()) for x in losses]
-    return losses, [numbers, weights.tolist()], not torch.equal(before, model.weight)
+    moved = not torch.equal(before, model.weight)
+    return losses, [numbers, weights.tolist()], moved, model.training
 
 
 def judge_step(own: Callable[..., Any]) -> str:
-    returned, got, moved = three_steps(own)
+    returned, got, moved, training = three_steps(own)
     if returned[0] is None and not moved:
         raise NotImplementedError
-    refuse((returned[0] is None, "Your function returns nothing.", "Return the loss."))
+    refuse(
+        (returned[0] is None, "Your function returns nothing.", "Return the loss."),
+        (not training, "The model is in evaluation mode.",
+         "Remove model.eval(): in training, batch norm uses the statistics of the batch."),
+    )  # fmt: skip
     right = three_steps(step)[1]
     if not close(got, right):
         known(got, [(three_steps(it)[1], a, b) for it, a, b in STEP_MISTAKES], close)

@@ -105,7 +105,8 @@ def explore_ring() -> None:
 RINGS = ({"size": 3, "elements": 6}, {"size": 3, "elements": 8}, {"size": 2, "elements": 4})
 NEIGHBOURS = (
     "In every step, each rank sends to (rank + 1) % size, receives from (rank - 1) % size, starts"
-    " both, and waits for both."
+    " both, and waits for both. It sends the chunk that the next rank receives: in step s,"
+    " chunk (rank - s) % size. Chunks differ in length, so a different chunk can hang, too."
 )
 
 
@@ -156,9 +157,10 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
     right = np.array([rank["right"] for rank in ranks])
     sent, least = max(rank["sent"] for rank in ranks), 2 * (size - 1) / size * elements
     if np.array_equal(sums, right):
-        if sent > 1.25 * least:
+        if not 0.99 * least < sent < 1.25 * least:
             wrong(
-                f"The sums are right, but a rank sends {sent / elements:.2g} times its gradients.",
+                f"The sums are right, but with `isend` a rank sends {sent / elements:.2g} times its"
+                " gradients.",
                 f"A ring sends one chunk per step: {least / elements:.2g} times on {size} ranks.",
             )
         return
@@ -171,6 +173,7 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
     counts = sums[..., None].astype(np.int64) >> (4 * np.arange(size)) & 15 if digits else None
     complete = (sums == right).any(axis=1).all()  # each rank has a finished chunk
     rank, element = np.argwhere(sums != right)[0]
+    lacks = 0 if counts is None else counts[rank, element].argmin()
     refuse(
         (np.array_equal(sums, before), "The ranks send, but `gradients` has not changed.",
          "Write into it: `chunk += received` changes the tensor; `chunk = chunk + received` makes"
@@ -196,6 +199,10 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
          "Each rank has one complete chunk, and the others are not complete: the all-gather is"
          " missing, or ends too early.",
          "Take n - 1 more steps, in which each rank passes on the complete chunk that it has."),
+        (counts is not None and counts.max() == 1,
+         f"On rank {rank}, element {element} lacks the gradient of rank {lacks}.",
+         "The first n - 1 steps add what arrives, the next n - 1 replace: look at the step in which"
+         " your ring begins to replace, and at the numbers of the chunks."),
         (True, f"On rank {rank}, element {element} is {sums[rank, element]:g} instead of"
          f" {right[rank, element]:g} (rank r begins with 16 ** r).",
          "In step s, rank r sends chunk (r - s) % n and receives chunk (r - s - 1) % n. Wait for"

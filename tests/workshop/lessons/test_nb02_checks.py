@@ -112,6 +112,7 @@ WRONG_PHOTOS = {
     "became 0.373": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5 - 1.2 + 0.004),
     "a loss needs a number": item(label=lambda self, i: self.files[i].parent.name),
     "have the labels [1, 1, 1]": item(label=lambda self, i: 1),
+    "have the labels [2, 3, 0]": item(label=lambda self, i: i),
     "two values": lambda self, i: torch.zeros(3, self.size, self.size),
     "not squares": item(square=False),
     "Every crop of an image is the same": item(low=1.0, move=False),
@@ -158,6 +159,11 @@ def with_graph(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
     return loss
 
 
+def in_evaluation_mode(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    model.eval()
+    return nb02.step(model, optimizer, images, labels)
+
+
 def smoothed(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
     loss = F.cross_entropy(model(images), labels, label_smoothing=0.1)
     optimizer.zero_grad()
@@ -183,6 +189,7 @@ WRONG_STEPS = [
     (as_a_number, "The loss is a float"),
     (number_too_early, "In number_too_early, line 3: `loss.backward()`."),
     (smoothed, "Three losses are"),
+    (in_evaluation_mode, "evaluation mode"),
     (lambda *_: None, "not written yet"),
     (lambda model: None, "ended with TypeError"),
 ]

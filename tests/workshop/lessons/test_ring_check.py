@@ -24,6 +24,7 @@ EDITS = [
     ("torch.empty_like(next_one)", "next_one", "overwritten"),
     ("range(2 * (size - 1))", "range(size - 1)", "all-gather is missing"),
     ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
+    ("step < size - 1", "step < size - 2", "lacks the gradient of rank"),
     ("chunks = gradients.tensor_split(size)",
      "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal chunks"),
     ("chunks[(rank - step) % size]", "chunks[rank]", "element"),
@@ -95,8 +96,10 @@ def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
         ([[273, 274, 529], [546, 273, 273], [273, 289, 273]], 4, "more than once"),
         ([[273, 16, 257], [17, 273, 256], [1, 272, 273]], 4, "all-gather is missing"),
         ([[273, 273, 273, 17]] * 3, 6, "equal chunks do not cover"),
-        ([[17, 272, 257]] * 3, 4, "On rank 0, element 0 is 17 instead of 273"),
+        ([[17, 272, 257]] * 3, 4, "On rank 0, element 0 lacks the gradient of rank 2"),
+        ([[18, 274, 257]] * 3, 4, "On rank 0, element 0 is 18 instead of 273"),
         ([[273] * 3] * 3, 6, "2 times its gradients"),
+        ([[273] * 3] * 3, 0, "sends 0 times its gradients"),  # dist.all_reduce
     ],
 )
 def test_wrong_sums_get_their_diagnosis(sums: list[list[float]], sent: int, said: str) -> None:
