@@ -1,9 +1,10 @@
-"""Immediate checks of notebook 07: the learner's folded batch norm and CUDA graph."""
+"""Immediate checks of notebook 07: the learner's clock, folded batch norm and CUDA graph."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,12 +16,27 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from workshop.checks.compare import known, refuse, wrong
+from workshop.checks.compare import Wrong, known, refuse, wrong
 from workshop.lessons.choice import choose
+from workshop.lessons.nb08_checks import TIMED, TRIES, WARM_UP, Device, judge_seconds
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
 LAYERS = ((3, 3, 3), (1, 5, 1))
+
+
+def answer_times(
+    net: Any, batch: Tensor, repeats: int, warm_up: int, wait: Callable[[], Any]
+) -> list[float]:
+    """Return the milliseconds of each of `repeats` calls, after `warm_up` that do not count."""
+    ms = []
+    with torch.inference_mode():
+        for _ in range(warm_up + repeats):
+            begin = time.perf_counter()
+            net(batch)
+            wait()
+            ms.append(1000 * (time.perf_counter() - begin))
+    return ms[warm_up:]
 
 
 def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -54,6 +70,11 @@ def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
     return replay
 
 
+def check_clock(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a learner's `answer_times` on a network that queues its work, as on a GPU."""
+    return choose("answer_times", own, answer_times, lambda: judge_clock(own), show=True)
+
+
 def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `fold` on two small layers."""
     return choose("fold", own, fold, lambda: judge_fold(own), show=True)
@@ -63,6 +84,35 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
     with contextlib.nullcontext() if device == "cuda" else stand_in():
         return choose("capture", own, capture, lambda: judge_capture(own, device), show=True)
+
+
+# --- clock ----------------------------------------------------------------------------------------
+
+
+def judge_clock(own: Callable[..., Any]) -> str:
+    for attempt in range(1, TRIES + 1):
+        device = Device([*WARM_UP, *TIMED])
+        autograd: list[bool] = []
+
+        def net(batch: Tensor, device: Device = device, autograd: list[bool] = autograd) -> Tensor:
+            autograd.append(torch.is_grad_enabled())
+            device.step()
+            return batch
+
+        got = own(net, torch.zeros(4, 3, 8, 8), len(TIMED), len(WARM_UP), device.wait)
+        called = len(device.called)
+        device.wait()
+        if got is None and not called:
+            raise NotImplementedError
+        refuse((any(autograd), "Autograd is on: each call keeps activations for a backward pass.",
+                "Call net(batch) in `with torch.inference_mode():`."))  # fmt: skip
+        try:
+            judge_seconds(got, device.took(), called, "milliseconds")
+            break
+        except Wrong:
+            if attempt == TRIES:
+                raise
+    return "`answer_times` is right: the notebook uses yours."
 
 
 # --- fold -----------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ WRONG_CLOCKS = {
     "does not wait": clock(after=False),
     "the rest of the warm-up": clock(before=False),
     "waits only once": waits_at_the_end,
-    "is the step before": waits_first,
-    "The steps of the warm-up are in the list": counts_the_warm_up,
+    "is the call before": waits_first,
+    "The calls of the warm-up are in the list": counts_the_warm_up,
     "These are rates": clock(result=rates),
     "the mean of the rates": clock(result=lambda s: statistics.mean(rates(s))),
     "the shortest step: the best of n": clock(result=min),
@@ -118,9 +118,9 @@ WRONG_CLOCKS = {
     "The list has 3 values": clock(result=lambda s: s[1:]),
     "returns nothing": clock(result=lambda s: None),
     "It returns dict": clock(result=lambda s: {"s": s}),
-    "It ran 1 steps": lambda step, *rest: step() or [0.1],
+    "It made 1 calls": lambda step, *rest: step() or [0.1],
     "ended with TypeError": lambda step: [],
-    "The steps took": clock(result=lambda s: [1.7 * x for x in s]),
+    "The calls took": clock(result=lambda s: [1.7 * x for x in s]),
 }
 
 
