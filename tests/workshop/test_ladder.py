@@ -72,6 +72,9 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert "from torch import distributed" in other and ladder._warnings(other) == [share]
     (scaler,) = ladder._warnings(amp.replace("scaler.step(", "optimizer.step("))
     assert scaler.startswith("✗ The loss scaler needs scaler.step")
+    assert ladder._warnings(amp.replace("scaler", "gs")) == []
+    (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
+    assert "add a GradScaler" in missing
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))
     assert "set_epoch" in order and "without a GPU" in autocast
 
