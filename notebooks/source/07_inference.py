@@ -648,8 +648,9 @@ v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in serie
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
 titles = ("This machine, " + session.dtype, "One V100, real images, published")
-for ax, title, rates in zip(axes, titles, (yours, v100), strict=True):
-    for (name, values), style in zip(rates.items(), ("o-", "s--"), strict=True):
+looks = ("C0o-", "C1s--"), ("C2^-", "C3v--")
+for ax, title, rates, styles in zip(axes, titles, (yours, v100), looks, strict=True):
+    for (name, values), style in zip(rates.items(), styles, strict=True):
         ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
     risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in rates)
     ax.set(title=f"{title}: from the smallest to the\nlargest batch, {risen}")
