@@ -89,7 +89,7 @@ print("img/s of each step:", *(f"{big / seconds:.1f}" for seconds in first))
 print(f"My ResNet-50 trains at {big / min(first):.1f} images per second!")
 
 # %% [markdown]
-# **Find three mistakes:** which steps should count, does the clock wait for the GPU, and which of the four rates does the line quote? (Answers: 1 and 3, below.)
+# Is the last line true? **Find three mistakes** in the cell. (Sections 1 and 3, below, name them.)
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -393,7 +393,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Type the first diff into `runs/train.py`. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute.)
+# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute.)
 #
 # **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the best rung's.
 
@@ -443,7 +443,7 @@ if "6_compiled" not in rungs:
 #
 # In **weak scaling**, each worker keeps its batch, so the work grows. In **strong scaling**, they share a fixed batch, so each computes less per step but exchanges just as many gradients.
 #
-# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores and on *all cores*; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** all five. ([It hangs?](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
+# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores and on *all cores*; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** the speed-up over one worker of *together*, *barrier* and *exchange*. ([It hangs?](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
 
 # %%
 # %%writefile bench.py
@@ -559,19 +559,22 @@ print(f"β {1e-9 * beta:.2f} GB/s:", end=" ")
 print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+fig, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+colours = {"predicted": "C0", "measured": "C1"}
+key = [plt.Rectangle((0, 0), 1, 1, color=colours[kind], label=kind) for kind in colours]
 speed, said, alone = {}, [], np.array(found["alone"][str(big)][1:])
 all_cores = float(np.median(alone / found["all cores"][str(big)][1:]))
 for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), strict=True):
     one, together, barrier, measured = (
         np.array(found[way][str(count)][1:]) for way in ("alone", "together", "barrier", "exchange")
     )
-    steps = {"no exchange": one, "α-β": one + exchange, "together": together,
+    steps = {f"perfect: {workers} × alone": one, "α-β": one + exchange, "together": together,
              "barrier": barrier, "barrier + α-β": barrier + exchange, "exchange": measured}  # fmt: skip
     for row, (label, seconds) in enumerate(steps.items()):
         ratio = workers * count / seconds * alone / big  # speed-up in each turn
         middle, low, high = np.median(ratio), min(ratio), max(ratio)
-        ax.barh(row, middle, color="C1" if label in ("together", "barrier", "exchange") else "C0")
+        kind = "measured" if label in ("together", "barrier", "exchange") else "predicted"
+        ax.barh(row, middle, color=colours[kind])
         ax.errorbar(middle, row, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
         speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
@@ -579,11 +582,9 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     ax.set(title=f"{name.title()} scaling, {count} images each:\n{workers} workers are "
            f"{speed[name, 'exchange']:.2f} times as fast")  # fmt: skip
     if not gpus:
-        ax.axvline(all_cores, color="black", ls=":")
-    ax.set(
-        xlabel=f"speed-up over one worker on its share of the cores, {len(one)} turns;\n"
-        "dotted: one worker on all cores; blue: predicted, orange: measured"
-    )
+        line = ax.axvline(all_cores, color="black", ls=":", label="one worker on all cores")
+        key[2:] = [line]
+    ax.set(xlabel=f"speed-up over one worker on its share of the cores, {len(one)} turns")
     ax.invert_yaxis()
     print(f"{name} scaling: a step of one worker takes {1000 * np.median(one):,.0f} ms")
     added = {"contention": (together, one), "waiting": (barrier, together),
@@ -596,6 +597,7 @@ usual_way = "alone" if gpus else "all cores"  # of one worker
 scaled = np.divide(found[usual_way][str(big)][1:], found["exchange"][str(big)][1:])
 scaled = workshop.ratio(workers * scaled)
 print(f"Speed of {workers} workers (weak scaling) over one, {usual_way}: {scaled}")
+fig.legend(handles=key, loc="outside lower center", ncols=3)
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
