@@ -312,7 +312,7 @@ def _right_run(
     """Return a run of the learner's script that keeps all the rules."""
     seen = script.run_answer(answer, case, doing, trace)
     if found := capstone_judge.problems(seen, case):
-        more = f" At least {len(found) - 1} more will be reported." if len(found) > 1 else ""
+        more = " The check found more, which may have the same cause." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])
     return seen
 
