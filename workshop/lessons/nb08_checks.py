@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import runpy
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,13 @@ def check_clock(yours: Function, file: str) -> Function:
     """
     chosen = choose("measure", yours, measure, lambda: judge_clock(yours), show=True)
     write_chosen(file, chosen, measure, "measure")
+    try:
+        runpy.run_path(file)["measure"](int, 1, 0, int)
+    except NameError as error:
+        print(f"✗ In {file}, `measure` is alone, and {error}. Import what it needs inside of it.")
+        print("Until then, a finished version is used.")
+        write_chosen(file, measure, measure, "measure")
+        return measure
     return chosen
 
 
@@ -189,11 +197,16 @@ def judge_fit(yours: Function) -> str:
         return "`fit` is right: the notebook uses yours."
     per_byte, start = np.polyfit(SIZES, SECONDS, 1)
     ends_per_byte, ends_start = np.polyfit(SIZES[[0, -1]], SECONDS[[0, -1]], 1)
+    columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
+    half_start, half_per_byte = np.linalg.lstsq(columns, SECONDS)[0]
     units = itertools.product((1e3, 1e6), (0, 1))
     refuse(
         (near(ALPHA, 1 / BETA), "The second number is in seconds per byte.",
          "β is bytes per second, its inverse."),
         (near(BETA, ALPHA) or near(1 / BETA, ALPHA), "β comes first.", "Return α first."),
+        (near(1 / BETA, 1 / ALPHA), "The columns are swapped.", "The column of α is 1 / seconds."),
+        (near(half_start, 1 / half_per_byte), "Only the right side of the equation is divided.",
+         "seconds / seconds is 1: pass np.ones(len(size))."),
         (any(near(ALPHA * unit, BETA / unit**both) for unit, both in units), "The units differ.",
          "Return α in seconds, and β in bytes per second."),
         (near(ends_start, 1 / ends_per_byte),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import runpy
 import statistics
 import time
 from pathlib import Path
@@ -139,6 +141,17 @@ def test_wrong_clocks_are_diagnosed(
     assert_works(file)
 
 
+def test_clock_that_needs_another_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, cell = tmp_path / "clock.py", tmp_path / "cell.py"
+    source = inspect.getsource(nb08.measure).replace("time.perf_counter", "now")
+    cell.write_text(source.replace("step: Function", "step").replace("wait: Function", "wait"))
+    own = runpy.run_path(str(cell), {"now": time.perf_counter})["measure"]
+    assert nb08.judge_clock(own)
+    assert nb08.check_clock(own, str(file)) is nb08.measure
+    assert "name 'now' is not defined" in capsys.readouterr().out
+    assert_works(file)
+
+
 def test_clock_that_is_not_attempted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "clock.py"
     assert nb08.check_clock(lambda *_: None, str(file)) is nb08.measure
@@ -156,6 +169,12 @@ def through_the_ends(size: Any, seconds: Any) -> Any:
     return seconds[0] - per_byte * size[0], 1 / per_byte
 
 
+def half_divided(size: Any, seconds: Any) -> Any:
+    columns = np.stack([1 / seconds, size / seconds], axis=1)
+    start, per_byte = np.linalg.lstsq(columns, seconds)[0]
+    return start, 1 / per_byte
+
+
 def fitted(change: Any) -> Any:
     return lambda size, seconds: change(*nb08.fit(size, seconds))
 
@@ -166,6 +185,8 @@ FITS = {
     "not written yet": lambda size, seconds: None,
     "seconds per byte": fitted(lambda a, b: (a, 1 / b)),
     "Return α first": fitted(lambda a, b: (b, a)),
+    "The columns are swapped": fitted(lambda a, b: (1 / b, 1 / a)),
+    "Only the right side": half_divided,
     "The units differ": fitted(lambda a, b: (1e6 * a, b / 1e6)),
     "The units": fitted(lambda a, b: (1e3 * a, b)),
     "dominate the squares": lambda x, y: (np.polyfit(x, y, 1)[1], 1 / np.polyfit(x, y, 1)[0]),
