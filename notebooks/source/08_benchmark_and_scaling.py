@@ -89,7 +89,7 @@ print("img/s of each step:", *(f"{big / seconds:.1f}" for seconds in first))
 print(f"My ResNet-50 trains at {big / min(first):.1f} images per second!")
 
 # %% [markdown]
-# Is the last line true? **Find three mistakes** in the cell. (Sections 1 and 3, below, name them.)
+# Is the last line true? **Find three mistakes.** (Sections 1 and 3, below, name them.)
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -116,7 +116,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (There is only one start, so the first line passes by chance more often.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (With one start, the first line passes by chance more often.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -530,7 +530,7 @@ dist.destroy_process_group()
 #
 # Three classic models predict the speed of more GPUs:
 #
-# - **Amdahl's law** is for strong scaling: a share *s* of a fixed amount of work cannot be parallelised. The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
+# - **Amdahl's law** is for strong scaling: a share *s* of a fixed amount of work cannot be parallelised (in notebook 06, 1 − `share`). The speed-up of *n* workers is 1 / (*s* + (1 − *s*) / *n*).
 # - **Gustafson's law** is for weak scaling: only the parallel part grows with *n*. The speed-up is *s* + (1 − *s*) *n*.
 # - **Alpha-beta** (notebook 03): exchanging *S* bytes takes α + *S* / β.
 #
@@ -584,7 +584,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     if not gpus:
         line = ax.axvline(all_cores, color="black", ls=":", label="one worker on all cores")
         key[2:] = [line]
-    ax.set(xlabel=f"speed-up over one worker on its share of the cores, {len(one)} turns")
+    ax.set(xlabel=f"speed-up over one worker\non its share of the cores, {len(one)} turns")
     ax.invert_yaxis()
     print(f"{name} scaling: a step of one worker takes {1000 * np.median(one):,.0f} ms")
     added = {"contention": (together, one), "waiting": (barrier, together),
