@@ -540,7 +540,7 @@ def bound(layer, size, rate, traffic):
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 layers, gains = {"convolution": (convolution, "s"), "batch norm": (batch_norm, "o")}, []
 for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
-    lines = (("float32", 4, slow, "#0072b2", "-"), (low, 2, fast, "#d55e00", "--"))
+    lines, found = (("float32", 4, slow, "#0072b2", "-"), (low, 2, fast, "#d55e00", "--")), []
     for label, _, rate, colour, style in lines:
         heights = np.divide([traffic / 10, rate, rate], 1e9)
         ax.loglog([0.1, rate / traffic, 4000], heights, style, color=colour, label=label)
@@ -551,13 +551,16 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
             ax.plot(per_byte, min(rate, per_byte * traffic) / 1e9, mark, color=colour)
             took.append(1e6 * least_seconds)
         ax.plot([], [], mark, color="black", label=kind)
-        gains.append(f"{kind} {took[0] / took[1]:.1f}× on {name}")
-        print(f"{gains[-1]}: at least {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}")
-    ax.set(title="At most\n" + "\n".join(gains[-2:]))
+        found.append(f"{kind} {took[0] / took[1]:.1f}×")
+        print(
+            f"{found[-1]} on {name}: at least {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}"
+        )
+    gains.append(f"Gain on {name}, at most: {', '.join(found)}")
+    ax.set(title=gains[-1].replace(": ", ":\n"))
     ax.set(xlabel="FLOP per byte", ylabel="GFLOP/s at most")
     ax.legend(loc="lower right", fontsize="small")
 print(f"({batch} images. H100: float32 from the data sheet, float16 and bandwidth recorded.)")
-workshop.figure(fig, alt=f"Rooflines of this device and an H100. Gains: {', '.join(gains)}")
+workshop.figure(fig, alt=f"Rooflines of this device and an H100. {'. '.join(gains)}")
 
 
 def least(network, pixels, batch, name, peak, bandwidth):

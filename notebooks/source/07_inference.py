@@ -673,7 +673,7 @@ for name, ips in (("real images", real), ("network alone", alone_ips)):
 #
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. (From here on, the version with the lowest median at batch 1 answers.) The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 needs thousands of requests: of 100, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. (The version with the lowest median at batch 1 answers.) The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 needs thousands of requests: of 100, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
 
 # %%
 quick = forms[best[small]]
