@@ -256,7 +256,7 @@ runs = {
     "always 2^24, no check": train_scaled(2.0**24, adapt=False, test=False),
 }
 
-fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
+fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
 for (name, (losses, _, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
     left.plot(losses, style, color=color, label=name)
@@ -265,7 +265,7 @@ _, scales, skipped = runs["your rule"]
 right.step(range(len(scales)), np.log2(scales), where="post", color=looks[0][0])
 final = {name: np.mean(losses[-5:]) for name, (losses, _, _) in runs.items()}
 finding = f"{final['your rule']:.2f} with your rule,\n{final['always 2^24']:.2f} at a fixed 2^24"
-left.set(title=f"Mean loss of the last 5 steps: {finding}")
+left.set(title=f"Mean loss at the end: {finding}")
 left.set(xlabel="step", ylabel="cross-entropy loss")
 right.set(title=f"Your rule skips {skipped} steps and ends at 2^{np.log2(scales[-1]):.0f}")
 right.set(xlabel="step", ylabel="loss scale, power of two")
