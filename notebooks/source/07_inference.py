@@ -662,9 +662,8 @@ for ax, title, rates, styles in zip(axes, titles, (yours, v100), looks, strict=T
     ax.legend()
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
-print(f"Throughput of the largest batch over that of the smallest: {finding} (V100)")
 for name, ips in (("real images", real), ("network alone", alone_ips)):
-    print(f"Here, {name}: {workshop.ratio(ips[max(ips)] / ips[min(ips)])}")
+    print(f"Largest over smallest batch, {name}: {workshop.ratio(ips[max(ips)] / ips[min(ips)])}")
 
 # %% [markdown]
 # The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12 ([docs/recipes.md](../docs/recipes.md)).
