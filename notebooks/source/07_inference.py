@@ -555,7 +555,7 @@ for ax, (n, ms) in zip(axes, results.items(), strict=True):
     names = [f"{name}\n{m:.3g} ms" for name, m in zip(ms, middle, strict=True)]
     ax.barh(names, middle, xerr=(middle - low, high - middle), capsize=4)
     ax.invert_yaxis()
-    ax.set(title=f"Batch {n}: {best[n]} is lowest")
+    ax.set(title=f"Batch {n}, lowest median: {best[n]}")
     ax.set(xlabel=f"milliseconds: median and range of {rounds} rounds")
 name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
 fig.suptitle(f"{name}, {session.dtype}, {size} px, threads: {torch.get_num_threads()}")
@@ -653,7 +653,7 @@ for ax, title, rates, styles in zip(axes, titles, (yours, v100), looks, strict=T
     for (name, values), style in zip(rates.items(), styles, strict=True):
         ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
     risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in rates)
-    ax.set(title=f"{title}: from the smallest to the\nlargest batch, {risen}")
+    ax.set(title=f"{title}: largest over\nsmallest batch, {risen}")
     ax.set(xlabel="batch", ylabel="images/s", xscale="log")
     ax.set_ylim(0, 1.1 * max(max(values.values()) for values in rates.values()))
     ticks = [n for n in (1, 2, 4, 16, 64, 208) if n in set().union(*rates.values())]
