@@ -42,6 +42,7 @@ TECHNIQUES = {
     "a setting of rung 5": r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression)\b",
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
+NEVER = r"(?!)"  # matches nothing
 MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"DistributedSampler\(", r"set_epoch\(",
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
@@ -54,8 +55,10 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
      "DDP's names begin with `module.`: save the weights of model.module."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),
-    *((r"GradScaler\(", rf"scal\w*\.{call}\(", f"The loss scaler needs scaler.{call}, too.")
-      for call in ("scale", "step", "update")),
+    (r"autocast\(", r"GradScaler\(",
+     "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
+    *((rf"(?s)\b(\w+) = [\w.]*GradScaler\((?!.*\b\1\.{call}\()", NEVER,
+       f"The loss scaler needs scaler.{call}, too.") for call in ("scale", "step", "update")),
 )  # fmt: skip
 PARTS = {"compute": "#0072b2", "communication": "#d55e00", "input": "#e69f00"}
 PUBLISHED = {

@@ -221,4 +221,5 @@ images = torch.empty(2, 3, 4, 5)
 last = images.to(memory_format=torch.channels_last)
 print(f"NCHW: {tuple(images.shape)}, PyTorch's strides {images.stride()}")
 print(f"NHWC: {tuple(last.shape)}, PyTorch's strides {last.stride()}")
-print(f"Yours: {strides((2, 3, 4, 5), 'NCHW', 1)} and {strides((2, 3, 4, 5), 'NHWC', 1)}")
+if not engine.unanswered(strides):
+    print(f"Yours: {strides((2, 3, 4, 5), 'NCHW', 1)} and {strides((2, 3, 4, 5), 'NHWC', 1)}")

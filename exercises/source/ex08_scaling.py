@@ -148,7 +148,7 @@ ex08.look()
 # | start | all ranks begin with rank 0's weights |
 # | step | 16 images, 8 on each rank; the update uses the mean gradient of all 16 |
 # | epoch | each training image at most once, in a new random order each time; as many full steps as possible |
-# | learning rate | `learning_rate(progress)` at each **step**; `progress` is in epochs and grows with every step |
+# | learning rate | `learning_rate(progress)` at each **step**; `progress` is in epochs and grows with every step (at its start or end) |
 # | validation | after each epoch, all images of `data/val` once, on any of the ranks, in evaluation mode |
 # | `out/report.json` | written by rank 0: `val_loss` and `val_top1` (percent), each a list with one number per epoch, over all validation images |
 #

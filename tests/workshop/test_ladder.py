@@ -76,6 +76,9 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert "from torch import distributed" in other and ladder._warnings(other) == [share]
     (scaler,) = ladder._warnings(amp.replace("scaler.step(", "optimizer.step("))
     assert scaler.startswith("✗ The loss scaler needs scaler.step")
+    assert ladder._warnings(amp.replace("scaler", "gs")) == []
+    (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
+    assert "add a GradScaler" in missing
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))
     (seed,) = ladder._warnings(ddp.replace("manual_seed(dist.get_rank())", "manual_seed(0)"))
     assert seed.startswith("✗ All ranks draw the same random numbers")

@@ -145,6 +145,8 @@ CASTS_MISTAKES: tuple[compare.Mistake, ...] = (
      "Count only `aten::_to_copy`: it runs inside `aten::to` and calls `aten::copy_`."),
     (counted("aten::_to_copy", rows=True), "this is the number of entries.",
      "key_averages() has one entry per kind of operator: add up their `count`."),
+    (lambda work: 0 * bool(work()), "you count nothing.",
+     'Read key_averages() after the `with` block has ended. The key is "aten::_to_copy".'),
     (counted(), "all operators count.", 'Take only the entries whose key is "aten::_to_copy".'),
 )  # fmt: skip
 

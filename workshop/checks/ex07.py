@@ -101,15 +101,17 @@ PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
 
 # --- ex07.temperature -----------------------------------------------------------------------------
 
-TRUE = ((2.5, 10), (0.6, 4), (1.0, 12))  # by what the right logits are multiplied, and the classes
+# by what the right logits are multiplied, the classes, and what is added to those of class 0
+TRUE = ((2.5, 10, 0), (0.6, 4, 0), (1.0, 12, 0), (2, 6, 2))
 IMAGES = 1000
 
 
-def drawn(factor: float, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return logits that are wrong by a factor, and labels drawn from the right probabilities."""
+def drawn(factor: float, classes: int, bias: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits that are wrong by a factor and a bias, and labels drawn from the right ones."""
     draw = np.random.default_rng(classes)
     logits = draw.normal(0, 2, (IMAGES, classes))
     labels = (logits + draw.gumbel(size=logits.shape)).argmax(1)
+    logits[:, 0] += bias
     return factor * logits, labels
 
 
@@ -126,6 +128,15 @@ def best_temperature(logits: Any, labels: Any, twice: bool = False) -> float:
 
     coarse = min(np.geomspace(0.05, 20, 60), key=loss)
     return float(min(coarse * np.geomspace(0.9, 1.1, 100), key=loss))
+
+
+def honest_temperature(logits: Any, labels: Any) -> float:
+    """Return the temperature at which the mean probability of the answers is the accuracy."""
+    right = float((logits.argmax(1) == labels).double().mean())
+    grid = np.geomspace(0.05, 20, 1000)
+    return float(
+        min(grid, key=lambda t: abs(float((logits / t).softmax(1).amax(1).mean()) - right))
+    )
 
 
 def cross_entropies(logits: Any, labels: Any) -> Callable[[float], float]:
@@ -162,23 +173,31 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
     """Check the temperature of logits that are too large, too small, and right."""
     import torch
 
-    for factor, classes in TRUE:
-        logits, labels = map(torch.tensor, drawn(factor, classes))
-        got = compare.number(compare.call(answer, logits, labels), "the result")
+    for factor, classes, bias in TRUE:
+        logits, labels = map(torch.tensor, drawn(factor, classes, bias))
+        found = compare.call(answer, logits, labels)
+        refuse((isinstance(found, float) and math.isnan(found), "T is NaN: the fit has diverged.",
+                "With an optimizer, clear the gradients in each step."))  # fmt: skip
+        got = compare.number(found, "the result")
         right = best_temperature(logits, labels)
         near = functools.partial(math.isclose, rel_tol=0.02)
         if near(got, right):
             continue
-        rows = [(mistake(logits, labels), *text) for mistake, *text in TEMPERATURE_MISTAKES]
-        compare.known(got, rows, near)
+        if not 1 / 1.1 < got / right < 1.1:
+            rows = [(mistake(logits, labels), *text) for mistake, *text in TEMPERATURE_MISTAKES]
+            compare.known(got, rows, near)
+        refuse((bias and near(got, honest_temperature(logits, labels)),
+                "the mean probability equals the accuracy, but the cross-entropy is not smallest.",
+                "Minimise cross_entropy(logits / T, labels)."))  # fmt: skip
         side, at = "high" if got > right else "low", cross_entropies(logits, labels)
         why, remedy = search_ended(got, right, at)
         wrong(
-            f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large (the"
+            f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large"
+            f"{' and too large for class 0' if bias else ''} (the"
             f" cross-entropy is {at(got):.4g}, and {at(right):.4g} at {right:.3g}): {why}",
             remedy,
         )
-    return "overconfident, underconfident and calibrated logits: the smallest cross-entropy."
+    return "four kinds of logits, too large, too small and biased: the smallest cross-entropy."
 
 
 TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (

@@ -1,9 +1,10 @@
-"""Immediate checks of notebook 07: the learner's folded batch norm and CUDA graph."""
+"""Immediate checks of notebook 07: the learner's clock, folded batch norm and CUDA graph."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,12 +16,27 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from workshop.checks.compare import known, refuse, wrong
+from workshop.checks.compare import Wrong, known, refuse, wrong
 from workshop.lessons.choice import choose
+from workshop.lessons.nb08_checks import TIMED, TRIES, WARM_UP, Device, judge_seconds
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
 LAYERS = ((3, 3, 3), (1, 5, 1))
+
+
+def answer_times(
+    net: Any, batch: Tensor, repeats: int, warm_up: int, wait: Callable[[], Any]
+) -> list[float]:
+    """Return the milliseconds of each of `repeats` calls, after `warm_up` that do not count."""
+    ms = []
+    with torch.inference_mode():
+        for _ in range(warm_up + repeats):
+            begin = time.perf_counter()
+            net(batch)
+            wait()
+            ms.append(1000 * (time.perf_counter() - begin))
+    return ms[warm_up:]
 
 
 def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -54,6 +70,11 @@ def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
     return replay
 
 
+def check_clock(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a learner's `answer_times` on a network that queues its work, as on a GPU."""
+    return choose("answer_times", own, answer_times, lambda: judge_clock(own), show=True)
+
+
 def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `fold` on two small layers."""
     return choose("fold", own, fold, lambda: judge_fold(own), show=True)
@@ -63,6 +84,35 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
     with contextlib.nullcontext() if device == "cuda" else stand_in():
         return choose("capture", own, capture, lambda: judge_capture(own, device), show=True)
+
+
+# --- clock ----------------------------------------------------------------------------------------
+
+
+def judge_clock(own: Callable[..., Any]) -> str:
+    for attempt in range(1, TRIES + 1):
+        device = Device([*WARM_UP, *TIMED])
+        autograd: list[bool] = []
+
+        def net(batch: Tensor, device: Device = device, autograd: list[bool] = autograd) -> Tensor:
+            autograd.append(torch.is_grad_enabled())
+            device.step()
+            return batch
+
+        got = own(net, torch.zeros(4, 3, 8, 8), len(TIMED), len(WARM_UP), device.wait)
+        called = len(device.called)
+        device.wait()
+        if got is None and not called:
+            raise NotImplementedError
+        refuse((any(autograd), "Autograd is on: each call keeps activations for a backward pass.",
+                "Call net(batch) in `with torch.inference_mode():`."))  # fmt: skip
+        try:
+            judge_seconds(got, device.took(), called, "milliseconds")
+            break
+        except Wrong:
+            if attempt == TRIES:
+                raise
+    return "`answer_times` is right: the notebook uses yours."
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -173,13 +223,17 @@ def compare_to(name: str, got: Tensor, right: Tensor, values: tuple[Any, ...]) -
 
 def judge_capture(own: Callable[..., Any], device: str) -> str:
     calls: list[bool] = []  # is it captured?
+    streams: list[Stream | None] = []  # of the stand-in
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval()
     net.register_forward_hook(lambda *_: calls.append(capturing(device)))
+    net.register_forward_hook(lambda *_: streams.append(Stream.current))
     first, second = torch.randn(2, 2, 3, 8, 8).to(device)
     with torch.no_grad():
         of_first, of_second = net(first), net(second)
     calls.clear()
-    replay = own(net, first.clone())
+    streams.clear()
+    values = first.clone()
+    replay = own(net, values.view_as(values))  # `values` does not keep the example itself alive
     if replay is None:
         raise NotImplementedError
     refuse(
@@ -188,6 +242,8 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
         (len(calls) - max(1, sum(calls)) < 1, "There is no warm-up before the capture.",
          "Call net(static) three times on a side stream, so that cuDNN chooses its kernels there."),
     )  # fmt: skip
+    if Stream.current:
+        judge_streams(Stream.current, streams[0])
     captured, weight = len(calls), weakref.ref(net[0].weight)
     del net
     gc.collect()
@@ -195,8 +251,12 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
     refuse((weight() is None, "Nothing keeps the network alive: a graph knows only addresses.",
             "Keep it with the function: def replay(batch, net=net)."))  # fmt: skip
     returned = replay(second)
-    refuse((not isinstance(returned, Tensor), "The function returns no tensor.",
-            "Return the output that was captured."))  # fmt: skip
+    refuse(
+        (not isinstance(returned, Tensor), "The function returns no tensor.",
+         "Return the output that was captured."),
+        (not torch.equal(values, first), "The replay overwrites `example`, which is the caller's.",
+         "Clone it first: static = example.clone()."),
+    )  # fmt: skip
     answer = returned.clone()
     if not close(answer, of_second) and close(answer, of_first):
         returned.detach().fill_(float("nan"))
@@ -230,8 +290,21 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
     return said
 
 
+def judge_streams(current: Stream, side: Stream | None) -> None:
+    """Raise Wrong unless the warm-up ran on a side stream, and each stream waited for the other."""
+    refuse(
+        (side is None or side is current, "The warm-up runs on the current stream.",
+         "Call net(static) in `with torch.cuda.stream(side):`."),
+        (side and current not in side.waited_for, "The side stream does not wait for the current"
+         " one, which may still write `static`.",
+         "Call side.wait_stream(torch.cuda.current_stream()) before the warm-up."),
+        (side not in current.waited_for, "The current stream does not wait for the warm-up.",
+         "Call torch.cuda.current_stream().wait_stream(side) after it."),
+    )  # fmt: skip
+
+
 def capturing(device: str) -> bool:
-    return torch.cuda.is_current_stream_capturing() if device == "cuda" else Graph.active
+    return torch.cuda.is_current_stream_capturing() if device == "cuda" else Recording.active
 
 
 def close(got: Tensor, wanted: Tensor) -> bool:
@@ -241,8 +314,46 @@ def close(got: Tensor, wanted: Tensor) -> bool:
 # --- a CUDA graph without a GPU -------------------------------------------------------------------
 
 
-class Graph(TorchDispatchMode):
-    """A stand-in for a CUDA graph: it records operators with their tensors, and repeats them.
+class Stream:
+    """A stand-in for a CUDA stream: all work is done at once, and what it waits for is recorded."""
+
+    current: Stream | None = None
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        self.waited_for: list[Stream | None] = []
+
+    def wait_stream(self, other: Stream) -> None:
+        """Record that this stream waits for another."""
+        self.waited_for.append(other)
+
+    def synchronize(self) -> None:
+        """Let the current stream wait for this one, as the host does."""
+        if Stream.current:
+            Stream.current.waited_for.append(self)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the current stream."""
+        before, Stream.current = Stream.current, self
+        try:
+            yield
+        finally:
+            Stream.current = before
+
+
+class Graph:
+    """A stand-in for a CUDA graph; `torch.cuda.graph` enters its recording."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        self.recording = Recording()
+
+    def replay(self) -> None:
+        """Repeat what was recorded."""
+        self.recording.replay()
+
+
+class Recording(TorchDispatchMode):
+    """A record of operators with their tensors, which it can repeat.
 
     It has a graph's rules: Python does not run again, the results are always in the same tensors,
     which hold nothing before the first replay, and what the capture did not make is not kept alive.
@@ -250,7 +361,7 @@ class Graph(TorchDispatchMode):
 
     active = False
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.made: dict[int, Tensor] = {}
@@ -278,14 +389,14 @@ class Graph(TorchDispatchMode):
         self.outside.add(tensor.untyped_storage().data_ptr())
         return weakref.ref(tensor)
 
-    def __enter__(self) -> Graph:
+    def __enter__(self) -> Recording:
         super().__enter__()
-        Graph.active = True
+        Recording.active = True
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Erase the results, which a GPU would not have computed."""
-        Graph.active = False
+        Recording.active = False
         super().__exit__(*error)
         for tensor in self.made.values():
             if tensor.untyped_storage().data_ptr() not in self.outside:
@@ -314,12 +425,9 @@ class Graph(TorchDispatchMode):
 @contextlib.contextmanager
 def stand_in() -> Iterator[None]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
-
-    def stream(*args: Any, **keywords: Any) -> Any:  # everything is computed at once
-        return mock.Mock(spec=["wait_stream", "synchronize"])
-
-    with mock.patch.multiple(
-        torch.cuda, CUDAGraph=Graph, graph=lambda graph, *args, **keywords: graph, Stream=stream,
-        current_stream=stream, stream=contextlib.nullcontext, synchronize=stream,
+    with Stream().active(), mock.patch.multiple(
+        torch.cuda, CUDAGraph=Graph, graph=lambda graph, *args, **keywords: graph.recording,
+        Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
+        synchronize=lambda *args: None,
     ):  # fmt: skip
         yield

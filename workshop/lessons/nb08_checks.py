@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import runpy
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,13 @@ def check_clock(yours: Function, file: str) -> Function:
     """
     chosen = choose("measure", yours, measure, lambda: judge_clock(yours), show=True)
     write_chosen(file, chosen, measure, "measure")
+    try:
+        runpy.run_path(file)["measure"](int, 1, 0, int)
+    except NameError as error:
+        print(f"✗ In {file}, `measure` is alone, and {error}. Import what it needs inside of it.")
+        print("Until then, a finished version is used.")
+        write_chosen(file, measure, measure, "measure")
+        return measure
     return chosen
 
 
@@ -104,29 +112,31 @@ def judge_clock(yours: Function) -> str:
     return "`measure` is right: the notebook uses yours."
 
 
-def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
-    """Raise Wrong unless a clock that made `called` steps returned the right seconds."""
+def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str = "seconds") -> None:
+    """Raise Wrong unless a clock that made `called` calls returned the right times in `unit`."""
     n, warm_up = len(TIMED), len(WARM_UP)
+    other = "milliseconds" if unit == "seconds" else "seconds"
+    thousand = 1000 if unit == "seconds" else 1 / 1000  # times too large, in the other unit
     refuse(
-        (got is None, "It returns nothing.", "Return the list of seconds."),
-        (called == n, f"It ran {n} steps, so nothing warmed up.",
-         "Call step() `warm_up` times before those that count."),
-        (called != n + warm_up, f"It ran {called} steps instead of {n + warm_up}.",
+        (got is None, "It returns nothing.", f"Return the list of {unit}."),
+        (called == n, f"It made {n} calls, so nothing warmed up.",
+         "Make `warm_up` calls before those that count."),
+        (called != n + warm_up, f"It made {called} calls instead of {n + warm_up}.",
          f"{warm_up} warm up, {n} count."),
     )  # fmt: skip
     try:
-        values = np.asarray(got, dtype=float)
+        values = np.asarray(got, dtype=float) / (1 if unit == "seconds" else 1000)
     except (TypeError, ValueError):
-        wrong(f"It returns {type(got).__name__}.", "Return a list of seconds, one per step.")
+        wrong(f"It returns {type(got).__name__}.", f"Return a list of {unit}, one per call.")
     right = took[warm_up:]
     if values.ndim == 0:
         wrong(f"It returns one number, {name_of(float(values), right)}.",
-              "Return the list of seconds, one per step.")  # fmt: skip
+              f"Return the list of {unit}, one per call.")  # fmt: skip
     refuse(
-        (len(values) == n + warm_up, "The steps of the warm-up are in the list.",
+        (len(values) == n + warm_up, "The calls of the warm-up are in the list.",
          "Leave them out."),
         (len(values) != n, f"The list has {len(values)} values.",
-         f"Return one for each of the {n} steps that count."),
+         f"Return one for each of the {n} calls that count."),
     )  # fmt: skip
 
     def near(wanted: Any, at: slice = slice(None)) -> bool:
@@ -138,24 +148,24 @@ def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
     rest = slice(1, None)
     shown, wanted = (", ".join(f"{v:.3f}" for v in x) for x in (values, right))
     refuse(
+        (np.allclose(values, thousand * right, rtol=0.3), f"These are {other}.", f"Return {unit}."),
         ((values < 0.5 * right).all(),
-         "It does not wait: each value is the time to queue a step, not to run it.",
-         "Call wait() after step(), before you read the clock."),
+         "It does not wait: each value is the time to queue the work, not to do it.",
+         "Call wait() after each call, before you read the clock."),
         (np.allclose(values[:-1], 0, atol=NEAR_S) and values[-1] > right.max(),
-         "It waits only once, after the last step.", "Call wait() after every step."),
+         "It waits only once, after the last call.", "Call wait() after every call."),
         (values[0] > right[0] + NEAR_S and near(right, rest), "The first value includes the rest of"
          " the warm-up, which was still in the queue.", "Call wait() before the clock starts."),
-        (near(took[warm_up - 1 : -1], rest), "Each value is the step before.",
-         "Call wait() between step() and the second reading."),
-        (np.allclose(values, 1000 * right, rtol=0.3), "These are milliseconds.", "Return seconds."),
+        (near(took[warm_up - 1 : -1], rest), "Each value is the call before.",
+         "Call wait() between the call and the second reading."),
         (np.allclose(values, 1 / right, rtol=0.3), "These are rates.",
-         "Return seconds: they can be added, and the mean of rates is not the rate."),
-        (near(np.cumsum(right)), "These are the seconds since the start.",
-         "Read the clock again before each step."),
+         f"Return {unit}: they can be added, and the mean of rates is not the rate."),
+        (near(np.cumsum(right)), "These are the times since the start.",
+         "Read the clock again before each call."),
         (np.ptp(values) < 1e-9, "All values are equal.",
-         "Return each step's own seconds, not their mean."),
+         "Return each call's own time, not their mean."),
     )  # fmt: skip
-    wrong(f"The steps took {wanted} s; it returns {shown}.", "Time one step after another.")
+    wrong(f"The calls took {wanted} s; it returns {shown} s.", "Time one call after another.")
 
 
 def name_of(value: float, right: np.ndarray) -> str:
@@ -187,11 +197,16 @@ def judge_fit(yours: Function) -> str:
         return "`fit` is right: the notebook uses yours."
     per_byte, start = np.polyfit(SIZES, SECONDS, 1)
     ends_per_byte, ends_start = np.polyfit(SIZES[[0, -1]], SECONDS[[0, -1]], 1)
+    columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
+    half_start, half_per_byte = np.linalg.lstsq(columns, SECONDS)[0]
     units = itertools.product((1e3, 1e6), (0, 1))
     refuse(
         (near(ALPHA, 1 / BETA), "The second number is in seconds per byte.",
          "β is bytes per second, its inverse."),
         (near(BETA, ALPHA) or near(1 / BETA, ALPHA), "β comes first.", "Return α first."),
+        (near(1 / BETA, 1 / ALPHA), "The columns are swapped.", "The column of α is 1 / seconds."),
+        (near(half_start, 1 / half_per_byte), "Only the right side of the equation is divided.",
+         "seconds / seconds is 1: pass np.ones(len(size))."),
         (any(near(ALPHA * unit, BETA / unit**both) for unit, both in units), "The units differ.",
          "Return α in seconds, and β in bytes per second."),
         (near(ends_start, 1 / ends_per_byte),

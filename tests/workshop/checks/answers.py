@@ -310,6 +310,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("        work()", "        work(), work()", "`work` is called 2 times"),
         ("return sum", "found = sum", "is a `return` missing?"),
         ("row.count for", "2 * row.count for", "you count 6"),
+        ("row.count for", "0 * row.count for", "you count nothing"),
         ('"aten::_to_copy")', '"aten::_to_copy") or None', "y.copy_(x): it returns None"),
     ],
     "ex06.step": [
@@ -348,6 +349,11 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("return log_t.exp().item()", "return 1.1 * log_t.exp().item()", "that is close, but"),
         ("return log_t.exp().item()", "return log_t.exp().item() ** 0.5", "has not arrived"),
         ("return log_t.exp().item()", "return 20.0", "T = 1 would be better"),
+        ("return log_t.exp().item()", "return float('nan')", "the fit has diverged"),
+        ("return log_t.exp().item()", "return round(log_t.exp().item(), 1)", "that is close, but"),
+        ("return log_t.exp().item()", "right = (logits.argmax(1) == labels).double().mean()\n"
+         "    return min(torch.linspace(0.1, 10, 991).tolist(), key=lambda t: abs((logits / t)"
+         ".softmax(1).amax(1).mean() - right))", "the mean probability equals the accuracy"),
         ("return log_t.exp().item()", "return -log_t.exp().item()", "T must be positive"),
         ("return log_t", "logits /= log_t.exp().detach()\n    return log_t",
          "`logits` is changed"),
@@ -370,7 +376,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
-        ("    took =", "    warmup += 1\n    took =", "rate([100], [2], 0) returns nothing"),
+        ("    took =", "    warmup += 1\n    took =", "one iteration too many is left out"),
     ],
     "ex08.overlap": [
         ("free = 0.0", "free = 0.0 * (ready.sort(reverse=True) or 1)", "`ready` is changed"),

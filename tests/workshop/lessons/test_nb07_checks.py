@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import runpy
+import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,56 @@ from workshop.checks.compare import Wrong  # noqa: E402
 from workshop.lessons import nb07_checks as nb07  # noqa: E402
 
 pytestmark = pytest.mark.needs("torch")
+
+
+# --- clock ----------------------------------------------------------------------------------------
+
+
+def clock(autograd: bool = False, warm: bool = True, waits: bool = True, result: Any = list) -> Any:
+    """Return a clock that makes a mistake."""
+
+    def own(net: Any, batch: Any, repeats: int, warm_up: int, wait: Any) -> Any:
+        with torch.set_grad_enabled(autograd):
+            for _ in range(warm_up * warm):
+                net(batch)
+            wait()
+            ms = []
+            for _ in range(repeats):
+                begin = time.perf_counter()
+                net(batch)
+                if waits:
+                    wait()
+                ms.append(1000 * (time.perf_counter() - begin))
+        return result(ms)
+
+    return own
+
+
+@pytest.mark.parametrize("own", [nb07.answer_times, clock()])
+def test_right_clocks_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_clock(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+WRONG_CLOCKS = {
+    "Autograd is on": clock(autograd=True),
+    "nothing warmed up": clock(warm=False),
+    "does not wait": clock(waits=False),
+    "one number, the mean": clock(result=statistics.mean),
+    "These are seconds": clock(result=lambda ms: [value / 1000 for value in ms]),
+    "It returns nothing": clock(result=lambda ms: None),
+    "not written yet": lambda *_: None,
+}
+
+
+@pytest.mark.parametrize("said", WRONG_CLOCKS)
+def test_wrong_clocks_are_diagnosed(
+    said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nb07, "TRIES", 1)
+    assert nb07.check_clock(WRONG_CLOCKS[said]) is nb07.answer_times
+    first = capsys.readouterr().out.splitlines()[0]
+    assert said in first and first[0] == ("○" if "not written" in said else "✗")
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -144,7 +196,12 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ): "✗ `capture` ended with RuntimeError: the graph reads",
     ("graph.replay()", "pass"): "✗ The output differs from eager by nan",
     ("graph.replay()", "net(static)"): "✗ The function calls net",
-    ("example.clone()", "example"): "✓ `capture` is right",
+    ("example.clone()", "example"): "✗ The replay overwrites `example`",
+    ("torch.cuda.graph(graph)", "graph"): "✗ `capture` ended with TypeError",
+    ("torch.cuda.stream(side)", "contextlib.nullcontext()"): "✗ The warm-up runs on the current",
+    ("side.wait_stream(torch.cuda.current_stream())", "pass"): "✗ The side stream does not wait",
+    ("torch.cuda.current_stream().wait_stream(side)", "pass"): "✗ The current stream does not",
+    ("torch.cuda.current_stream().wait_stream(side)", "side.synchronize()"): "✓ `capture` is right",
     ("net(static)  # recorded", "net(example + 0)  # recorded"): "✗ `capture` ended with Runtime",
     ("return replay", "return output"): "✗ The result is a Tensor",
     ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import runpy
 import statistics
 import time
 from pathlib import Path
@@ -103,8 +105,8 @@ WRONG_CLOCKS = {
     "does not wait": clock(after=False),
     "the rest of the warm-up": clock(before=False),
     "waits only once": waits_at_the_end,
-    "is the step before": waits_first,
-    "The steps of the warm-up are in the list": counts_the_warm_up,
+    "is the call before": waits_first,
+    "The calls of the warm-up are in the list": counts_the_warm_up,
     "These are rates": clock(result=rates),
     "the mean of the rates": clock(result=lambda s: statistics.mean(rates(s))),
     "the shortest step: the best of n": clock(result=min),
@@ -118,9 +120,9 @@ WRONG_CLOCKS = {
     "The list has 3 values": clock(result=lambda s: s[1:]),
     "returns nothing": clock(result=lambda s: None),
     "It returns dict": clock(result=lambda s: {"s": s}),
-    "It ran 1 steps": lambda step, *rest: step() or [0.1],
+    "It made 1 calls": lambda step, *rest: step() or [0.1],
     "ended with TypeError": lambda step: [],
-    "The steps took": clock(result=lambda s: [1.7 * x for x in s]),
+    "The calls took": clock(result=lambda s: [1.7 * x for x in s]),
 }
 
 
@@ -136,6 +138,17 @@ def test_wrong_clocks_are_diagnosed(
     assert nb08.check_clock(WRONG_CLOCKS[problem], str(file)) is nb08.measure
     first = capsys.readouterr().out.splitlines()[0]
     assert problem in first and first.startswith("✗")
+    assert_works(file)
+
+
+def test_clock_that_needs_another_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, cell = tmp_path / "clock.py", tmp_path / "cell.py"
+    source = inspect.getsource(nb08.measure).replace("time.perf_counter", "now")
+    cell.write_text(source.replace("step: Function", "step").replace("wait: Function", "wait"))
+    own = runpy.run_path(str(cell), {"now": time.perf_counter})["measure"]
+    assert nb08.judge_clock(own)
+    assert nb08.check_clock(own, str(file)) is nb08.measure
+    assert "name 'now' is not defined" in capsys.readouterr().out
     assert_works(file)
 
 
@@ -156,6 +169,12 @@ def through_the_ends(size: Any, seconds: Any) -> Any:
     return seconds[0] - per_byte * size[0], 1 / per_byte
 
 
+def half_divided(size: Any, seconds: Any) -> Any:
+    columns = np.stack([1 / seconds, size / seconds], axis=1)
+    start, per_byte = np.linalg.lstsq(columns, seconds)[0]
+    return start, 1 / per_byte
+
+
 def fitted(change: Any) -> Any:
     return lambda size, seconds: change(*nb08.fit(size, seconds))
 
@@ -166,6 +185,8 @@ FITS = {
     "not written yet": lambda size, seconds: None,
     "seconds per byte": fitted(lambda a, b: (a, 1 / b)),
     "Return α first": fitted(lambda a, b: (b, a)),
+    "The columns are swapped": fitted(lambda a, b: (1 / b, 1 / a)),
+    "Only the right side": half_divided,
     "The units differ": fitted(lambda a, b: (1e6 * a, b / 1e6)),
     "The units": fitted(lambda a, b: (1e3 * a, b)),
     "dominate the squares": lambda x, y: (np.polyfit(x, y, 1)[1], 1 / np.polyfit(x, y, 1)[0]),
