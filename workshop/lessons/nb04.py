@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import struct
@@ -64,7 +65,8 @@ def pipeline(
 
 def check_read(yours: Function) -> Function:
     with tempfile.TemporaryDirectory() as folder:
-        return choose("read", yours, read, lambda: judge_read(yours, Path(folder)))
+        judge = functools.partial(judge_read, yours, Path(folder))
+        return choose("read", yours, read, judge, show=True)
 
 
 def check_pipeline(yours: Function, prepare: Callable[[Any], Any]) -> Function:
@@ -73,11 +75,13 @@ def check_pipeline(yours: Function, prepare: Callable[[Any], Any]) -> Function:
     `prepare` turns a record into an image and its label from 0.
     """
 
+    @functools.wraps(pipeline)  # it is what `choose` shows
     def finished(shards: Sequence[str], rank: int, size: int, batch: int, seed: int) -> Any:
         return pipeline(shards, rank, size, batch, seed, prepare)
 
     with tempfile.TemporaryDirectory() as folder:
-        return choose("pipeline", yours, finished, lambda: judge_pipeline(yours, Path(folder)))
+        judge = functools.partial(judge_pipeline, yours, Path(folder))
+        return choose("pipeline", yours, finished, judge, show=True)
 
 
 def judge_read(yours: Function, folder: Path) -> str:

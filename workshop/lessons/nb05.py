@@ -55,9 +55,9 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_numbered_shards(folder)
-        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder))
+        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder), show=True)
         judge = functools.partial(judge_endless, batches, folder, chosen)
-        return chosen, choose("endless", batches, endless, judge)
+        return chosen, choose("endless", batches, endless, judge, show=True)
 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
