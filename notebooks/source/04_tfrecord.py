@@ -358,7 +358,7 @@ if TF:
                 next(stream)
             ends.append((time.perf_counter() - begin) / len(some))
     old = np.median(python, axis=0)
-    new = np.diff(np.median(np.reshape(ends, (rounds, 3)), axis=0), prepend=0)
+    new = np.median(np.diff(np.reshape(ends, (rounds, 3)), prepend=0), axis=0)
     for number, part in enumerate(("read", "decode", "crop, resize")):
         print(f"{part:12} {1e6 * old[number]:6,.0f} µs per image in Python,", end=" ")
         print(f"{1e6 * new[number]:6,.0f} in tf.data")
@@ -427,11 +427,13 @@ if TF:
 # A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
 
 # %%
-timed, alone = {name: [] for name in stages}, []  # alone: the last stage without the device
+timed = {name: [] for name in stages}
+alone = {"Python loop": [], list(stages)[-1]: []}  # without the device
 for _ in range(rounds):
     for name in stages:
         timed[name].append(rate(name))
-    alone.append(rate(name, work=lambda batch: None))
+    for name in alone:
+        alone[name].append(rate(name, work=lambda batch: None))
 speed = {name: float(np.median(values)) for name, values in timed.items()}
 names = list(speed)
 
@@ -445,7 +447,9 @@ if guesses:
 ax.axvline(device, color="black", ls="--", label="the device alone")
 ax.invert_yaxis()
 gain = speed[names[-1]] / speed["Python loop"]
-ax.set(title=f"{names[-1]}: {gain:.2f} times the Python loop", xlabel="images/s, 224 px")
+gains = workshop.ratio(np.divide(timed[names[-1]], timed["Python loop"]))
+ax.set(title=f"{names[-1]} over the Python loop: {gains}")
+ax.set(xlabel=f"images/s, 224 px; median and range of {rounds} rounds")
 fig.legend(loc="outside lower right")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
@@ -610,9 +614,10 @@ if not gpu:
         net(torch.rand(4, 3, 224, 224)).sum().backward()
         times.append(time.perf_counter() - begin)
     own = 4 / np.median(times[1:])
+cores = session.machine.cores
 one_core = {
-    "the Python loop": 1 / loop_s,
-    repr(names[-1]): np.median(alone) / session.machine.cores,
+    "Python loop": np.median(alone["Python loop"]),
+    names[-1]: np.median(alone[names[-1]]) / (cores if TF else workers),
 }
 recorded = session.results
 devices = {
@@ -622,12 +627,12 @@ devices = {
     "8 H100s (published)": recorded["published.h100.8gpu.ips"].value,
 }
 for name, ips in one_core.items():
-    print(f"One core prepares {ips:,.0f} images/s with {name}.")
-print(f"This machine has {session.machine.cores} cores.")
+    print(f"One core prepares {ips:,.0f} images/s with {name!r}.")
+print(f"This machine has {cores} cores.")
 print(f"{'cores needed by':36}{'images/s':>9}", *one_core, sep="   ")
 for name, ips in devices.items():
-    needed = (f"{ips / each:{len(way)}.1f}" for way, each in one_core.items())
-    print(f"{name:36}{ips:9,.0f}", *needed, sep="   ")
+    needed = (f"{ips / each:{len(way)}.2f}" for way, each in one_core.items())
+    print(f"{name:36}{ips:9,.1f}", *needed, sep="   ")
 kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
 h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
 session.expect({"input.jpeg_kb": kilobytes, **h100})

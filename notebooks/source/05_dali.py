@@ -333,11 +333,13 @@ if DALI:
     pieces = {name: until(name) for name in names}
     for pipe in pieces.values():
         pipe.build()
-    ms = {name: float(np.median(values)) for name, values in in_turns(pieces).items()}
-    for name, value in ms.items():
-        print(f"{name:24} {value:.3f} ms per image")
-    share = 100 * (ms["decode"] - ms["read"]) / ms["decode, crop, resize"]
-    saved = 100 - 100 * ms["decode the crop, resize"] / ms["decode, crop, resize"]
+    ms = {name: np.array(values) for name, values in in_turns(pieces).items()}
+    for name, values in ms.items():
+        print(f"{name:24}{np.median(values):6.2f} ms per image", end=" ")
+        print(f"({values.min():.2f} to {values.max():.2f})")
+    decoding = ms["decode"] - ms["read"]
+    share = 100 * np.median(decoding / ms["decode, crop, resize"])
+    saved = 100 - 100 * np.median(ms["decode the crop, resize"] / ms["decode, crop, resize"])
     print(
         f"Decoding is {share:.0f}% of the graph's time. Decoding only the crop saves {saved:.0f}%."
     )
@@ -345,7 +347,7 @@ if DALI:
         sum(height * width for _ in range(10) for height, width, _ in pieces[name].run()[0].shape())
         for name in ("decode", "decode the crop")
     )
-    part = (ms["decode the crop"] - ms["read"]) / (ms["decode"] - ms["read"])
+    part = np.median((ms["decode the crop"] - ms["read"]) / decoding)
     print(f"A crop has {crops / whole:.0%} of the pixels, and takes {part:.0%} of the decoding.")
     session.expect({"dali.decode.share": share, "dali.fused.saved": saved})
     session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
