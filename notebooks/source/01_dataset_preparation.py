@@ -432,7 +432,8 @@ print(finding)
 print(f"this machine trains on {training:,.0f} images/s (ResNet-50, 224 px)")
 for way in ("files_at_random", "records_in_order"):
     times = middle[way, "cold"] / training
-    print(f"cold, one reader delivers {times:,.1f} times as many: {way.replace('_', ' ')}")
+    digits = 0 if times > 99 else 1
+    print(f"cold, one reader delivers {times:,.{digits}f} times as many: {way.replace('_', ' ')}")
 share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
