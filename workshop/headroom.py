@@ -1,13 +1,13 @@
 """`rn50 workshop try SCRIPT --headroom`: the speed of a loop with a perfect loader, or step.
 
 The script runs in one process and in a copy of its folder. It is not changed, except for its
-PyTorch DataLoader, or DALI's iterator for PyTorch, which works in three modes, one after another:
+PyTorch DataLoader, or DALI's iterator for PyTorch, which works in three modes that take turns:
 
     whole     as always
     cached    it gives one batch again and again, which costs nothing
     loader    its batches are read and dropped, so that the step costs nothing
 
-The timed batches are those between which an optimizer steps; the first of a mode and the last of an
+The timed batches are those between which an optimizer steps; the first of a turn and the last of an
 epoch, for which workers do less or more than one batch of work, are left out. A script that ends
 too early is started again for the rest.
 """
@@ -22,14 +22,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rn50.launch import with_library
 from rn50lib.errors import UserError
 from workshop.errors import RunFailed
 from workshop.observe.run import copy_folder, in_copy
+from workshop.ratio import LEAST, ratio
 
 VARIABLE = "RN50_HEADROOM"
 MODES = {
@@ -37,39 +40,54 @@ MODES = {
     "cached": "with a perfect loader (one batch again and again)",
     "loader": "with a perfect step (the loader alone)",
 }
-SETTLE = 3  # first batches that are not timed: caches and the allocator fill
-LIMIT_S = 300.0
+# LEAST turns of each mode, every other time backwards, against a drift. What comes twice in a row
+# settles once, so the loader, which is usually fast, is in the middle.
+SCHEDULE = [
+    mode
+    for turn in range(LEAST)
+    for mode in ("whole", "loader", "cached")[:: -1 if turn % 2 else 1]
+]
+SETTLE = 3  # first batches of an epoch that are not timed: caches and the allocator fill
+SHORTEST = 3  # batches of a turn
+LIMIT_S = 600.0
 
 
-def report(rates: dict[str, float]) -> str:
-    """Return what bounds the loop, and the images per second in each mode."""
-    part = "loader" if rates["cached"] > rates["loader"] else "step"
-    gain = max(rates["cached"], rates["loader"]) / rates["whole"]
-    headroom = rates["cached"] / rates["whole"]
-    lines = [f"  {name:50}{rates[mode]:10,.1f} img/s" for mode, name in MODES.items()]
-    times = f"{gain:,.0f}" if gain > 10 else f"{gain:.2g}"
-    first = f"The {part} bounds this loop: without it, {times} times as fast."
-    if rates["whole"] < 0.8 / (1 / rates["cached"] + 1 / rates["loader"]):
-        first += " But it is slower than both parts in turn: measure again."
-    return "\n".join([f"{first} Headroom: {headroom:.2f}", *lines])
+def report(rates: Sequence[float]) -> str:
+    """Return what bounds the loop, from the images per second of each turn of the schedule."""
+    turns = {mode: np.array([r for r, m in zip(rates, SCHEDULE, strict=True) if m == mode])
+             for mode in MODES}  # fmt: skip
+    whole, cached, loader = turns.values()
+    faster, together = ratio(loader / cached), ratio(whole / cached + whole / loader)
+    bound = ("The step" if faster.median > 1 else "The loader") if faster.clear else "Neither part"
+    lines = [
+        f"{bound} bounds this loop. The loader's speed over the step's: {faster}",
+        f"Headroom, the gain from a perfect loader: {ratio(cached / whole)}",
+    ]
+    if together.clear and together.median < 1:
+        lines += [f"Slower than loader and step in turn, so they disturb each other: {together}"]
+    for mode, name in MODES.items():
+        low, middle, high = np.quantile(turns[mode], (0, 0.5, 1))
+        lines += [f"  {name:50}{middle:10,.1f} img/s ({low:,.1f} to {high:,.1f})"]
+    return "\n".join(lines)
 
 
 def measure(script: Path, arguments: list[str], seconds: float, folder: Path) -> str:
-    """Run a script in `folder`; time each mode for `seconds`; return the rates as text.
+    """Run a script in `folder`; time each mode for `seconds` in all; return the rates as text.
 
     Raises RunFailed, with what the script printed as `log`, if it fails or has no training loop
     over a PyTorch DataLoader or a DALI iterator; UserError if there is no such script.
     """
     if not script.is_file():
         raise UserError(f"no such script: {script}")
-    rates: dict[str, float] = {}
+    rates: list[float] = []  # in the order of the schedule
     loader = 0
-    while modes := [mode for mode in MODES if mode not in rates]:
+    while modes := SCHEDULE[len(rates) :]:
         with tempfile.TemporaryDirectory(prefix="rn50-headroom-") as top:
             copy, result = Path(top).resolve() / "work", Path(top, "result.json")
             copy_folder(folder, copy)
             words = [in_copy(word, folder, copy) for word in [str(script), *arguments]]
-            setting = {"modes": modes, "loader": loader, "seconds": seconds, "out": str(result)}
+            each = seconds / LEAST
+            setting = {"modes": modes, "loader": loader, "seconds": each, "out": str(result)}
             with socket.create_server(("localhost", 0)) as server:
                 port = server.getsockname()[1]
             rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
@@ -88,7 +106,7 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
             if ended.returncode or not result.exists():
                 raise RunFailed(f"{script.name} failed", ended.stdout)
             found, loader = json.loads(result.read_text())
-            rates |= found
+            rates += found
     return report(rates)
 
 
@@ -96,15 +114,15 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
 
 
 class Clock:
-    """Times the batches of the loader that trains, for `seconds` in each mode; ends the process."""
+    """Times the batches of the loader that trains, `seconds` of each turn; ends the process."""
 
     def __init__(self, modes: list[str], loader: int, seconds: float, out: str) -> None:
         self.modes, self.loader, self.seconds, self.out = modes, loader, seconds, out
         self.loaders: list[Any] = []  # in the order of their first use; a number is a place here
         self.latest = 0  # the loader that gave the latest batch
         self.steps = False  # an optimizer has stepped since then
-        self.images, self.time = 0, 0.0  # in this mode
-        self.rates: dict[str, float] = {}
+        self.batches, self.images, self.time = 0, 0, 0.0  # in this turn
+        self.rates: list[float] = []
 
     def number(self, loader: Any) -> int:
         """Return the number of a loader; a new one for the same data has the number of the old."""
@@ -127,11 +145,12 @@ class Clock:
             except TypeError:  # an IterableDataset
                 length = sys.maxsize
             ahead = getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", 0) or 0)
-            first, last = min(SETTLE + ahead, length // 3), length - min(ahead, length // 3)
-            mode, of_mode, read, given, before = "", 0, 0, 0, 0.0
+            last = length - min(ahead, length // 3)
+            mode, first, of_mode, read, given, before = "", 0, 0, 0, 0, 0.0
             batch: Any = None
             while given < length:
                 if mode != self.modes[0]:
+                    first = min((1 if mode else SETTLE) + ahead, length // 3)
                     mode, of_mode = self.modes[0], 0
                 trains = number == self.loader
                 if mode != "cached" or not trains or not read:
@@ -140,7 +159,7 @@ class Clock:
                     except StopIteration:
                         return
                     read += 1
-                now = time.perf_counter()
+                now = self.now()
                 settled = of_mode > first and (mode == "cached" or read <= last)
                 stepped = self.steps and self.latest == number
                 if settled and (trains if mode == "loader" else stepped):
@@ -156,22 +175,32 @@ class Clock:
     def step(self, *_: Any) -> None:
         self.steps = True
 
+    def now(self) -> float:
+        """Return the time when a GPU, which works through a queue, has finished it."""
+        import torch
+
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     def add(self, number: int, images: int, seconds: float) -> None:
-        """Add the time of a batch; begin the next mode, or end the process, if it is enough."""
+        """Add the time of a batch; begin the next turn, or end the process, if it is enough."""
         self.loader, self.images, self.time = number, self.images + images, self.time + seconds
-        if self.time >= self.seconds:
-            self.end_mode()
+        self.batches += 1
+        if self.time >= self.seconds and self.batches >= SHORTEST:
+            self.end_turn()
             if not self.modes:
                 self.end()
 
-    def end_mode(self) -> None:
-        self.rates[self.modes.pop(0)] = self.images / self.time
-        self.images, self.time = 0, 0.0
+    def end_turn(self) -> None:
+        del self.modes[0]
+        self.rates.append(self.images / self.time)
+        self.batches, self.images, self.time = 0, 0, 0.0
 
     def end(self) -> None:
-        """Write the images per second by mode and which loader it was, and end this process."""
-        if not self.rates and self.time:  # the script has ended: its first mode had all of it
-            self.end_mode()
+        """Write each turn's images per second and which loader it was, and end this process."""
+        if not self.rates and self.time:  # the script has ended: its first turn had all of it
+            self.end_turn()
         if not self.rates:
             sys.exit(
                 "no optimizer stepped between the batches of a PyTorch DataLoader or a DALI"

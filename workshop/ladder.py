@@ -263,15 +263,16 @@ def shards() -> Path:
     return folder
 
 
-def figure() -> None:
+def figure(rung: str = "") -> None:
     """Draw the images/s of every rung so far next to your predictions and those of GPUs.
 
-    Profile ci has separate numbers, which are not drawn.
+    With a rung, only those of the recorded GPU up to that rung. Profile ci has separate numbers,
+    which are not drawn.
     """
-    output.Slot().update(picture(session.need().runs / RECORD))
+    output.Slot().update(picture(session.need().runs / RECORD, rung))
 
 
-def picture(file: Path) -> dict[str, Any]:
+def picture(file: Path, rung: str = "") -> dict[str, Any]:
     """Return the figure of a record as a display bundle."""
     import matplotlib.pyplot as plt
 
@@ -317,12 +318,15 @@ def picture(file: Path) -> dict[str, Any]:
         here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
     values = {f"V100, {name}": results[key].value for name, key in PUBLISHED.items()}
-    gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in RECORDED}
+    recorded = [r for r in RECORDED if not rung or r <= rung]
+    gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in recorded}
+    if rung:
+        values = {}
     for bars, colour in ((values, "#999999"), (gpu, "#56b4e9")):
-        there.barh(list(bars), list(bars.values()), color=colour)
-        there.bar_label(there.containers[-1], fmt="{:,.0f}", padding=3)
+        drawn = there.barh(list(bars), list(bars.values()), color=colour)
+        there.bar_label(drawn, fmt="{:,.0f}", padding=3)
     there.set(
-        title="V100: published. H100: recorded, batch 128\n"
+        title=f"{'V100: published. ' if values else ''}H100: recorded, batch 128\n"
         "(from JPEG files; your DALI rungs read shards)",
         xlabel="images/s",
     )

@@ -232,6 +232,17 @@ else:
     close = [text for size, text in hints.items() if abs(factor / size - 1) < 0.01]
     print(f"{yours:.4g} is {factor:.4g} times the right answer", *close, sep=": ")
 
+# %% [markdown]
+# <details><summary>A solution</summary>
+#
+# ```python
+# def training_days(days, rate):
+#     images = days * 100 * 8 * 30 * (2 * 60 * 60) / 1000
+#     return 90 * images / rate / (24 * 60 * 60)
+# ```
+#
+# </details>
+
 # %% tags=["results"]
 session.note("first_top1", top1[-1], "%", "accuracy of your last run")
 session.note("first_run_s", report["total_duration"], "s", "duration of your last run")

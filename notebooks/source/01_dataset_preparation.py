@@ -215,7 +215,7 @@ print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} r
 # 3. the content: 24 bytes of **header** (flag, label, two numbers), then the JPEG, which starts with `ff d8`;
 # 4. zeros that pad it to a multiple of 4 bytes.
 #
-# Find these parts in the output above, then read them in Python.
+# Find these parts above, then read them in Python.
 
 # %%
 import struct
@@ -232,7 +232,7 @@ print(
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. The cell after it packs the whole list; the result should be identical to the file above, byte for byte.
+# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. The cell after it checks it, and packs the whole list; the result should be identical to the file above, byte for byte.
 
 
 # %%
@@ -242,33 +242,12 @@ def pack(number, label, jpeg):
 
 
 # %%
-def written():
-    if pack(0, 0.0, b"") is None:
-        raise NotImplementedError
-    return "`pack` returns something; its bytes are compared below."
-
-
-pack = nb01.choose("pack", pack, nb01.pack, written, show=True)
+pack = nb01.check_pack(pack)
 own = bytearray()
 for line in Path("records/val.lst").read_text().splitlines():
     number, label, path = line.split("\t")
     own += pack(int(number), float(label), (data / "val" / path).read_bytes())
-starts = [int(line.split("\t")[1]) for line in Path("records/val.idx").read_text().splitlines()]
-least = min(len(own), len(packed))
-yours, theirs = (np.frombuffer(data, np.uint8, least) for data in (bytes(own), packed))
-same = int(np.argmax(np.append(yours != theirs, True)))  # bytes before the first difference
-inside = same - max(start for start in starts if start <= same)
-parts = {
-    4: "magic (or too much padding before it)",
-    8: "word",
-    12: "flag",
-    16: "label",
-    24: "number",
-    32: "second number",
-}
-part = next((name for end, name in parts.items() if inside < end), "JPEG or padding")
-wrong = "" if own == packed else f": byte {same:,} is wrong, {part} of a record"
-print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}{wrong}")
+print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}")
 words = np.frombuffer(packed, dtype="<u4")
 print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numbers")
 print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**32:.1f} of them")
@@ -282,7 +261,7 @@ print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**3
 #
 # The index lets you read any record with one seek, so a class like the one below is all you need to train from a record file. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
 #
-# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record, with padding. Assume that it has one part. `io.BytesIO` turns bytes into a file that `Image.open` accepts. The next cell compares your answers with the original files.
+# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record. Assume that it has one part. `io.BytesIO` turns bytes into a file that `Image.open` accepts. The next cell compares your answers with the original files.
 
 # %%
 import io
@@ -331,7 +310,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# Training from the folder works too, so why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes it:
+# A single file now holds the folder's images and labels, and any of them is one seek away. Training from the folder works, too: why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes it:
 
 # %%
 import tarfile
@@ -425,27 +404,36 @@ fig, axes = plt.subplots(1, 2, figsize=(10, 2.6), layout="constrained", sharey=T
 needed = session.results["published.v100.8gpu.fp16.ips"].value
 middle = {key: np.median(values) for key, values in rates.items()}
 names = [way.__name__.replace("_", " ") for way in ways]
+gain, tar = (
+    {c: middle["records_in_order", c] / middle[way, c] for c in ("warm", "cold")}
+    for way in ("files_at_random", "tar_in_order")
+)
+training = nb01.training_speed()  # images/s of ResNet-50, 224 px
 for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     values = [rates[way.__name__, cache] for way in ways]
     mid = [np.median(v) for v in values]
     ends = [[m - min(v) for m, v in zip(mid, values, strict=True)],
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
     ax.barh(names, mid, xerr=ends, capsize=4)
+    ax.axvline(training, color="#d55e00", label="training speed of this machine")
     ax.axvline(needed, color="black", ls="--", label="training speed of 8 V100s, FP16")
-    ax.set(title=f"Reading speed, {cache}", xlabel=f"images/s, median and range of {rounds} rounds")
+    over = np.divide(rates["records_in_order", cache], rates["files_at_random", cache])
+    title = f"{cache}: records in order over files at random\n{workshop.ratio(over)}"
+    ax.set(title=title, xlabel=f"images/s, median and range of {rounds} rounds")
     ax.locator_params(axis="x", nbins=5)
 axes[0].invert_yaxis()
 axes[1].legend(fontsize=8)
-gain, tar = (
-    {c: middle["records_in_order", c] / middle[way, c] for c in ("warm", "cold")}
-    for way in ("files_at_random", "tar_in_order")
-)
 finding = (
     f"records in order: {gain['warm']:.1f} (warm), {gain['cold']:.1f} (cold) times as fast as"
     f" files, {tar['warm']:.1f} and {tar['cold']:.1f} times as fast as tar"
 )
 workshop.figure(fig, alt=f"Reading speed in four ways, warm and cold: {finding}.")
 print(finding)
+print(f"this machine trains on {training:,.0f} images/s (ResNet-50, 224 px)")
+for way in ("files_at_random", "records_in_order"):
+    times = middle[way, "cold"] / training
+    digits = 0 if times > 99 else 1
+    print(f"cold, one reader delivers {times:,.{digits}f} times as many: {way.replace('_', ' ')}")
 share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
@@ -508,14 +496,18 @@ for name, few in opened.items():
     error = f"error {np.mean(errors):.2f} of 255" if errors else "a different size"
     size = os.path.getsize(few.file.name) / len(few) / 1000
     reading, whole = (ms[name, step] for step in steps)
-    print(f"{name:20}{size:6.1f} KB{reading:7.3f} ms to read,", end="")
-    print(f"{whole - reading:6.2f} ms to decode ({1 - reading / whole:.1%}), {error}")
+    low, high = (1000 * end(seconds[name, "read and decode"]) - reading for end in (min, max))
+    print(
+        f"{name:20}{size:6.1f} KB{reading:7.3f} ms to read,{whole - reading:6.2f} ({low:.2f} to",
+        end="",
+    )
+    print(f" {high:.2f}) ms to decode ({1 - reading / whole:.1%}), {error}")
 one = 1000 / ms["pass through", "read and decode"]  # images/s
 print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. Feeding", end=" ")
 print(f"8 V100s takes {needed / one:,.0f} such cores, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# The percentage is decoding's share of an image's time with a warm cache. Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals already have about that quality, but it changes the pixels. Originals in 4:4:4 also lose colour resolution: Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# In brackets are the range of the rounds and decoding's share of an image's time with a warm cache. Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals already have about that quality, but it changes the pixels. Originals in 4:4:4 also lose colour resolution: Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #

@@ -250,7 +250,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers, and feeds a device: your GPU, which runs ResNet-50 forward and backward in float16. Without one, a simulated V100 sleeps for as long as a real one would compute; the input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`. While it runs, watch CPU utilisation with `htop` in a terminal.
+# The next cell starts the workers, and feeds a device: your GPU, which runs ResNet-50 forward and backward in float16. Without one, a simulated V100 sleeps for as long as a real one would compute; the input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
 
 # %%
 loader = torch.utils.data.DataLoader(Shards(), 32, num_workers=workers, prefetch_factor=2)
@@ -276,14 +276,14 @@ def compute(batch):
     torch.cuda.synchronize()
 
 
-def rate(name):
-    """Return images/s when feeding the device."""
+def rate(name, work=compute):
+    """Return images/s when feeding the device, or other `work`."""
     batches = iter(stages[name])
     for _ in range(1 + ahead.get(name, 0)):
         batch = next(batches)
     begin = time.perf_counter()
     for _ in range(session.batches):
-        compute(batch)
+        work(batch)
         batch = next(batches)
     return 32 * session.batches / (time.perf_counter() - begin)
 
@@ -312,7 +312,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing, and the PyTorch workers above are your pipeline.)
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? Its storage, decoder call and resizing differ from the loop's; the cell also times each of them.
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? Its storage, decoder call and resizing (in float32; Pillow's uses integers) differ from the loop's; the cell also times each of them.
 
 # %%
 if TF:
@@ -358,7 +358,7 @@ if TF:
                 next(stream)
             ends.append((time.perf_counter() - begin) / len(some))
     old = np.median(python, axis=0)
-    new = np.diff(np.median(np.reshape(ends, (rounds, 3)), axis=0), prepend=0)
+    new = np.median(np.diff(np.reshape(ends, (rounds, 3)), prepend=0), axis=0)
     for number, part in enumerate(("read", "decode", "crop, resize")):
         print(f"{part:12} {1e6 * old[number]:6,.0f} µs per image in Python,", end=" ")
         print(f"{1e6 * new[number]:6,.0f} in tf.data")
@@ -407,7 +407,8 @@ if TF:
         ms[name] = 1000 * (time.perf_counter() - begin) / len(contents)
     print("ms to decode:", ", ".join(f"{name} {value:.1f}" for name, value in ms.items()))
     print(f"The bottom quarter takes {ms['bottom quarter'] / ms['image']:.0%} of the image's time.")
-    huffman = (ms["bottom quarter"] - ms["top quarter"]) / 0.75  # the rest of both is the same
+    # the bottom quarter takes all Huffman codes, the top quarter a quarter of them; the rest is equal
+    huffman = (ms["bottom quarter"] - ms["top quarter"]) / 0.75
     print(f"So Huffman decoding of the image takes about {huffman:.1f} ms.")
     crops = records.map(decode_crop, num_parallel_calls=cores)
     stages["+ decode the crop"] = crops.batch(32)
@@ -427,9 +428,12 @@ if TF:
 
 # %%
 timed = {name: [] for name in stages}
+alone = {"Python loop": [], list(stages)[-1]: []}  # without the device
 for _ in range(rounds):
     for name in stages:
         timed[name].append(rate(name))
+    for name in alone:
+        alone[name].append(rate(name, work=lambda batch: None))
 speed = {name: float(np.median(values)) for name, values in timed.items()}
 names = list(speed)
 
@@ -443,7 +447,9 @@ if guesses:
 ax.axvline(device, color="black", ls="--", label="the device alone")
 ax.invert_yaxis()
 gain = speed[names[-1]] / speed["Python loop"]
-ax.set(title=f"{names[-1]}: {gain:.2f} times the Python loop", xlabel="images/s, 224 px")
+gains = workshop.ratio(np.divide(timed[names[-1]], timed["Python loop"]))
+ax.set(title=f"{names[-1]} over the Python loop: {gains}")
+ax.set(xlabel=f"images/s, 224 px; median and range of {rounds} rounds")
 fig.legend(loc="outside lower right")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
@@ -458,7 +464,7 @@ session.note("gain", gain, "times", "speed with all input stages over the Python
 # %% [markdown]
 # At each bar, ask: **is the input still the bottleneck?** If the bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
 #
-# So the gain depends on the device. A CPU that trains at 20 images/s is compute-bound with any of these loaders; measured there, a Python loop looks good enough.
+# So the gain depends on the device: on a slow one, a Python loop looks good enough. The end of this notebook compares yours with others.
 #
 # ## Where to shard
 #
@@ -597,17 +603,43 @@ if {"yield", "deer"} <= set(classes):
 #
 # ## Where is the time going now?
 #
-# How much does the input matter on one H100? Recorded with this course's library: ResNet-50 in float16, 224 pixels. *Synthetic* images need no reading or decoding, so their speed is the ceiling; JPEG files through DALI reach 91%, TFRecord shards 90%.
+# How many cores keep a device busy? If decoding scales with them, its images/s over those of one core. **Predict** the cores for one H100, and for your machine.
 
 # %% tags=["results"]
-share = speed[names[-1]] / device
-kind = "your GPU" if gpu else "a simulated device"
-print(f"here, {kind} with {names[-1]!r}: {share:.0%} of its ceiling")
+own = device  # images/s of training on this machine
+if not gpu:
+    net, times = ResNet(resnet.resnet(50)), []
+    for _ in range(4):  # the first time warms up
+        begin = time.perf_counter()
+        net(torch.rand(4, 3, 224, 224)).sum().backward()
+        times.append(time.perf_counter() - begin)
+    own = 4 / np.median(times[1:])
+cores = session.machine.cores
+one_core = {
+    "Python loop": np.median(alone["Python loop"]),
+    names[-1]: np.median(alone[names[-1]]) / (cores if TF else workers),
+}
+recorded = session.results
+devices = {
+    f"this machine ({'float16' if gpu else 'CPU, float32'}, measured)": own,
+    "one V100, FP16 (published)": recorded["published.v100.1gpu.fp16.ips"].value,
+    "one H100, float16 (recorded)": recorded["input.h100.synthetic"].value,
+    "8 H100s (published)": recorded["published.h100.8gpu.ips"].value,
+}
+for name, ips in one_core.items():
+    print(f"One core prepares {ips:,.0f} images/s with {name!r}.")
+print(f"This machine has {cores} cores.")
+print(f"{'cores needed by':36}{'images/s':>9}", *one_core, sep="   ")
+for name, ips in devices.items():
+    needed = (f"{ips / each:{len(way)}.2f}" for way, each in one_core.items())
+    print(f"{name:36}{ips:9,.1f}", *needed, sep="   ")
 kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
 h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
 session.expect({"input.jpeg_kb": kilobytes, **h100})
 
 # %% [markdown]
+# In the recorded H100 rows, *synthetic* images need no reading or decoding, so their speed is the ceiling. With DALI, which decodes on the GPU, JPEG files reach 91% of it, and TFRecord shards 90%.
+#
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.

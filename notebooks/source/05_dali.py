@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 05 · DALI
 #
-# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
+# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Without a GPU, DALI decodes on your cores: each section measures that, and H100 results are shown next to it.
 #
 # **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 4 minutes to run
 
@@ -60,16 +60,16 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes training [stays slow](https://github.com/NVIDIA/DALI/issues/892) because input was never the bottleneck. Measure that first. The test needs no profiler: **cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
+# People install DALI because training is slow, and sometimes training [stays slow](https://github.com/NVIDIA/DALI/issues/892) because input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
-# `rn50 workshop try --headroom` times your own `train.py` for a few seconds in three modes: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom: the second speed over the first.
+# `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom: the second speed over the first.
 
 # %%
 script = shutil.copy(workshop.ladder.script("2"), "train.py")
 
 # %% language="bash" magic_args="-e"
 # rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- \
-#   --data "$DATA" $FLAGS --workers 2 --trace "$TRACE" 2>&1
+#   --data "$DATA" $FLAGS --steps 100000 --workers 2 --trace "$TRACE" 2>&1
 
 # %% [markdown]
 # Before the timing began, your script recorded a trace of three steps. Look for a gap at the start of the step. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU is idle.
@@ -82,9 +82,9 @@ session.note("waiting", waits, "%", "share of your script's step spent waiting")
 session.expect(dict.fromkeys(["ladder.h100.1_single.ips", "ladder.h100.3_dali.ips"]))
 
 # %% [markdown]
-# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates; headroom without `waiting` is noise (measure again) or contention. The faster your device, the more likely it waits for its input.
+# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates. If there is clear headroom, but no `waiting`, loader and step compete for the cores. The faster your device, the more likely it waits for its input.
 #
-# The recorded H100 is such a case. Both scripts compute the same step on the same JPEG files, but with DALI it trains at 1,735 images/s instead of 1,080. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
+# The recorded H100 is such a case. Both scripts compute the same step on the same JPEG files, with Pillow in 12 worker processes at 1,080 images/s, with DALI at 1,735. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
 #
 # ## The cheap fixes first
 #
@@ -270,7 +270,7 @@ if DALI:
         print(pixels.shape, pixels.dtype, f"from {pixels.min():.2f} to {pixels.max():.2f}")
 
 # %% [markdown]
-# Normalising turns every 1-byte value into a 4-byte float. So if the CPU decodes, send the bytes to the GPU and normalise there.
+# Normalising turns every 1-byte value into a 4-byte float. So send bytes to the GPU and normalise there.
 #
 # ### Python runs once
 #
@@ -294,7 +294,7 @@ if DALI:
 #
 # ### What each operator costs
 #
-# **Predict:** which operator takes the most time, and how much does decoding only the crop save? The next cell truncates the graph after each operator and times each version on one CPU thread. *Decode the crop* is a fused operator that decodes only the part it needs.
+# **Predict:** which operator takes the most time, and how much does decoding only the crop save? The next cell cuts the graph off after each operator and times it on one CPU thread. *Decode the crop* is a fused operator that decodes only the part it needs.
 
 
 # %%
@@ -321,52 +321,61 @@ if DALI:
         jpegs = fn.readers.tfrecord(**source)["image/encoded"]
         if last == "read":
             return jpegs
-        if last == "decode the crop, resize":
+        if last.startswith("decode the crop"):
             images = fn.decoders.image_random_crop(jpegs, random_area=[0.05, 1.0])
-            return fn.resize(images, size=(size, size))
+            return images if last == "decode the crop" else fn.resize(images, size=(size, size))
         images = fn.decoders.image(jpegs)
         if last == "decode":
             return images
         return fn.random_resized_crop(images, size=(size, size), random_area=[0.05, 1.0])
 
-    names = ("read", "decode", "decode, crop, resize", "decode the crop, resize")
+    names = ("read", "decode", "decode, crop, resize", "decode the crop", "decode the crop, resize")
     pieces = {name: until(name) for name in names}
     for pipe in pieces.values():
         pipe.build()
-    ms = {name: float(np.median(values)) for name, values in in_turns(pieces).items()}
-    for name, value in ms.items():
-        print(f"{name:24} {value:.3f} ms per image")
-    share = 100 * (ms["decode"] - ms["read"]) / ms["decode, crop, resize"]
-    saved = 100 - 100 * ms["decode the crop, resize"] / ms["decode, crop, resize"]
-    print(f"Decoding is {share:.0f}% of the graph's time.", end=" ")
-    print(f"Decoding only the crop saves {saved:.0f}%: {100 * saved / share:.0f}% of decoding.")
+    ms = {name: np.array(values) for name, values in in_turns(pieces).items()}
+    for name, values in ms.items():
+        print(f"{name:24}{np.median(values):6.2f} ms per image", end=" ")
+        print(f"({values.min():.2f} to {values.max():.2f})")
+    decoding = ms["decode"] - ms["read"]
+    share = 100 * np.median(decoding / ms["decode, crop, resize"])
+    saved = 100 - 100 * np.median(ms["decode the crop, resize"] / ms["decode, crop, resize"])
+    print(
+        f"Decoding is {share:.0f}% of the graph's time. Decoding only the crop saves {saved:.0f}%."
+    )
+    whole, crops = (
+        sum(height * width for _ in range(10) for height, width, _ in pieces[name].run()[0].shape())
+        for name in ("decode", "decode the crop")
+    )
+    part = np.median((ms["decode the crop"] - ms["read"]) / decoding)
+    print(f"A crop has {crops / whole:.0%} of the pixels, and takes {part:.0%} of the decoding.")
     session.expect({"dali.decode.share": share, "dali.fused.saved": saved})
     session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
 
 # %% [markdown]
-# The average crop leaves out over half the pixels, but skipping them saves a smaller share of the decoding. A JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
+# The two shares in the last line differ because a JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
-# ### Where to decode
+# ### When and where to decode
 #
-# With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a share of the images ([DALI's documentation](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline runs alone, then while your device trains on the cached batch. At best, both together are as fast as the slower one. **Predict:** do they reach that?
+# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a share of the images ([DALI's documentation](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline runs alone, then while your device trains on the cached batch. At best, both together are as fast as the slower one. **Predict:** do they reach that, with prefetching and without?
 
 # %%
 if DALI:
 
     @pipeline_def(batch_size=batch, **where)
-    def decode_on(place, load):
+    def decode_on(place, load=0.0):
         jpegs = fn.readers.tfrecord(**source)["image/encoded"]
         more = {} if place == "cpu" else {"hw_decoder_load": load}
         images = fn.decoders.image(jpegs, device=place, **more)
         return fn.random_resized_crop(images, size=(size, size), random_area=[0.08, 1.0])
 
-    places = {"CPU": ("cpu", 0)}
+    waiting = {"exec_async": False, "exec_pipelined": False, "prefetch_queue_depth": 1}
+    pipes = {"CPU, no prefetch": decode_on("cpu", **waiting), "CPU": decode_on("cpu")}
     if device.type == "cuda":
-        places |= {"mixed": ("mixed", 0.0), "mixed, 65% on the engine": ("mixed", 0.65)}
-    pipes = {name: decode_on(*place) for name, place in places.items()}
+        pipes |= {"mixed": decode_on("mixed"), "mixed, 65% on the engine": decode_on("mixed", 0.65)}
     for pipe in pipes.values():
         pipe.build()
-    decoding_ips = {name: [] for name in places}  # pairs: alone, and while the device trains
+    decoding_ips = {name: [] for name in pipes}  # pairs: alone, and while the device trains
     for _ in range(rounds):
         for name, pipe in pipes.items():
             batches = ((pipe.run(), None) for _ in itertools.count())
@@ -380,20 +389,19 @@ if DALI:
         print(f"{name}: alone {np.median(alone):,.0f}, with training {np.median(together):,.0f};")
         reached = workshop.ratio(together / np.minimum(alone, target))
         print(f"  together over the slower one: {reached}")
-    if device.type == "cpu":
-        print(
-            "Without a GPU, only the CPU decodes, and a device that sleeps takes nothing from it."
-        )
+    with_training = {name: np.array(pairs)[:, 1] for name, pairs in decoding_ips.items()}
+    gain = workshop.ratio(with_training["CPU"] / with_training["CPU, no prefetch"])
+    print(f"Prefetching, with training: {gain} times as fast")
     session.expect(dict.fromkeys(["input.h100.synthetic", "input.h100.tfrecord"]))
 
 # %% [markdown]
-# On a GPU, a ratio clearly below 1 means that decoding and training compete. On the recorded H100, reading, decoding and training together reach 90% of the speed with synthetic images.
+# Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that the two compete; a simulated device leaves them nothing to compete for. On the recorded H100, which decodes, too, training from shards reaches 90% of the speed with synthetic images.
 #
 # ## A fair comparison
 #
 # Compare DALI with the `DataLoader` above, and with a second one: simplejpeg decodes, PyTorch resizes. All take the usual crops of ImageNet, 8 to 100% of the area and 3:4 to 4:3, resize with antialiasing, and use one thread or process per core (with a GPU, DALI decodes there). The `DataLoader`s open files; DALI reads your shards. Both are cached by now. Notebook 04 has the numbers for tf.data.
 #
-# Your machine's speed varies, so the loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Loaders also prefetch, so each turn drains the queue before the clock starts.
+# The loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Each turn drains the queue of prefetched batches before the clock starts.
 #
 # **Predict:** how many times as fast as each `DataLoader` is DALI?
 
@@ -469,7 +477,7 @@ if DALI:
     session.note("dali_gain", gain, "times", "DALI's speed over the best DataLoader's")
 
 # %% [markdown]
-# On a CPU, all loaders decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the faster `DataLoader` has most of DALI's gain, you don't need DALI for it. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. (Without DALI, [SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
+# On a CPU, DALI's C++ threads and the workers' Python processes decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the faster `DataLoader` has most of DALI's gain, you don't need DALI for it. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. ([SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
 #
 # ## Faster, or less work?
 #
@@ -549,7 +557,7 @@ if DALI:
 #
 # Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where rank 1 begins. If one is missing, the pipeline does not start; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
 #
-# Now write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. You have seen every operator. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Until then, the notebook uses finished versions.
+# Now write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Until then, the notebook uses finished versions.
 
 
 # %%
@@ -595,7 +603,7 @@ if DALI:
 workshop.ladder.changes("3_dali")
 
 # %% [markdown]
-# Is your edit correct? The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell: it has no second run to compare with, and saves nothing.
+# Is your edit correct? The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
 
 # %%
 own = session.runs / "train.py"
@@ -612,7 +620,7 @@ else:
     print(tried)
 
 # %% [markdown]
-# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell. Both scripts start at once, then train in turns. The headroom of rung 2 is its step time divided by the step time without the input part. Watch `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell. The headroom of rung 2 is its step time divided by the step time without the input part. Watch `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
 
 # %%
 guess = 1.0  # your number
@@ -630,10 +638,10 @@ for rung, report in found.items():
 if "3_dali" in found and found["3_dali"]["paired"]:
     ratios = np.divide(found["3_dali"]["turns"], found["2"]["turns"])
     print(f"You predicted that DALI is {guess:g} times as fast. Measured: {workshop.ratio(ratios)}")
-workshop.ladder.figure()
+workshop.ladder.figure("3_dali")
 
 # %% [markdown]
-# On a CPU, expect a headroom near 1, so DALI gains almost nothing; its threads compete with computing for the cores. The figure splits the rest of the step into computation and communication of rank 0, which vary more than their sum: all ranks end a step together, so the one that computes faster waits for the others, and that wait counts as communication.
+# On a CPU, expect a headroom near 1, so DALI gains almost nothing; its threads compete with computing for the cores. On the recorded H100 (right), where the input was the bottleneck, it gained 1.6 times. On the left, communication includes the wait of rank 0 for slower ranks.
 #
 # ## Key takeaways
 #

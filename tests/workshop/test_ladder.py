@@ -195,6 +195,9 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     (tmp_path / "ladder.json").write_text(json.dumps(record))
     text = ladder.picture(tmp_path / "ladder.json")["text/html"]
     assert "This machine: one device 4, Horovod 6, DDP 5, DALI (DDP) 7." in text
+    (tmp_path / "none.json").write_text("{}")
+    text = ladder.picture(tmp_path / "none.json", "3_dali")["text/html"]
+    assert "The ladder in images/s. H100, one device: 1,080; H100, DALI: 1,735 (" in text
     assert ladder._before("3_dali_ddp", record["rungs"]) == "2_ddp"
     assert ladder._before("4_amp_horovod", record["rungs"]) == "3_dali_ddp"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import struct
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from workshop.checks.compare import refuse, wrong
+from workshop.checks.compare import Mistake, examine, refuse, wrong
 from workshop.lessons.choice import Function, choose
 
 KIT = "ILSVRC2012_devkit_t12"
@@ -29,6 +30,55 @@ def pack(number: int, label: float, jpeg: bytes) -> bytes:
     content = struct.pack("<IfQQ", 0, label, number, 0) + jpeg
     word = len(content)  # kind 0, a whole record, in the upper 3 bits
     return struct.pack("<II", 0xCED7230A, word) + content + bytes(-len(content) % 4)
+
+
+HEADER = 24  # bytes of the image header
+JPEGS = (b"\xff\xd8\xff\xd9", b"\xff\xd8\0\xff\xd9", b"\xff\xd8\0\0\0\xff\xd9")
+
+
+def variant(
+    number: int, label: float, jpeg: bytes, less: int = 0, zeros: int | None = None,
+    form: str = "<IIIfQQ",
+) -> bytes:  # fmt: skip
+    """Return a record as `pack` does, but with a shorter length, other zeros or another format."""
+    parts = (0xCED7230A, HEADER + len(jpeg) - less, 0, label, number, 0)
+    fields = struct.pack(form, *(int(part) if "f" not in form else part for part in parts))
+    return fields + jpeg + bytes(-len(jpeg) % 4 if zeros is None else zeros)
+
+
+PACK_MISTAKES: tuple[Mistake, ...] = (
+    (lambda n, label, jpeg: variant(n, label, jpeg, less=HEADER),
+     "The length is that of the JPEG alone.", "The content begins with the header: add 24."),
+    (lambda n, label, jpeg: variant(n, label, jpeg, less=-(-len(jpeg) % 4)),
+     "The length counts the zeros.", "They follow the content."),
+    (lambda n, label, jpeg: variant(n, label, jpeg, less=-8),
+     "The length counts the magic number and itself.", "It is that of the content."),
+    (lambda n, label, jpeg: variant(n, label, jpeg, zeros=0),
+     "The zeros at the end are missing.", "bytes(-n % 4) pads n bytes."),
+    (lambda n, label, jpeg: variant(n, label, jpeg, zeros=4 - len(jpeg) % 4),
+     "A record that needs no padding is followed by four zeros.", "Pad with bytes(-n % 4)."),
+    (lambda n, label, jpeg: variant(n, label, jpeg, form=">IIIfQQ"),
+     "The numbers are big-endian.", "Begin the formats with `<`."),
+    (lambda n, label, jpeg: variant(n, label, jpeg, form="<IIIIQQ"),
+     "The label is a whole number.", "It is a float32: format `f`."),
+    (lambda n, label, jpeg: variant(0, label, jpeg), "The image's number is missing.",
+     "The third value of the header is `number`."),
+    (lambda n, label, jpeg: variant(n, n, jpeg), "The number is in place of the label.",
+     "The header is flag, label, number, 0."),
+)  # fmt: skip
+
+
+def check_pack(yours: Function) -> Function:
+    """Return a learner's `pack` if it is right, else the finished one; print what is wrong."""
+    cases = [(7 + i, float(i + 3), jpeg) for i, jpeg in enumerate(JPEGS)]
+
+    def judge() -> str:
+        if yours(*cases[0]) is None:
+            raise NotImplementedError
+        examine(yours, cases, pack, PACK_MISTAKES, one_case=True)
+        return f"`pack` is right for {len(cases)} images."
+
+    return choose("pack", yours, pack, judge, show=True)
 
 
 def item(self: Any, i: int) -> tuple[Image.Image, int]:
@@ -80,6 +130,33 @@ def judge_item(records: Any, i: int, true: int, file: Path) -> None:
         (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
          "Pass i to read()."),
     )  # fmt: skip
+
+
+def training_speed() -> float:
+    """Return images/s of ResNet-50, forward and backward, at 224 px on this machine.
+
+    On a GPU in float16, batch 64; without one in float32, batch 4.
+    """
+    import torch
+
+    from rn50lib import resnet
+    from rn50lib.torch.model import ResNet
+
+    gpu = torch.cuda.is_available()
+    device, batch = ("cuda", 64) if gpu else ("cpu", 4)
+    network = ResNet(resnet.resnet(50)).to(device, memory_format=torch.channels_last)
+    images = torch.rand(batch, 3, 224, 224, device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    seconds = []
+    for _ in range(12 if gpu else 3):  # the first warms up
+        begin = time.perf_counter()
+        with torch.autocast(device, torch.float16, enabled=gpu):
+            loss = network(images).sum()
+        loss.backward()
+        if gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return batch / float(np.median(seconds[1:]))
 
 
 def imagenet_archives(folder: Path, data_root: Path) -> None:

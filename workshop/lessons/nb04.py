@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import struct
@@ -64,7 +65,8 @@ def pipeline(
 
 def check_read(yours: Function) -> Function:
     with tempfile.TemporaryDirectory() as folder:
-        return choose("read", yours, read, lambda: judge_read(yours, Path(folder)))
+        judge = functools.partial(judge_read, yours, Path(folder))
+        return choose("read", yours, read, judge, show=True)
 
 
 def check_pipeline(yours: Function, prepare: Callable[[Any], Any]) -> Function:
@@ -73,11 +75,13 @@ def check_pipeline(yours: Function, prepare: Callable[[Any], Any]) -> Function:
     `prepare` turns a record into an image and its label from 0.
     """
 
+    @functools.wraps(pipeline)  # it is what `choose` shows
     def finished(shards: Sequence[str], rank: int, size: int, batch: int, seed: int) -> Any:
         return pipeline(shards, rank, size, batch, seed, prepare)
 
     with tempfile.TemporaryDirectory() as folder:
-        return choose("pipeline", yours, finished, lambda: judge_pipeline(yours, Path(folder)))
+        judge = functools.partial(judge_pipeline, yours, Path(folder))
+        return choose("pipeline", yours, finished, judge, show=True)
 
 
 def judge_read(yours: Function, folder: Path) -> str:
@@ -156,6 +160,8 @@ def _refuse_records(found: list[Any], contents: list[bytes], records: list[bytes
          "Use `yield`, or return a list of the data of all records."),
         (first == records[0], "It yields whole records.",
          "Leave out the 12 bytes before the data and the 4 after."),
+        (isinstance(first, int), "It returns the bytes of a record.",
+         "Yield the data of each record instead."),
         (not isinstance(first, bytes), f"It yields {type(first).__name__}.",
          "Yield the data as bytes."),
         (len(found) == 10, "It does not end.",
@@ -200,6 +206,11 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
     twice = max((set(a) & set(b) for a, b in zip(*passes, strict=True)), key=len)  # of a pass
     each, odd = SHARDS * EACH // RANKS, yours(shards, 0, RANKS, BATCH - 1, 0)
     order = passes[0][0]
+    in_batches = [
+        [label for label in order[at : at + BATCH] if label // EACH == shard]
+        for at in range(0, len(order), BATCH)
+        for shard in range(SHARDS)
+    ]
     of_shard = [label for label in order if label // EACH == order[0] // EACH]
     refuse(
         (twice, f"{len(twice)} of {SHARDS * EACH} images are read by both ranks.",
@@ -209,12 +220,14 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
          f"Rank 0 reads {len(first)} different images in a pass, instead of {each}.",
          "Each rank reads all records of its shards, once."),
         (passes[0][0] == passes[0][1], "Both passes have the same order.",
-         "Let `shuffle` draw a new one on each pass."),
+         "Shuffle the records; `shuffle` draws a new order on each pass, unless you forbid it."),
         ({len(labels) for _, labels in itertools.islice(odd, 10)} != {BATCH - 1},
          f"The last batch of {each} images in batches of {BATCH - 1} is not full.",
          "Pass drop_remainder=True."),
         (of_shard == sorted(of_shard), "Records of a shard stay in their order.",
          "Shuffle after interleave."),
+        (all(labels == sorted(labels) for labels in in_batches),
+         "Whole batches are shuffled, not records.", "Shuffle before `batch`."),
     )  # fmt: skip
     return "`pipeline` is right: the notebook uses yours." + what_is_slow(yours, odd)
 
@@ -235,7 +248,11 @@ def _labels(dataset: Any) -> list[int]:
         )  # fmt: skip
         found += labels.tolist()
     refuse(
-        (not found, "It has no batches.", "Batch the images of the rank's shards."),
+        (
+            not found,
+            f"It has no batches of {BATCH} images, the size that the check passes.",
+            "Pass `batch`, not a number, and batch the images of the rank's shards.",
+        ),
         (len(found) == 2 * SHARDS * EACH, "A pass does not end.", "Leave out `repeat`."),
     )
     return found
@@ -246,7 +263,9 @@ def write_numbered_shards(folder: Path) -> list[str]:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(ramps(WIDTH, HEIGHT)).save(buffer, "JPEG", quality=95, subsampling=0)
+    pixels = ramps(WIDTH, HEIGHT)
+    pixels[:, ::2, 2] = 128  # fine blue stripes, which show a resize without antialiasing
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=95, subsampling=0)
     shards = []
     (folder / "index").mkdir(exist_ok=True)
     for number in range(SHARDS):

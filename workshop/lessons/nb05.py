@@ -21,6 +21,7 @@ from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numb
 
 CPU = SimpleNamespace(type="cpu")
 SIZE, BATCH = 16, 8  # of the check's pipelines
+ALIASED = 0.1  # of blue, from -1 to 1: its stripes are finer than the pixels of a resized crop
 STEPS = SHARDS * EACH // RANKS // BATCH  # of a rank's epoch
 
 
@@ -56,9 +57,9 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_numbered_shards(folder)
-        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder))
+        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder), show=True)
         judge = functools.partial(judge_endless, batches, folder, chosen)
-        return chosen, choose("endless", batches, endless, judge)
+        return chosen, choose("endless", batches, endless, judge, show=True)
 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
@@ -71,6 +72,7 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
         return found
 
     read: list[list[int]] = []
+    crops: list[np.ndarray] = []
     for rank in range(RANKS):
         given = (folder, SIZE, CPU, rank, RANKS)
         try:
@@ -87,6 +89,8 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
             wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
                   " because your script has no global lists of shards.")  # fmt: skip
         judge_images(images)
+        crops.append(images)
+    judge_areas(np.concatenate(crops))
     refuse((max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
     ex05_graph.check_shares(read)
@@ -101,13 +105,25 @@ def judge_images(images: np.ndarray) -> None:
             f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",
             "They come from 0 to 255, so use mean=127.5 and std=127.5."))  # fmt: skip
     _, _, width, height = boxes((images + 1) * 127.5).T
-    smallest, largest = (edge(width * height) / WIDTH / HEIGHT for edge in (np.min, np.max))
     refuse(
         (width.min() < 0, "Some images are mirrored.",
          "Leave out mirror, which changes some signs' meaning."),
         (np.abs(width / height - 1).max() > 0.1, "The crops are not squares.",
          "Pass random_aspect_ratio=[1, 1]."),
-        (smallest < 0.32 or smallest > 0.6 or largest > 0.8,
+        (images[:, 2, 2:-2, 2:-2].std() > ALIASED, "The images are not antialiased: fine stripes"
+         " of the photos become coarse ones.", "Leave out antialias=False."),
+    )  # fmt: skip
+
+
+def judge_areas(images: np.ndarray) -> None:
+    """Raise Wrong unless the crops of all ranks have the areas of the ladder's scripts."""
+    _, _, width, height = boxes((images + 1) * 127.5).T
+    areas = width * height / WIDTH / HEIGHT
+    smallest, largest = areas.min(), areas.max()
+    refuse(
+        (np.ptp(areas) < 0.05, "All crops have the same size.",
+         "A number drawn by Python stays the same: pass a range as random_area."),
+        (smallest < 0.32 or smallest > 0.47 or largest > 0.8,
          f"The crops have {smallest:.0%} to {largest:.0%} of the area.",
          "Pass random_area=[0.37, 0.75]."),
     )  # fmt: skip
@@ -140,6 +156,8 @@ def judge_endless(
     made = yours(pipe)
     if made is None:
         raise NotImplementedError
+    refuse((isinstance(made, tuple | list), "It returns one batch.",
+            "Yield the batches instead."))  # fmt: skip
     for item in itertools.islice(known_reader(made), epochs * STEPS):
         if not (isinstance(item, tuple | list) and len(item) == 2):
             wrong(f"It yields {type(item).__name__} of length {len(item)}.", "Yield a pair, images"
@@ -159,6 +177,8 @@ def judge_endless(
          f"It ends after {len(labels)} batches; an epoch has {STEPS}.", "With a size or a"
          " reader_name, DALI's iterator ends after each epoch; auto_reset only prepares the next."
          " Leave them out, or put the loop into `while True:`."),
+        (min(first) < 0, f"Labels start at {min(first)}.",
+         "Yield them as they are: `photos` has subtracted 1 already."),
         (len(first) < STEPS * BATCH, "An epoch repeats some images and leaves out others.",
          "Yield each batch once."),
     )  # fmt: skip

@@ -47,6 +47,9 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
         ("return images, ", "return ", "not a pair"),
         ("random_area=[0.37, 0.75], ", "", "% of the area"),
         ("[0.37, 0.75]", "[0.7, 1.0]", "% of the area"),
+        ("[0.37, 0.75]", "[0.49, 1.0]", "49% to 75% of the area"),
+        ("[0.37, 0.75]", "[0.5, 0.5]", "the same size"),
+        ("size=[size, size])", "size=[size, size], antialias=False)", "not antialiased"),
         ("random_aspect_ratio=[1, 1],", "", "not squares"),
         ("mean=127.5, ", "mean=127.5, mirror=fn.random.coin_flip(), ", "mirrored"),
         ("map(str, folder", "(folder", "map(str, …)"),
@@ -68,6 +71,8 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
         ("(loader):", '(loader, reader_name="train", auto_reset=True):', "Leave out reader_name"),
         ('batch["data"], batch', "batch", "first of each pair|pair"),
         ("for (batch,) in", "for batch in", "TypeError"),
+        ("yield ", "return ", "returns one batch"),
+        (".squeeze(1)", ".squeeze(1) - 1", "Labels start at -1"),
     ],
 )
 def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
