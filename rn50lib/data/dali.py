@@ -83,6 +83,8 @@ class Dali:
             if not index.exists():
                 problem = f"{index}: this index is missing, and --loader dali needs it"
                 raise UserError(problem, ("index_shards", source.path))
+        for path in map(source.name, range(len(source))) if self.files else map(str, self.paths):
+            refuse_bytes(path)
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
             self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
@@ -286,6 +288,16 @@ def center_side(shorter: Any, pixels: int, resize: int) -> Any:
     nearest = doubled // (2 * resize)
     is_half = fn.cast(doubled == nearest * (2 * resize), dtype=types.INT32)
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
+
+
+def refuse_bytes(path: str) -> None:
+    """Raise UserError for a path that is not UTF-8, which no reader of DALI takes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{path}: --loader dali needs names in UTF-8: rename it, or use --loader native"
+        ) from None
 
 
 def in_short(error: RuntimeError) -> str:

@@ -32,6 +32,7 @@ from tests.training.test_kills import FILES, FLAGS, signalled
 pytestmark = [pytest.mark.slow, pytest.mark.needs("dali")]
 
 FORMATS = ("files", "recordio", "tfrecord")
+ODD = "caf\udce9"  # one byte beyond ASCII
 
 
 def read(source: Source, split: str = "train", **fields: Any) -> list[Batch]:
@@ -211,6 +212,20 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
     (tmp_path / "set/records/val.idx").unlink()
     with pytest.raises(UserError, match=r"val\.idx: this list .* `python -m data_prep.im2rec"):
         open_source(tmp_path / "set", "val", "recordio").labels.sum()
+
+
+@pytest.mark.parametrize("data_format", ["files", "recordio"])
+def test_names_that_are_not_utf8_are_refused(
+    textured: Path, tmp_path: Path, data_format: str
+) -> None:
+    """One file, or the folder of the data; before the first step."""
+    root = Path(shutil.copytree(textured, tmp_path / ("set" if data_format == "files" else ODD)))
+    odd = (root / "val/a/00.jpg").rename(root / f"val/a/{ODD}.jpg")
+    named = odd if data_format == "files" else root / "records/val.rec"
+    source = open_source(root, "val", data_format)
+    with pytest.raises(UserError) as caught:
+        open_pipeline(full(loader="dali"), source, "val", 0, 1)
+    assert str(caught.value).startswith(f"{named}: --loader dali needs names in UTF-8")
 
 
 # --- the other generation -------------------------------------------------------------------------
