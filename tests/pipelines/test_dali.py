@@ -214,6 +214,24 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
         open_source(tmp_path / "set", "val", "recordio").labels.sum()
 
 
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_fault_of_the_graph_is_not_reported_as_damage(
+    textured: Path, monkeypatch: pytest.MonkeyPatch, data_format: str
+) -> None:
+    """All images are whole; test_loaders.py has the damaged ones."""
+    from nvidia.dali import fn
+
+    from rn50lib.data.dali import Dali
+
+    def cut_outside(self: Dali, images: Any, label: Any, encoded: Any) -> tuple[Any, ...]:
+        return fn.slice(images, start=[900, 0], shape=[9, 9], axes=[0, 1]), label, encoded
+
+    monkeypatch.setattr(Dali, "_delivered", cut_outside)
+    with pytest.raises(UserError, match="graph fails, and no image is at fault: .*lice") as it:
+        read(open_source(textured, "train", data_format))
+    assert "verify" not in str(it.value) and "\n" not in str(it.value)
+
+
 @pytest.mark.parametrize("data_format", ["files", "recordio"])
 def test_names_that_are_not_utf8_are_refused(
     textured: Path, tmp_path: Path, data_format: str
