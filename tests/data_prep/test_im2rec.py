@@ -33,7 +33,7 @@ def run(*arguments, code=0):
         capture_output=True,
         text=True,
         env=clean_environment(),
-        timeout=120,
+        timeout=900,  # not for a busy machine to reach
     )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
