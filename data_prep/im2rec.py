@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import glob
 import io
 import os
 import sys
@@ -38,7 +39,7 @@ from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
-from rn50lib.errors import Parser, UserError, as_command, whole
+from rn50lib.errors import Parser, UserError, as_command, first_names, whole
 from rn50lib.files import check_file, lock_open, write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.hooks import function_in
@@ -119,6 +120,12 @@ def pack_list(
         )
     if not path_lst.exists():
         prefix = path_lst.with_suffix("")
+        if others := sorted(path_lst.parent.glob(f"{glob.escape(prefix.name)}*.lst")):
+            raise UserError(
+                f"{path_lst}: there is no such list. Unlike in MXNet, a PREFIX is one list: pack"
+                f" {first_names([*map(str, others)])} one at a time, first with the PREFIX"
+                f" {others[0].with_suffix('')}"
+            )
         raise UserError(
             f"{path_lst}: there is no such list; make it first with "
             + as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)

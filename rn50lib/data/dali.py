@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -46,6 +47,8 @@ except ImportError as error:
 BATCHES_AHEAD = 2
 TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters
 """Whether DALI turns images upright, as their EXIF block says: DALI 2 does, DALI 1 cannot."""
+READS_IMAGES = re.compile(r"operator `?(nvidia\.dali\.fn\.)?(readers|decoders|peek_?image)", re.I)
+"""The operators in DALI's messages that fail at a damaged image."""
 JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 
 
@@ -83,6 +86,8 @@ class Dali:
             if not index.exists():
                 problem = f"{index}: this index is missing, and --loader dali needs it"
                 raise UserError(problem, ("index_shards", source.path))
+        for path in map(source.name, range(len(source))) if self.files else map(str, self.paths):
+            refuse_bytes(path)
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
             self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
@@ -147,16 +152,25 @@ class Dali:
             raise UserError(problem, ("doctor",)) from error
 
     def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
-        """Return the error that names the file because of which a batch after `step` failed."""
+        """Return the error that says why a batch after `step` failed.
+
+        An image is at fault only if it fails to decode on its own. For a stream, `verify` finds
+        that out, if a reader or a decoder failed.
+        """
         suspects: Any = ()  # DALI works ahead and names no image; of a stream, the place is unknown
         if self.files:
             (numbers, rank, size), batch = self._files(epoch), self.sampler.batch_size
             start = rank * self.examples // size + step * batch
             suspects = numbers[start : start + (2 * BATCHES_AHEAD + 2) * batch]
         decoder = ImageDecoder(self.source, False, self.config)
-        return decoder.find_bad(epoch, suspects) or UserError(
-            f"{self.source.path}: DALI fails at it: {in_short(error)}",
-            ("verify", self.source.root),
+        if bad := decoder.find_bad(epoch, suspects):
+            return bad
+        if not self.files and READS_IMAGES.search(str(error)):
+            problem = f"{self.source.path}: DALI cannot read an image of it: {in_short(error)}"
+            return UserError(problem, ("verify", self.source.root))
+        return UserError(
+            f"--loader dali: DALI's graph fails, and no image is at fault: {in_short(error)}; use"
+            " --loader native"
         )
 
     # -- what is read ------------------------------------------------------------------------------
@@ -286,6 +300,16 @@ def center_side(shorter: Any, pixels: int, resize: int) -> Any:
     nearest = doubled // (2 * resize)
     is_half = fn.cast(doubled == nearest * (2 * resize), dtype=types.INT32)
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
+
+
+def refuse_bytes(path: str) -> None:
+    """Raise UserError for a path that is not UTF-8, which no reader of DALI takes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{path}: --loader dali needs names in UTF-8: rename it, or use --loader native"
+        ) from None
 
 
 def in_short(error: RuntimeError) -> str:

@@ -226,7 +226,8 @@ def test_overflow_is_counted_reported_and_recovered_from(
     run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
 ) -> None:
     """The first scale of a float16 run is too large: it is halved until gradients are finite."""
-    report = run("--backend", backend, "--dtype", "float16", "--set", "loss_scale=dynamic")
+    report = run("--backend", backend, "--dtype", "float16", "--set", "loss_scale=dynamic",
+                 "--disp-batches", "1")  # fmt: skip
     state = report["env"]["loss_scale"]
     skipped, scale = state["skipped_updates"], state["scale"]
     assert 0 < skipped < 6 and scale == 2.0 ** (16 - skipped)
@@ -234,9 +235,11 @@ def test_overflow_is_counted_reported_and_recovered_from(
     lines = (tmp_path / "m.run" / "progress.jsonl").read_text().splitlines()
     readings = [json.loads(line) for line in lines]
     scales = [line["loss_scale"] for line in readings if line["phase"] == "train"]
-    assert len(scales) == 3 and scales[-1] == scale  # after steps 2, 4 and 6
+    assert len(scales) == 5 and scales[-1] == scale  # after steps 2 to 6
     held = checkpoint.load(tmp_path / "m", 1)
-    assert held.loss_scale == {"scale": scale, "good_steps": 6 - skipped, "skipped": skipped}
+    assert held.loss_scale.items() >= {"scale": scale, "skipped": skipped}.items()
+    last = 2 + scales.index(scale)  # the last overflow: this step, or 1 if the first lines agree
+    assert held.loss_scale["good_steps"] in ({4, 5} if last == 2 else {6 - last})
     assert all(np.isfinite(array).all() for array in held.arrays.values())
 
 

@@ -33,7 +33,7 @@ def run(*arguments, code=0):
         capture_output=True,
         text=True,
         env=clean_environment(),
-        timeout=120,
+        timeout=900,  # not for a busy machine to reach
     )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
@@ -308,13 +308,19 @@ def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
         ("touch a.lst", "{t}/images: there is no such folder of images"),
         ("mkdir a.lst", "{t}/a.lst is not a regular file (a folder,"),
         ("ln -s gone a.lst", "{t}/a.lst: this link leads to gone, which is missing"),
+        (
+            "touch a_2.lst",  # MXNet's im2rec would pack it
+            "{t}/a.lst: there is no such list. Unlike in MXNet, a PREFIX is one list: pack"
+            " {t}/a_2.lst one at a time, first with the PREFIX {t}/a_2",
+        ),
     ],
 )
 def test_packing_without_a_list_or_its_images(tmp_path, script, message, error_of):
     subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True)
+    before = os.listdir(tmp_path)
     error = error_of(im2rec.main, f"{tmp_path}/a", f"{tmp_path}/images")
     assert error.startswith(message.format(t=tmp_path))
-    assert os.listdir(tmp_path) == ["a.lst"]
+    assert os.listdir(tmp_path) == before
 
 
 def test_odd_folders_are_refused_or_noted(tree, tmp_path, capsys, error_of):

@@ -70,7 +70,7 @@ def write_image(path: Path, rng: random.Random, drawn: Drawn) -> Path:
     if mode == "I;16":
         image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 256 + 99)
     else:
-        image = image.quantize(64) if mode == "P" else image.convert(mode)
+        image = image.quantize(256) if mode == "P" else image.convert(mode)
     orientation = rng.choice([1, 1, 1, *range(2, 9)])
     if orientation > 1:
         exif = Image.Exif()
@@ -232,10 +232,18 @@ def test_commands_agree(seed: int, tmp_path: Path, rn50: Run) -> None:
 @pytest.mark.parametrize("loader", [pytest.param(n, marks=MARKS[n]) for n in READERS])
 @pytest.mark.parametrize("seed", many(3, 30))
 def test_loaders_agree(seed: int, loader: str, tmp_path: Path) -> None:
-    """Every loader and format: the same names, labels and upright pixels."""
+    """Every loader and format: the same names, labels and upright pixels.
+
+    DALI opens no file whose name is not UTF-8.
+    """
     drawn = draw(tmp_path / "set", 1000 + seed, upright=loader == "dali" and not dali_turns())
     pack(drawn.root, reencode=seed % 2 == 1)
+    not_utf8 = any(not name.isprintable() for name in drawn.names)
     for data_format in READERS[loader]:
+        if not_utf8 and (loader, data_format) == ("dali", "files"):
+            with pytest.raises(UserError, match="--loader dali needs names in UTF-8"):
+                validate(drawn, loader, data_format)
+            continue
         labels, images = validate(drawn, loader, data_format)
         assert_same_images(drawn, labels, images, (loader, data_format))
 

@@ -32,6 +32,7 @@ from tests.training.test_kills import FILES, FLAGS, signalled
 pytestmark = [pytest.mark.slow, pytest.mark.needs("dali")]
 
 FORMATS = ("files", "recordio", "tfrecord")
+ODD = "caf\udce9"  # one byte beyond ASCII
 
 
 def read(source: Source, split: str = "train", **fields: Any) -> list[Batch]:
@@ -211,6 +212,38 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
     (tmp_path / "set/records/val.idx").unlink()
     with pytest.raises(UserError, match=r"val\.idx: this list .* `python -m data_prep.im2rec"):
         open_source(tmp_path / "set", "val", "recordio").labels.sum()
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_fault_of_the_graph_is_not_reported_as_damage(
+    textured: Path, monkeypatch: pytest.MonkeyPatch, data_format: str
+) -> None:
+    """All images are whole; test_loaders.py has the damaged ones."""
+    from nvidia.dali import fn
+
+    from rn50lib.data.dali import Dali
+
+    def cut_outside(self: Dali, images: Any, label: Any, encoded: Any) -> tuple[Any, ...]:
+        return fn.slice(images, start=[900, 0], shape=[9, 9], axes=[0, 1]), label, encoded
+
+    monkeypatch.setattr(Dali, "_delivered", cut_outside)
+    with pytest.raises(UserError, match="graph fails, and no image is at fault: .*lice") as it:
+        read(open_source(textured, "train", data_format))
+    assert "verify" not in str(it.value) and "\n" not in str(it.value)
+
+
+@pytest.mark.parametrize("data_format", ["files", "recordio"])
+def test_names_that_are_not_utf8_are_refused(
+    textured: Path, tmp_path: Path, data_format: str
+) -> None:
+    """One file, or the folder of the data; before the first step."""
+    root = Path(shutil.copytree(textured, tmp_path / ("set" if data_format == "files" else ODD)))
+    odd = (root / "val/a/00.jpg").rename(root / f"val/a/{ODD}.jpg")
+    named = odd if data_format == "files" else root / "records/val.rec"
+    source = open_source(root, "val", data_format)
+    with pytest.raises(UserError) as caught:
+        open_pipeline(full(loader="dali"), source, "val", 0, 1)
+    assert str(caught.value).startswith(f"{named}: --loader dali needs names in UTF-8")
 
 
 # --- the other generation -------------------------------------------------------------------------

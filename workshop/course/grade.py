@@ -116,10 +116,10 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
     page.write(text)
     rows = [["learner", *NOTHING, "points", "of", "notes"]]
     for one in learners:
-        texts = [f"'{text}" if text[:1] in ("=", "+", "-", "@") else text  # else a formula
-                 for text in (one.name, "; ".join(one.notes))]  # fmt: skip
+        is_formula = one.name.startswith(("=", "+", "-", "@"))  # to Excel
+        name = f"'{one.name}" if is_formula else one.name
         points = [f"{value:g}" for value in (*one.points, sum(one.points), most)]
-        rows.append([texts[0], *points, texts[1]])
+        rows.append([name, *points, "; ".join(one.notes)])
     lines = io.StringIO(newline="")
     csv.writer(lines).writerows(rows)
     table_csv.write(f"\ufeff{lines.getvalue()}")  # by which Excel recognises UTF-8

@@ -191,7 +191,8 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     cell(helped, "check", "ex01.leak")["source"] = "print('passed')"
     (where / "Anna Äpfel.ipynb").write_text(json.dumps(helped))
     save(where / "untouched", book("ex01", solved=False))
-    (where / "empty").mkdir()
+    for name in ("+sum", "-sum", "@sum", "empty"):
+        (where / name).mkdir()
     os.mkfifo(where / "empty" / "ex01.ipynb")
     (where / "deep.ipynb").write_text("[" * 100_000)
     (where / "not-a-book.ipynb").write_text('{"cells": [{"cell_type": "code", "source": 7}]}')
@@ -213,6 +214,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     nothing = dict.fromkeys(("ex01.frame", "ex01.order", "ex01.index"), "0")
     odd = found["'=odd<script>"]  # each answer costs its own points alone
     assert (full | nothing).items() <= odd.items(), (printed, odd)
+    assert {"'+sum", "'-sum", "'@sum"} < found.keys()  # Excel would read them as formulas
     assert found["ends"]["ex01.order"] == "2" and found["ends"]["ex01.index"] == "0"
     for who, said in {"empty": "no exercise notebook", "deep": "cannot be read", "M?ller": "no ex",
                       "not-a-book": "cannot be read", "damaged": "cannot be read",
