@@ -82,7 +82,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         status = launch.run(resolved, folder)
     if status == TERMINATED:
         print_resume_command("run", given, config)
-    if status == 0 and not config.test_io:
+    if status == 0:
         launch.say(f"report: {config.report or folder / 'report.json'}")
     return status
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import PIL
 
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, scoped
-from rn50lib.data import open_pipeline
 from rn50lib.data.classes import Classes, check_agreement
 from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError, first_line
@@ -93,8 +91,9 @@ def check_traced(config: TrainConfig, steps: int) -> None:
 
 def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
     """Return the training step. Raise UserError if its framework cannot import or use a GPU."""
-    if config.step is not None:
-        return PacedStep(config.step, comm)
+    rate = math.inf if config.test_io else config.step
+    if rate is not None:
+        return PacedStep(rate, comm)
     make: Callable[[TrainConfig, Network, Comm], TrainStep]
     try:
         if config.backend == "tensorflow":
@@ -136,20 +135,3 @@ def environment(
         "classes": classes and classes.to_dict(),
         "allocator": os.environ.get("GLIBC_TUNABLES"),
     }
-
-
-def time_input(config: TrainConfig, sources: dict[str, Any], comm: Comm) -> int:
-    """Print how many images per second the input pipeline of a worker delivers alone."""
-    split = "val" if config.only_inference else "train"
-    with contextlib.closing(
-        open_pipeline(config, sources[split], split, comm.rank, comm.size)
-    ) as pipeline:
-        for epoch in range(config.num_epochs):
-            batches = pipeline.epoch(epoch)
-            next(batches)  # starts the workers; not timed
-            begin = time.perf_counter()
-            images = sum(batch.valid for batch in batches)
-            seconds = time.perf_counter() - begin
-            rate = f"{images / seconds:.1f} img/s" if images else "too few batches to time"
-            print(f"epoch {epoch + 1}: {rate}, {len(pipeline)} batches of {config.batch_size}")
-    return 0
