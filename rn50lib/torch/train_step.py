@@ -43,7 +43,7 @@ class TorchStep:
         start = config.initial_arrays(net)
         load_arrays(self.model, comm.broadcast(start))
         self.model.to(self.device)
-        if not hasattr(comm, "hvd"):
+        if comm.name != "horovod":
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
         fastest: torch.nn.Module = self.model
