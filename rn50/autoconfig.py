@@ -299,13 +299,9 @@ def choices(
 
 
 def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:
-    """Yield the recipe's numbers. Raises UserError if it has none that fits the flags."""
+    """Yield the recipe's numbers."""
     yield "lr_schedule", base.lr_schedule, f"the recipe {base.name}"
     schedule = values["lr_schedule"]
-    if schedule == "step" != base.lr_schedule and not values.get("lr_step_epochs"):
-        raise UserError(
-            f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"
-        )
     if schedule != "step":
         yield "lr_step_epochs", (), f"a {schedule} schedule has none"
     for name in FLAGS.keys() & vars(base).keys():

@@ -12,7 +12,7 @@ from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
 from rn50.common import has_key, makes_a_model
 from rn50.launch import is_local
-from rn50.parser import Parser, config_parser, parse_given
+from rn50.parser import PRESETS, Parser, config_parser, parse_given
 from rn50lib import checkpoint, hooks
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
@@ -26,8 +26,11 @@ def run(argv: list[str]) -> int:
     """Run `rn50 run`: fill in what was not passed, print it, launch the workers and wait."""
     given, extra = parse_given(run_parser(), argv)
     if extra.print:
-        shown = description.as_config_file if extra.print == "config" else description.as_recipe
-        print("\n".join(shown(given)))
+        if extra.print == "config":
+            shown = description.as_config_file(given)
+        else:
+            shown = description.as_recipe(given, PRESETS.get(extra.preset))
+        print("\n".join(shown))
         return 0
     return launch_run(given, extra.run_dir, extra.dry_run)
 
