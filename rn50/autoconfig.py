@@ -25,7 +25,7 @@ from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.hardware import Machine, machine
-from rn50lib.train_step import TRACED_STEPS, steps_before_trace
+from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 # Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
@@ -418,9 +418,7 @@ def best_comm(values: Given, gpus: bool, group: LaunchEnv | None) -> tuple[str, 
 
 def cap_for_ci(config: TrainConfig, started: bool) -> tuple[TrainConfig, tuple[str, ...]]:
     """Return the configuration cut to seconds, and a line for each value that changed."""
-    most = 2  # iterations
-    if config.trace:
-        most = steps_before_trace(config.cuda_graph) + TRACED_STEPS
+    most = BEFORE_TRACE + TRACED_STEPS if config.trace else 2  # iterations
     limits: dict[str, Any] = {
         "n": config.n if started else min(config.n, 2), "batch_size": min(config.batch_size, 4),
         "image_shape": 32, "val_resize": recipes.val_resize(32), "network": "tiny",

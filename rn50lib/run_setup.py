@@ -18,7 +18,7 @@ from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError, first_line
 from rn50lib.hardware import machine
 from rn50lib.resnet import Network
-from rn50lib.train_step import TRACED_STEPS, PacedStep, TrainStep, steps_before_trace
+from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS, PacedStep, TrainStep
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -81,7 +81,7 @@ def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | Non
 
 def check_traced(config: TrainConfig, steps: int) -> None:
     """Raise UserError if an epoch has too few steps for a trace."""
-    needed = steps_before_trace(config.cuda_graph) + TRACED_STEPS
+    needed = BEFORE_TRACE + TRACED_STEPS
     if steps < needed:
         raise UserError(
             f"--trace {config.trace}: an epoch has {steps} steps, and a trace needs {needed}: use a"
