@@ -44,7 +44,7 @@ def contents(root: Path, form: str) -> list[tuple[int, bytes]]:
 
 
 def note(root: Path) -> Path:
-    (found,) = root.rglob("train.labels")
+    (found,) = root.rglob("train*.labels")
     return found
 
 
@@ -69,6 +69,20 @@ def test_labels_are_cached_until_a_file_changes(tmp_path: Path, form: str) -> No
 
     note(root).write_bytes(b"cut short while it was copied")
     assert sorted(contents(root, form)) == wanted
+
+
+def test_records_and_shards_in_one_folder_have_separate_caches(tmp_path: Path) -> None:
+    labels = {"recordio": [5, 300, 0], "tfrecord": [1, 1, 0, 3]}
+    for form, its in labels.items():
+        write(tmp_path, form, its)
+    for path in [*tmp_path.glob("records/*"), *tmp_path.glob("tfrecord/*")]:
+        path.rename(tmp_path / path.name)
+    seen = []
+    for _ in range(2):
+        for form, its in labels.items():
+            assert sorted(k for k, _ in contents(tmp_path, form)) == sorted(its)
+        seen.append({path: path.stat().st_mtime_ns for path in tmp_path.glob("*.labels")})
+    assert seen[0] == seen[1] and len(seen[0]) == 2
 
 
 @pytest.mark.parametrize("form", ["recordio", "tfrecord"])
