@@ -13,13 +13,13 @@ from rn50.autoconfig import Given, prepare
 from rn50.common import has_key, makes_a_model
 from rn50.launch import is_local
 from rn50.parser import PRESETS, Parser, config_parser, parse_given
+from rn50.reports import is_report, is_trace
 from rn50lib import checkpoint, hooks
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.files import check_folder, check_output, lock, make_folder
 from rn50lib.lifetime import die_with_parent, end_on_sigterm
-from rn50lib.report import is_report, is_trace
 
 
 def run(argv: list[str]) -> int:

@@ -15,10 +15,10 @@ import yaml
 
 from rn50 import cli
 from rn50.parser import VERBS, parse_given
+from rn50.reports import load
 from rn50.run import run_parser
 from rn50lib import checkpoint
 from rn50lib.config import FLAGS
-from rn50lib.report import load
 from rn50lib.resnet import resnet, tiny
 from tests.conftest import clean_environment
 from tests.support import LAPTOP, TINY, Photos, write_photo
