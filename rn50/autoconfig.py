@@ -171,10 +171,15 @@ def stored_values(given: Given) -> dict[str, Any]:
     Raises UserError if `given` contradicts the checkpoint.
     """
     found: dict[str, Any] = {}
-    if given.get("init_from"):
-        file = checkpoint.find(given["init_from"], "--init-from")
-        found = network_of(given, checkpoint.parts(file)[0], classes=False)
-    prefix, epoch = given.get("model_prefix"), given.get("load_epoch")
+    prefix, epoch, start = (given.get(n) for n in ("model_prefix", "load_epoch", "init_from"))
+    if start:
+        try:
+            file = checkpoint.find(start, "--init-from")
+        except UserError:
+            if not (given.get("resume") and prefix and checkpoint.positions(prefix)):
+                raise  # a run that is resumed needs them no more
+        else:
+            found, start = network_of(given, checkpoint.parts(file)[0], classes=False), str(file)
     starts = epoch is not None or (
         given.get("resume") and prefix and checkpoint.symbol_path(prefix).exists()
     )
@@ -186,7 +191,7 @@ def stored_values(given: Given) -> dict[str, Any]:
             if unsupported_reason(found.get("dtype", "float32"), machine(), found["network"]):
                 del found["dtype"]  # trained on a different machine: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
-    return found | ({"init_from": str(file)} if given.get("init_from") else {})
+    return found | ({"init_from": start} if start else {})
 
 
 def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:

@@ -124,6 +124,9 @@ class CheckpointManager:
         report.env["checkpoint"] = str(file)
         scored = config.only_inference  # any data, by any seed
         keys = ("model", "num_classes") if scored else (*SAME, *scoped("resume"))
+        stored = found.fingerprint.get("init_from")
+        if stored and self.fingerprint.get("init_from") in names_of_start(stored):
+            self.fingerprint["init_from"] = stored
         check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
         if self.classes is not None:
             root = found.config.get("data_root")
@@ -251,9 +254,17 @@ def resume_fingerprint(
         found["data"] = f"{len(source)} images, labels {labels:08x}"
     if config.init_from:
         file = Path(config.init_from)
-        metadata, _ = read(file, with_arrays=False)
-        found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
+        found["init_from"] = file.name
+        if file.exists():  # a resumed run does not need it
+            metadata, _ = read(file, with_arrays=False)
+            found["init_from"] += f" ({metadata.get('crc32')})"
     return found
+
+
+def names_of_start(stored: str) -> tuple[str, str]:
+    """Return the names by which --init-from may name start weights that are gone."""
+    file = stored.partition(" (")[0]
+    return file, parts(file)[0]
 
 
 def check_fingerprint(
