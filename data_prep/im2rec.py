@@ -48,7 +48,7 @@ def make_list(prefix: str, root: str, recursive: bool = True) -> None:
     """Write PREFIX.lst, and print what it holds."""
     found = find_images(root, recursive)
     path = Path(f"{prefix}.lst")
-    classes = check_classes(path, found, root)
+    classes = check_listed_classes(path, found, root)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_list(path, found)
     name_classes(path, classes, Path(root))
@@ -56,7 +56,7 @@ def make_list(prefix: str, root: str, recursive: bool = True) -> None:
     print(f"{path}: {images:,} images in {count:,} class{'es' * (count != 1)}{found.left_out.note}")
 
 
-def check_classes(path: Path, found: Found, root: str) -> Classes | None:
+def check_listed_classes(path: Path, found: Found, root: str) -> Classes | None:
     """Return the classes of the images found; None if they have no names.
 
     Raises UserError if a label would mean a different class than in the list of the other split or

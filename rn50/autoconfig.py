@@ -76,7 +76,7 @@ def prepare(
         )
     config = replace(found.config, data_root=os.path.abspath(root))
     found = replace(found, config=config)
-    contradictions.check_classes(config)
+    contradictions.check_number_of_classes(config)
     if counted is not None and not remarks:  # else the data is elsewhere, too
         batch = fitting_batch(config, known)
         if batch != config.batch_size:

@@ -97,7 +97,7 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
     """
     prefix = given.get("model_prefix")
     if prefix and not (given.get("only_inference") or given.get("test_io")):
-        checkpoint.check_prefix(prefix, given.get("load_epoch"), bool(given.get("resume")))
+        checkpoint.check_prefix_is_free(prefix, given.get("load_epoch"), bool(given.get("resume")))
     if given.get("report"):
         check_output(given["report"], "--report", "a report", is_report)
     if given.get("trace"):

@@ -73,7 +73,7 @@ def print_sources(sources: dict[str, Any], every: bool = True) -> None:
             print(f"  {split}: {text}{note}", file=sys.stderr, flush=True)
 
 
-def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | None:
+def check_classes_of_splits(config: TrainConfig, sources: dict[str, Any]) -> Classes | None:
     """Return the classes of the splits; None for synthetic images. Raises UserError."""
     found = [source.classes for source in sources.values() if source is not None]
     return check_agreement(found, f"--data-root {config.data_root}") if found else None

@@ -78,7 +78,7 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
     comm = connect(config.comm, config.backend, config.comm_timeout)
     run_setup.check_group(config, comm)
     sources = run_setup.open_sources(config)
-    classes = run_setup.check_classes(config, sources)
+    classes = run_setup.check_classes_of_splits(config, sources)
     first_rank = comm.rank == 0
     if run_dir:
         make_folder(run_dir, f"--run-dir {run_dir}")
