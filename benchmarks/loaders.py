@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 import os
 import random
-import re
 import sys
 from pathlib import Path
 
@@ -233,9 +233,9 @@ def seconds_per_image(root: Path, size: int, workers: int, name: str) -> float:
     command = [sys.executable, "-m", "rn50", "train", "--test-io", "-e", "1", "--loader", loader,
                "--backend", backend, "--data-root", root, "--data-format", "files", "--recipe",
                "reference", "--image-shape", size, "-b", BATCH, "--data-nthreads", workers,
-               "--threads", "1"]  # fmt: skip
-    shown = measure.output(command, cores=max(1, workers))
-    return 1 / float(re.findall(r"epoch 1: ([\d.]+) img/s", shown)[0])
+               "--threads", "1", "--report", "/dev/stdout"]  # fmt: skip
+    report = json.loads(measure.output(command, cores=max(1, workers)))
+    return 1 / report["metrics"]["train.total_ips"][0]
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def make_list(prefix: str, root: str, recursive: bool = True) -> None:
     """Write PREFIX.lst, and print what it holds."""
     found = find_images(root, recursive)
     path = Path(f"{prefix}.lst")
-    classes = check_classes(path, found, root)
+    classes = check_listed_classes(path, found, root)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_list(path, found)
     name_classes(path, classes, Path(root))
@@ -57,7 +57,7 @@ def make_list(prefix: str, root: str, recursive: bool = True) -> None:
     print(f"{path}: {images:,} images in {count:,} class{'es' * (count != 1)}{found.left_out.note}")
 
 
-def check_classes(path: Path, found: Found, root: str) -> Classes | None:
+def check_listed_classes(path: Path, found: Found, root: str) -> Classes | None:
     """Return the classes of the images found; None if they have no names.
 
     Raises UserError if a label would mean a different class than in the list of the other split or
@@ -147,6 +147,8 @@ def pack_list(
         _report_bad(failed, path_lst, skip_bad, "the record file was not put in place")
         took = progress.took(writer.count)
     name_classes(path_rec, classes, Path(root))
+    with contextlib.suppress(UserError):  # labels that are not classes, or a framing of yours
+        Reader(path_rec).labels()  # caches them for those who may not write here
     if not quiet:
         left_out = LeftOut()
         for _, reason in (*bad, *failed):

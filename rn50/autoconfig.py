@@ -25,7 +25,7 @@ from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
 from rn50lib.hardware import Machine, machine
-from rn50lib.train_step import TRACED_STEPS, steps_before_trace
+from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 # Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
@@ -76,7 +76,7 @@ def prepare(
         )
     config = replace(found.config, data_root=os.path.abspath(root))
     found = replace(found, config=config)
-    contradictions.check_classes(config)
+    contradictions.check_number_of_classes(config)
     if counted is not None and not remarks:  # else the data is elsewhere, too
         batch = fitting_batch(config, known)
         if batch != config.batch_size:
@@ -171,10 +171,15 @@ def stored_values(given: Given) -> dict[str, Any]:
     Raises UserError if `given` contradicts the checkpoint.
     """
     found: dict[str, Any] = {}
-    if given.get("init_from"):
-        file = checkpoint.find(given["init_from"], "--init-from")
-        found = network_of(given, checkpoint.parts(file)[0], classes=False)
-    prefix, epoch = given.get("model_prefix"), given.get("load_epoch")
+    prefix, epoch, start = (given.get(n) for n in ("model_prefix", "load_epoch", "init_from"))
+    if start:
+        try:
+            file = checkpoint.find(start, "--init-from")
+        except UserError:
+            if not (given.get("resume") and prefix and checkpoint.positions(prefix)):
+                raise  # a run that is resumed needs them no more
+        else:
+            found, start = network_of(given, checkpoint.parts(file)[0], classes=False), str(file)
     starts = epoch is not None or (
         given.get("resume") and prefix and checkpoint.symbol_path(prefix).exists()
     )
@@ -186,7 +191,7 @@ def stored_values(given: Given) -> dict[str, Any]:
             if unsupported_reason(found.get("dtype", "float32"), machine(), found["network"]):
                 del found["dtype"]  # trained on a different machine: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
-    return found | ({"init_from": str(file)} if given.get("init_from") else {})
+    return found | ({"init_from": start} if start else {})
 
 
 def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:
@@ -299,13 +304,9 @@ def choices(
 
 
 def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:
-    """Yield the recipe's numbers. Raises UserError if it has none that fits the flags."""
+    """Yield the recipe's numbers."""
     yield "lr_schedule", base.lr_schedule, f"the recipe {base.name}"
     schedule = values["lr_schedule"]
-    if schedule == "step" != base.lr_schedule and not values.get("lr_step_epochs"):
-        raise UserError(
-            f"--lr-schedule step: the recipe {base.name} has no steps: pass --lr-step-epochs too"
-        )
     if schedule != "step":
         yield "lr_step_epochs", (), f"a {schedule} schedule has none"
     for name in FLAGS.keys() & vars(base).keys():
@@ -422,9 +423,7 @@ def best_comm(values: Given, gpus: bool, group: LaunchEnv | None) -> tuple[str, 
 
 def cap_for_ci(config: TrainConfig, started: bool) -> tuple[TrainConfig, tuple[str, ...]]:
     """Return the configuration cut to seconds, and a line for each value that changed."""
-    most = 2  # iterations
-    if config.trace:
-        most = steps_before_trace(config.cuda_graph) + TRACED_STEPS
+    most = BEFORE_TRACE + TRACED_STEPS if config.trace else 2  # iterations
     limits: dict[str, Any] = {
         "n": config.n if started else min(config.n, 2), "batch_size": min(config.batch_size, 4),
         "image_shape": 32, "val_resize": recipes.val_resize(32), "network": "tiny",

@@ -15,11 +15,12 @@ from rn50 import compare, description, launch
 from rn50 import parser as parsers
 from rn50.autoconfig import Given, prepare
 from rn50.common import counts, has_key
-from rn50lib import report
+from rn50.reports import load
 from rn50lib.config import Resolved, flag_name, scoped
 from rn50lib.errors import TERMINATED, UserError, converter, whole
 from rn50lib.files import Output
 from rn50lib.lifetime import die_with_parent
+from rn50lib.report import as_json
 
 # names in a file that are lists here, or a sweep's own; the names of the parsed values
 SWEEP = {"n": "workers", "batch_size": "batches", "warmup": "warmup"}
@@ -99,7 +100,7 @@ def main(argv: list[str]) -> int:
         return 130
     planned = [resolved for _, resolved in runs]
     found = contents(cells, planned, dropped, ["rn50", "benchmark", *argv])
-    output.write(report.as_json(found))
+    output.write(as_json(found))
     launch.say(compare.text([compare.side_of(found, "this sweep")]))
     print(own.output)
     return 130 if interrupted else int(any(cell.reason for cell in cells))
@@ -158,7 +159,7 @@ def measure(cell: Cell, resolved: Resolved, folder: Path) -> None:
         raise KeyboardInterrupt
     if status == 0:
         cell.file = folder / "report.json"
-        cell.report = report.load(cell.file)
+        cell.report = load(cell.file)
         return
     lines = [line.strip() for line in (failure or "").splitlines() if line.strip()]
     lines = lines or [f"the worker exited with status {status}"]

@@ -14,9 +14,9 @@ from typing import Any
 
 from rn50.common import aligned
 from rn50.published import Series, load
+from rn50.reports import check_metrics
 from rn50lib.errors import Parser, UserError
 from rn50lib.files import load_json
-from rn50lib.report import check_metrics
 
 RATES = ("train.total_ips", "val.total_ips")
 LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")

@@ -112,7 +112,7 @@ def smallest_batch(config: TrainConfig) -> int:
     return 1 + (min(layer.size for layer in layers if layer.kind == "batchnorm") == 1)
 
 
-def check_classes(config: TrainConfig) -> None:
+def check_number_of_classes(config: TrainConfig) -> None:
     """Raise UserError if all images of a data set have the same label."""
     learns = config.trains and not config.no_metrics and config.loader != "synthetic"
     if learns and config.num_classes == 1:

@@ -35,7 +35,7 @@ def describe(resolved: Resolved) -> str:
     if config.trains:
         lines.append(f"  {arithmetic(config)}")
         if not config.benchmark_iters:
-            lines += [f"  {line}" for line in (*recipe_remarks(config), *schedule_remarks(config))]
+            lines += [f"  {line}" for line in schedule_remarks(config)]
     return "\n".join(lines)
 
 
@@ -60,20 +60,6 @@ def arithmetic(config: TrainConfig) -> str:
     if config.lr_schedule != "step":
         line += f", {config.lr_schedule} to 0 at epoch {config.num_epochs}"
     return line
-
-
-def recipe_remarks(config: TrainConfig) -> list[str]:
-    """Return the source of a recipe for large batches, and a remark on a different batch."""
-    base, batch = recipes.RECIPES[config.recipe], config.effective_batch_size
-    if not base.global_batch:
-        return []
-    lines = [f"{base.name}: {base.source}; {base.expected}"]
-    if base.global_batch != batch:
-        lines += [
-            f"the recipe {base.name} was published with a global batch of {base.global_batch},"
-            f" this run's is {batch}: expect a different accuracy"
-        ]
-    return lines
 
 
 def schedule_remarks(config: TrainConfig) -> list[str]:
@@ -119,7 +105,7 @@ def as_config_file(given: Given) -> list[str]:
     return lines
 
 
-def as_recipe(given: Given) -> list[str]:
+def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
     """Return everything that decides the accuracy of a run, and where it comes from, as a table."""
     config = prepare(given, remarks=[]).config
     base, crop = recipes.RECIPES[config.recipe], config.augmentation
@@ -133,9 +119,12 @@ def as_recipe(given: Given) -> list[str]:
         "standard deviation of red, green and blue": recipes.STD,
     }
     rows += [("", ",".join(f"{x:.4g}" for x in xs), words) for words, xs in fixed.items()]
+    head = [f"recipe {base.name}: {base.source}", f"expected: {base.expected}"]
+    if preset:  # its file begins with comments
+        comments = [line.removeprefix("# ") for line in preset.read_text().splitlines()]
+        head = [line for line in comments if line.startswith(("source:", "expected:"))]
     return [
-        f"recipe {base.name}: {base.source}",
-        f"expected: {base.expected}",
+        *head,
         *(f"  {name:21} {text:17} {words}" for name, text, words in rows),
     ]
 
@@ -147,4 +136,4 @@ def command_lines(resolved: Resolved) -> list[str]:
     sums = arithmetic(config)
     if config.only_inference:  # nothing is trained
         return [shlex.join(command), sums.partition(";")[0], *resolved.caps]
-    return [shlex.join(command), sums, *recipe_remarks(config), *resolved.caps]
+    return [shlex.join(command), sums, *resolved.caps]

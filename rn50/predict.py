@@ -112,7 +112,7 @@ def best(probabilities: np.ndarray, classes: Classes) -> str:
     return ", ".join(f"{classes[i]} {100 * probabilities[i]:.1f}%" for i in likeliest)
 
 
-def check_classes(file: Path, data: Classes | None) -> Classes:
+def read_trained_classes(file: Path, data: Classes | None) -> Classes:
     """Return the classes of a checkpoint, after comparing them with those of a data set, if any.
 
     A line on stderr says if names are unknown. Raises UserError if the classes differ.
@@ -120,7 +120,7 @@ def check_classes(file: Path, data: Classes | None) -> Classes:
     classes, root = checkpoint.read_classes(file)
     remark = None
     if data is not None:
-        classes, remark = checkpoint.check_classes(classes, data, file, root)
+        classes, remark = checkpoint.check_trained_classes(classes, data, file, root)
     elif not classes.known:
         remark = f"{file} has no class names, so these are numbers: pass --data-root to name them"
     if remark:
@@ -186,7 +186,7 @@ def main(argv: list[str]) -> int:
             images = open_source(root, args.split)
             print_sources({args.split: images}, every=False)
         data = images.classes if args.split else classes_of(root)
-    classes = check_classes(checkpoint.path(args.prefix, args.epoch), data)
+    classes = read_trained_classes(checkpoint.path(args.prefix, args.epoch), data)
     values = {n: getattr(args, n) for n in ("engine", "batch_size") if getattr(args, n) is not None}
     probabilities, bad = predict(args.prefix, args.epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))

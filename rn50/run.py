@@ -12,22 +12,25 @@ from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
 from rn50.common import has_key, makes_a_model
 from rn50.launch import is_local
-from rn50.parser import Parser, config_parser, parse_given
+from rn50.parser import PRESETS, Parser, config_parser, parse_given
+from rn50.reports import is_report, is_trace
 from rn50lib import checkpoint, hooks
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
 from rn50lib.files import check_folder, check_output, lock, make_folder
 from rn50lib.lifetime import die_with_parent, end_on_sigterm
-from rn50lib.report import is_report, is_trace
 
 
 def run(argv: list[str]) -> int:
     """Run `rn50 run`: fill in what was not passed, print it, launch the workers and wait."""
     given, extra = parse_given(run_parser(), argv)
     if extra.print:
-        shown = description.as_config_file if extra.print == "config" else description.as_recipe
-        print("\n".join(shown(given)))
+        if extra.print == "config":
+            shown = description.as_config_file(given)
+        else:
+            shown = description.as_recipe(given, PRESETS.get(extra.preset))
+        print("\n".join(shown))
         return 0
     return launch_run(given, extra.run_dir, extra.dry_run)
 
@@ -82,7 +85,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         status = launch.run(resolved, folder)
     if status == TERMINATED:
         print_resume_command("run", given, config)
-    if status == 0 and not config.test_io:
+    if status == 0:
         launch.say(f"report: {config.report or folder / 'report.json'}")
     return status
 
@@ -94,7 +97,7 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
     """
     prefix = given.get("model_prefix")
     if prefix and not (given.get("only_inference") or given.get("test_io")):
-        checkpoint.check_prefix(prefix, given.get("load_epoch"), bool(given.get("resume")))
+        checkpoint.check_prefix_is_free(prefix, given.get("load_epoch"), bool(given.get("resume")))
     if given.get("report"):
         check_output(given["report"], "--report", "a report", is_report)
     if given.get("trace"):

@@ -124,10 +124,13 @@ class CheckpointManager:
         report.env["checkpoint"] = str(file)
         scored = config.only_inference  # any data, by any seed
         keys = ("model", "num_classes") if scored else (*SAME, *scoped("resume"))
+        stored = found.fingerprint.get("init_from")
+        if stored and self.fingerprint.get("init_from") in names_of_start(stored):
+            self.fingerprint["init_from"] = stored
         check_fingerprint(found.fingerprint, self.fingerprint, file, keys)
         if self.classes is not None:
             root = found.config.get("data_root")
-            self.classes, remark = check_classes(found.classes, self.classes, file, root)
+            self.classes, remark = check_trained_classes(found.classes, self.classes, file, root)
             if remark:
                 progress.say(remark)
         check_shapes(found.arrays, self.net, file)
@@ -251,9 +254,17 @@ def resume_fingerprint(
         found["data"] = f"{len(source)} images, labels {labels:08x}"
     if config.init_from:
         file = Path(config.init_from)
-        metadata, _ = read(file, with_arrays=False)
-        found["init_from"] = f"{file.name} ({metadata.get('crc32')})"
+        found["init_from"] = file.name
+        if file.exists():  # a resumed run does not need it
+            metadata, _ = read(file, with_arrays=False)
+            found["init_from"] += f" ({metadata.get('crc32')})"
     return found
+
+
+def names_of_start(stored: str) -> tuple[str, str]:
+    """Return the names by which --init-from may name start weights that are gone."""
+    file = stored.partition(" (")[0]
+    return file, parts(file)[0]
 
 
 def check_fingerprint(
@@ -273,7 +284,7 @@ def check_fingerprint(
             )
 
 
-def check_classes(
+def check_trained_classes(
     there: Classes | None, classes: Classes, file: Path, root: str | None = None
 ) -> tuple[Classes, str | None]:
     """Return the classes of a checkpoint and a data set, and a line if names are unknown.
@@ -463,7 +474,7 @@ def saves(config: TrainConfig) -> bool:
     return config.model_prefix is not None and not (config.only_inference or config.test_io)
 
 
-def check_prefix(prefix: str | Path, load_epoch: int | None, resume: bool) -> None:
+def check_prefix_is_free(prefix: str | Path, load_epoch: int | None, resume: bool) -> None:
     """Raise UserError if a run with this --model-prefix would overwrite an earlier one's files."""
     symbol = symbol_path(prefix)
     check_folder(symbol.absolute().parent, f"--model-prefix {prefix}")
@@ -485,7 +496,7 @@ def check_prefix(prefix: str | Path, load_epoch: int | None, resume: bool) -> No
 def lock_for(config: TrainConfig) -> contextlib.AbstractContextManager[Any]:
     """Return the context that holds the lock of a run's --model-prefix. Raise UserError."""
     prefix = Path(config.model_prefix or "")
-    check_prefix(prefix, config.load_epoch, config.resume)
+    check_prefix_is_free(prefix, config.load_epoch, config.resume)
     make_folder(prefix.parent, f"--model-prefix {prefix}")
     return lock(prefix.with_name(f".{prefix.name}.lock"), f"--model-prefix {prefix}")
 

@@ -125,7 +125,7 @@ def slots(hosts: str) -> dict[str, int]:
     return found
 
 
-def check_prefix(prefix: str) -> None:
+def check_no_folder(prefix: str) -> None:
     """Raise ValueError for a folder instead of a prefix."""
     if prefix.endswith("/") or Path(prefix).name in ("", ".."):
         raise ValueError(f"must be a name, not a folder, such as {prefix.rstrip('/')}/model")
@@ -257,8 +257,8 @@ class TrainConfig:
 
     model_prefix: Annotated[str | None, Flag(
         "run", "name of the checkpoints: PREFIX-symbol.json and PREFIX-NNNN.safetensors",
-        "first shown output", metavar="PREFIX", check=check_prefix, excludes="step", also="--output"
-        " --output-dir --workspace --save-dir --checkpoint-dir --experiment")] = None
+        "first shown output", metavar="PREFIX", check=check_no_folder, excludes="step",
+        also="--output --output-dir --workspace --save-dir --checkpoint-dir --experiment")] = None
     save_period: Annotated[int, Flag(
         "run", "epochs between checkpoints", low=1, also="--save-frequency --save-freq")] = 1
     checkpoint_steps: Annotated[int | None, Flag(

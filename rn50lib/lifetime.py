@@ -175,7 +175,7 @@ class Preemption:
         if self.calls < self.wait:
             return False
         seconds = (time.perf_counter() - self.since) / self.calls
-        (total,) = self.comm.sum([[float(self.requested), seconds]])
+        total = self.comm.sum([float(self.requested), seconds])
         # the sums are equal on all ranks, and so is the number of calls until the next exchange
         each = max(float(total[1]), 1e-6) / self.comm.size
         self.wait = max(1, min(1000, int(EXCHANGE_S / each)))

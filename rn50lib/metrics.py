@@ -30,7 +30,7 @@ def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
 
     `sums` is ordered as SUMS. Without images every metric is None.
     """
-    (total,) = comm.sum([np.asarray(sums, np.float64)])
+    total = comm.sum(np.asarray(sums, np.float64))
     found = dict(zip(SUMS, map(float, total), strict=True))
     examples = found.pop("examples")
     if not examples:
@@ -119,8 +119,7 @@ class Meter:
     def sums_of_all(self) -> list[float]:
         """Return the sums of the phase so far, over all ranks."""
         self.read()
-        (sums,) = self.comm.sum([self.total])
-        return [float(value) for value in sums]
+        return [float(value) for value in self.comm.sum(self.total)]
 
     def finish(self, show: bool) -> dict[str, float | None]:
         """Return the metrics over all workers, `time` (s per iteration) and `total_ips`."""
@@ -130,7 +129,7 @@ class Meter:
         metrics = metric_sums(self.total, self.comm)
         if self.steps > 1:
             seconds = self.end - self.first_time
-            (images,) = self.comm.sum([np.array([self.images - self.first_images])])
+            images = self.comm.sum([self.images - self.first_images])
             metrics["time"] = seconds / (self.steps - 1)
             metrics["total_ips"] = int(images[0]) / seconds
         return metrics

@@ -1,4 +1,4 @@
-"""The published ResNet-50 v1.5 recipe as numbers, and recipes for large batches.
+"""The published ResNet-50 v1.5 recipe as numbers, and the road signs'.
 
 Everything that decides accuracy is here, once; all pipelines and backends read it.
 """
@@ -42,7 +42,7 @@ class Recipe:
 
     `lr` is the learning rate at a global batch of `lr_batch`. The schedule `step` multiplies it by
     `lr_factor` at each of `lr_step_epochs`, counted from 0; all others fall to 0 over all
-    `num_epochs`. `global_batch` is the published one, if the rate is known to be right only for it.
+    `num_epochs`.
     """
 
     name: str
@@ -63,7 +63,6 @@ class Recipe:
     crop_area: float = 0.05
     lr_batch: int = LR_BATCH
     lr_factor: float = LR_FACTOR
-    global_batch: int | None = None
 
 
 REFERENCE = Recipe(
@@ -101,39 +100,7 @@ ROADSIGNS = shortened(
     epochs=9,
 )
 
-GOYAL = replace(
-    REFERENCE,
-    name="goyal2017",
-    source="Goyal et al. 2017, arXiv:1706.02677, sections 5.1 and 5.2",
-    expected="top-1 76.26 ± 0.09 (76.40 ± 0.12 at a global batch of 256) on ImageNet, 5 training"
-    " runs, 256 x P100, published",
-    batch_size=32,
-    bn_decay=False,
-    zero_gamma=True,
-    crop_area=0.08,
-    global_batch=8192,
-)
-
-NVIDIA_COSINE = replace(
-    REFERENCE,
-    name="nvidia_cosine",
-    source="ResNet50 v1.5 for PyTorch, NVIDIA DeepLearningExamples, 20.12, 90 epochs",
-    expected="top-1 77.12 ± 0.11 (mixed) and 76.95 ± 0.18 (TF32) on ImageNet, 8 x A100, published",
-    lr=0.256,
-    batch_size=256,
-    warmup_epochs=8.0,
-    lr_step_epochs=(),
-    lr_schedule="cosine",
-    mom=0.875,
-    wd=2**-15,
-    bn_decay=False,
-    label_smoothing=0.1,
-    crop_area=0.08,
-    global_batch=2048,
-)
-
-LARGE_BATCH = (GOYAL, NVIDIA_COSINE)
-RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS, *LARGE_BATCH)}
+RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS)}
 
 
 def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE) -> float:

@@ -5,20 +5,16 @@ A metric that was not measured is null, never 0.0 or NaN.
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rn50lib.errors import UserError
-from rn50lib.files import load_json, write_file
+from rn50lib.files import write_file
 
 TOP = {"top1": 1, "top5": 5}  # the label is among so many of the most likely classes
 SUMS = ("loss", *TOP, "examples")  # the sums of a training step, in this order
 PARTS = (*(name for name in SUMS if name not in ("loss", "examples")), "loss", "time", "total_ips")
-Number = (int, float, type(None))
 KEYS = tuple(f"{phase}.{part}" for phase in ("train", "val") for part in PARTS)
 
 
@@ -62,39 +58,3 @@ def as_json(content: Any) -> str:
 def write_json(path: str | Path, content: Any) -> None:
     """Write strict JSON, whole or not at all. Raise UserError if it cannot be written."""
     write_file(path, as_json(content))
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """Read a report. Raise UserError if it is missing or is not a report."""
-    content = load_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-        raise UserError(f"report {path} has no 'metrics': it was not written by --report")
-    try:
-        check_metrics(content["metrics"])
-    except ValueError as error:
-        raise UserError(f"report {path}: {error}") from error
-    return content
-
-
-def is_report(path: str | Path) -> bool:
-    """Return True if the file is a report, which a new one may replace."""
-    try:
-        return bool(load(path))
-    except UserError:
-        return False
-
-
-def is_trace(path: Path) -> bool:
-    """Return True if the file is a trace of torch.profiler, which a new one may replace."""
-    data = path.read_bytes()
-    try:
-        return b'"traceEvents"' in (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (EOFError, zlib.error):
-        return False
-
-
-def check_metrics(metrics: dict[str, Any]) -> None:
-    """Raise ValueError if a metric is not a list of numbers and nulls."""
-    for key, values in metrics.items():
-        if not isinstance(values, list) or not all(isinstance(v, Number) for v in values):
-            raise ValueError(f"{key} is not a list of numbers, a value per epoch")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ import numpy as np
 import PIL
 
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, scoped
-from rn50lib.data import open_pipeline
 from rn50lib.data.classes import Classes, check_agreement
 from rn50lib.distributed import Comm, assert_same_across_ranks
 from rn50lib.errors import UserError, first_line
 from rn50lib.hardware import machine
 from rn50lib.resnet import Network
-from rn50lib.train_step import TRACED_STEPS, PacedStep, TrainStep, steps_before_trace
+from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS, PacedStep, TrainStep
 
 
 def check_group(config: TrainConfig, comm: Comm) -> None:
@@ -75,7 +73,7 @@ def print_sources(sources: dict[str, Any], every: bool = True) -> None:
             print(f"  {split}: {text}{note}", file=sys.stderr, flush=True)
 
 
-def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | None:
+def check_classes_of_splits(config: TrainConfig, sources: dict[str, Any]) -> Classes | None:
     """Return the classes of the splits; None for synthetic images. Raises UserError."""
     found = [source.classes for source in sources.values() if source is not None]
     return check_agreement(found, f"--data-root {config.data_root}") if found else None
@@ -83,7 +81,7 @@ def check_classes(config: TrainConfig, sources: dict[str, Any]) -> Classes | Non
 
 def check_traced(config: TrainConfig, steps: int) -> None:
     """Raise UserError if an epoch has too few steps for a trace."""
-    needed = steps_before_trace(config.cuda_graph) + TRACED_STEPS
+    needed = BEFORE_TRACE + TRACED_STEPS
     if steps < needed:
         raise UserError(
             f"--trace {config.trace}: an epoch has {steps} steps, and a trace needs {needed}: use a"
@@ -93,8 +91,9 @@ def check_traced(config: TrainConfig, steps: int) -> None:
 
 def build_step(config: TrainConfig, net: Network, comm: Comm) -> TrainStep:
     """Return the training step. Raise UserError if its framework cannot import or use a GPU."""
-    if config.step is not None:
-        return PacedStep(config.step, comm)
+    rate = math.inf if config.test_io else config.step
+    if rate is not None:
+        return PacedStep(rate, comm)
     make: Callable[[TrainConfig, Network, Comm], TrainStep]
     try:
         if config.backend == "tensorflow":
@@ -136,20 +135,3 @@ def environment(
         "classes": classes and classes.to_dict(),
         "allocator": os.environ.get("GLIBC_TUNABLES"),
     }
-
-
-def time_input(config: TrainConfig, sources: dict[str, Any], comm: Comm) -> int:
-    """Print how many images per second the input pipeline of a worker delivers alone."""
-    split = "val" if config.only_inference else "train"
-    with contextlib.closing(
-        open_pipeline(config, sources[split], split, comm.rank, comm.size)
-    ) as pipeline:
-        for epoch in range(config.num_epochs):
-            batches = pipeline.epoch(epoch)
-            next(batches)  # starts the workers; not timed
-            begin = time.perf_counter()
-            images = sum(batch.valid for batch in batches)
-            seconds = time.perf_counter() - begin
-            rate = f"{images / seconds:.1f} img/s" if images else "too few batches to time"
-            print(f"epoch {epoch + 1}: {rate}, {len(pipeline)} batches of {config.batch_size}")
-    return 0

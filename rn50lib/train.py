@@ -78,12 +78,8 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
     comm = connect(config.comm, config.backend, config.comm_timeout)
     run_setup.check_group(config, comm)
     sources = run_setup.open_sources(config)
-    classes = run_setup.check_classes(config, sources)
+    classes = run_setup.check_classes_of_splits(config, sources)
     first_rank = comm.rank == 0
-    if config.test_io:
-        if first_rank:
-            run_setup.print_sources(sources, every=False)
-        return run_setup.time_input(config, sources, comm)
     if run_dir:
         make_folder(run_dir, f"--run-dir {run_dir}")
     net = config.to_network()
@@ -101,7 +97,8 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
             stack.enter_context(checkpoint.lock_for(config))
         begin = time.perf_counter()
         run = build_run(config, sources, classes, comm, progress, report, stack)
-        first_epoch = run.checkpoints.restore(run.step, report, progress)
+        restore = run.checkpoints.restore
+        first_epoch = restore(run.step, report, progress) if run.step.saves else 0
         if first_rank and run.checkpoints.enabled:
             checkpoint.write_symbol(run.checkpoints.prefix, net)
         file = config.report or (run_dir / "report.json" if run_dir else None)
@@ -162,7 +159,7 @@ def run_epoch(run: Run, epoch: int) -> None:
             # a damaged validation image must not cost the training
             checkpoints.save(epoch, run.step, report)
         checkpoints.reduce_bn_stats(run.step)
-    if not config.no_val:
+    if "val" in run.pipelines:
         report.add("val", evaluate(run, epoch))
     state = checkpoints.state
     state.begin_epoch()

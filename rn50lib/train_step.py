@@ -12,14 +12,8 @@ from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.report import SUMS
 
+BEFORE_TRACE = 5  # a CUDA graph is captured in the fourth step; the fifth warms up the profiler
 TRACED_STEPS = 3  # of `--trace`
-STEPS_BEFORE = 3  # the first starts everything, then one more, then one with the profiler on
-GRAPH_WARM_UP = 3  # steps before one is captured as a CUDA graph: cuDNN chooses its kernels
-
-
-def steps_before_trace(cuda_graph: bool) -> int:
-    """Return the steps before those of `--trace`; a graph is captured in one of them."""
-    return STEPS_BEFORE + (GRAPH_WARM_UP - 1 if cuda_graph else 0)
 
 
 class TrainStep(Protocol):

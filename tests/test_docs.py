@@ -123,6 +123,13 @@ def test_the_pages_name_presets_that_work() -> None:
     assert named and named <= set(PRESETS)
 
 
+def test_the_page_on_architecture_names_every_module_of_the_library() -> None:
+    tree = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
+    named = set(re.findall(r"\w+", tree.partition("rn50/ ")[0]))
+    files = {path.stem for path in (ROOT / "rn50lib").rglob("*.py")}
+    assert files - {"__init__"} <= named
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_recipes_page_matches_the_file(name: str) -> None:
     head = dict(line[2:].split(":", 1) for line in PRESETS[name].read_text().splitlines()[1:5])

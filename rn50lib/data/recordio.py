@@ -229,11 +229,11 @@ class Reader:
         """Return the class of every record, int32 of shape (records,), in the order of the index.
 
         Only the headers are read, and those of a large file once: the labels are cached as
-        `PREFIX.labels`. Raises RecordError if a record does not have one whole label from 0 on.
+        `PREFIX.rec.labels`. Raises RecordError if a record does not have one whole label from 0 on.
         """
         path = Path(self.path_rec)
         files = [path, Path(self.path_idx)]
-        return disk_cache(path.with_suffix(".labels"), files, self._read_labels)["labels"]
+        return disk_cache(path.with_suffix(".rec.labels"), files, self._read_labels)["labels"]
 
     def _read_labels(self) -> Arrays:
         keys, offsets, stops, _ = self._index

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rn50lib.errors import UserError, first_names
 from rn50lib.lifetime import Wait, watch_waits
@@ -15,11 +16,11 @@ from rn50lib.lifetime import Wait, watch_waits
 class Comm:
     """A group of `size` workers; this one is number `rank`, and `local_rank` on its own host.
 
-    This class is a group of one. Horovod and torch.distributed replace `sum_vector` and
-    `broadcast_vector`. Arrays of the same type travel as one long vector: every message costs its
-    latency, and a model has hundreds of small arrays.
+    This class is a group of one. Horovod and torch.distributed replace `sum_array` and
+    `broadcast_vector`.
     """
 
+    name = "local"  # in `--comm`
     rank = 0
     size = 1
     local_rank = 0
@@ -29,49 +30,40 @@ class Comm:
         numbers = [str(rank) for rank in range(self.size) if rank != self.rank]
         return f"rank{'s' * (len(numbers) != 1)} {first_names(numbers, 8)}"
 
-    def sum_vector(self, vector: np.ndarray) -> np.ndarray:
-        """Return the sum of the vector over all ranks, on every rank."""
-        return vector
+    def sum_array(self, array: np.ndarray) -> np.ndarray:
+        """Return the sum of the array over all ranks, on every rank."""
+        return array
 
     def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
         """Return rank 0's vector, on every rank."""
         return vector
 
     def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return rank 0's arrays, by name, on every rank."""
-        with Wait(self.others):
-            values = joined(list(arrays.values()), self.broadcast_vector)
-        return dict(zip(arrays, values, strict=True))
+        """Return rank 0's arrays, by name and all float32, on every rank.
 
-    def sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the sum of each array over all ranks, on every rank."""
+        They travel as one vector: each message costs its latency, and a model has hundreds of small
+        arrays.
+        """
         with Wait(self.others):
-            return joined(arrays, self.sum_vector)
+            vector = self.broadcast_vector(np.concatenate([a.ravel() for a in arrays.values()]))
+        parts = np.split(vector, np.cumsum([a.size for a in arrays.values()])[:-1])
+        both = zip(arrays.items(), parts, strict=True)
+        return {name: part.reshape(array.shape) for (name, array), part in both}
+
+    def sum(self, array: ArrayLike) -> np.ndarray:
+        """Return the sum of the array over all ranks, on every rank."""
+        with Wait(self.others):
+            return self.sum_array(np.asarray(array))
 
     def stack(self, vector: np.ndarray) -> np.ndarray:
         """Return the vectors of all ranks, which are equally long, as rows, on every rank."""
         table = np.zeros((self.size, len(vector)), vector.dtype)
         table[self.rank] = vector
-        return self.sum([table])[0]
+        return self.sum(table)
 
     def barrier(self) -> None:
         """Return when every rank has called this."""
-        self.sum([np.zeros(1, np.float32)])
-
-
-def joined(
-    arrays: Sequence[np.ndarray], exchange: Callable[[np.ndarray], np.ndarray]
-) -> list[np.ndarray]:
-    """Apply `exchange` to the arrays, in one call for all that have the same type."""
-    arrays = [np.asarray(array) for array in arrays]
-    results: list[np.ndarray] = list(arrays)
-    for dtype in sorted({array.dtype for array in arrays}, key=str):
-        which = [i for i, array in enumerate(arrays) if array.dtype == dtype]
-        whole = exchange(np.concatenate([arrays[i].ravel() for i in which]))
-        ends = np.cumsum([arrays[i].size for i in which])[:-1]
-        for i, part in zip(which, np.split(whole, ends), strict=True):
-            results[i] = part.reshape(arrays[i].shape)
-    return results
+        self.sum(np.zeros(1, np.float32))
 
 
 def connect(name: str = "local", backend: str = "torch", timeout: float | None = None) -> Comm:

@@ -19,6 +19,8 @@ from rn50lib.lifetime import Wait
 class Ddp(Comm):
     """`Comm` over torch.distributed: Gloo for arrays in host memory, NCCL for gradients on GPUs."""
 
+    name = "ddp"
+
     def __init__(self, timeout: float | None = None) -> None:
         me = LaunchEnv.detect()
         if me is None:
@@ -45,8 +47,8 @@ class Ddp(Comm):
         # a group that is still open at the interpreter's end can abort it ("terminate called ...")
         atexit.register(leave)
 
-    def sum_vector(self, vector: np.ndarray) -> np.ndarray:
-        total = torch.from_numpy(vector.copy())
+    def sum_array(self, array: np.ndarray) -> np.ndarray:
+        total = torch.from_numpy(array.copy())
         dist.all_reduce(total)
         return total.numpy()
 

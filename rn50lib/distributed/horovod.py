@@ -24,6 +24,8 @@ TIMEOUTS = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
 class Horovod(Comm):
     """`Comm` over Horovod. `hvd` is the module `horovod.torch` or `horovod.tensorflow`."""
 
+    name = "horovod"
+
     def __init__(self, backend: str, timeout: float | None = None) -> None:
         self.backend = backend
         if timeout is not None:
@@ -45,8 +47,8 @@ class Horovod(Comm):
         if backend == "torch":  # `tensorflow.train_step.configure` does it for TensorFlow
             choose_gpu(self.local_rank)
 
-    def sum_vector(self, vector: np.ndarray) -> np.ndarray:
-        return self._call(self.hvd.allreduce, vector, op=self.hvd.Sum)
+    def sum_array(self, array: np.ndarray) -> np.ndarray:
+        return self._call(self.hvd.allreduce, array, op=self.hvd.Sum)
 
     def broadcast_vector(self, vector: np.ndarray) -> np.ndarray:
         return self._call(self.hvd.broadcast, vector, root_rank=0)
@@ -60,13 +62,13 @@ class Horovod(Comm):
                 ("horovod",),
             )
 
-    def _call(self, operation: Any, vector: np.ndarray, **options: Any) -> np.ndarray:
+    def _call(self, operation: Any, array: np.ndarray, **options: Any) -> np.ndarray:
         if self.backend == "torch":
             import torch
 
-            return operation(torch.from_numpy(vector), **options).numpy()
+            return operation(torch.from_numpy(array), **options).numpy()
         import tensorflow as tf
 
-        with tf.device("CPU:0"):  # vectors in host memory stay there
-            tensor = tf.constant(vector)
+        with tf.device("CPU:0"):  # arrays in host memory stay there
+            tensor = tf.constant(array)
         return operation(tensor, **options).numpy()

@@ -15,7 +15,7 @@ from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.errors import UserError, first_line, memory_full
 from rn50lib.files import write_file
-from rn50lib.train_step import STEPS_BEFORE, TRACED_STEPS
+from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS
 
 # Errors of a full memory: PyTorch's GPU allocator, cuDNN and NCCL; the host's allocator
 MEMORY_FULL = ("out of memory", "DefaultCPUAllocator")
@@ -71,15 +71,15 @@ class Queue:
 
 
 class Tracer:
-    """Writes a trace of three training steps, after `before` others, without stopping the run.
+    """Writes a trace of three training steps, after BEFORE_TRACE others, without stopping the run.
 
     `step` ends a step, and `input_done` the wait for its batch; the range "input" is between the
     two. Does nothing without a file, or once it is written.
     """
 
-    def __init__(self, file: str | None, before: int = STEPS_BEFORE) -> None:
+    def __init__(self, file: str | None) -> None:
         self.file = file
-        self.skipped = before - 2  # after the first one; the last is the profiler's warm-up
+        self.skipped = BEFORE_TRACE - 2  # after the first one; the last is the profiler's warm-up
         self.profiler: profile | None = None
         self.input: record_function | None = None
 

@@ -93,6 +93,6 @@ def gradient_sync(comm: Comm, model: nn.Module, named: Mapping[str, Tensor]) -> 
     """Return the synchronisation for a group of workers; `named` has the parameters by name."""
     if comm.size == 1:
         return GradientSync(model)
-    if hasattr(comm, "hvd"):
+    if comm.name == "horovod":
         return HorovodSync(comm, model, named)
     return ddp_sync(model)

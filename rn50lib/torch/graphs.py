@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError, first_line
-from rn50lib.train_step import GRAPH_WARM_UP
 
+GRAPH_WARM_UP = 3  # calls before one is captured: cuDNN chooses its kernels
 SHAPES = 4  # graphs that are kept, each with its own activations
 
 

@@ -26,7 +26,6 @@ from rn50lib.torch import gpu, graphs, inference
 from rn50lib.torch.gradient_sync import gradient_sync
 from rn50lib.torch.model import ResNet, load_arrays, tensors
 from rn50lib.torch.optimizer import FusedSGD, LossScaler, set_precision
-from rn50lib.train_step import steps_before_trace
 
 
 class TorchStep:
@@ -43,7 +42,7 @@ class TorchStep:
         start = config.initial_arrays(net)
         load_arrays(self.model, comm.broadcast(start))
         self.model.to(self.device)
-        if not hasattr(comm, "hvd"):
+        if comm.name != "horovod":
             # NHWC weights spare a reorder per convolution; Horovod sends contiguous tensors only
             self.model.to(memory_format=torch.channels_last)
         fastest: torch.nn.Module = self.model
@@ -68,8 +67,7 @@ class TorchStep:
         self.replayed: graphs.Replayed | None = None  # its CUDA graph
         self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
         self.queue = gpu.Queue(self.device)
-        before = steps_before_trace(config.cuda_graph)
-        self.tracer = gpu.Tracer(None if comm.rank else config.trace, before)
+        self.tracer = gpu.Tracer(None if comm.rank else config.trace)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
         self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph

@@ -18,7 +18,8 @@ BACKENDS = [
     pytest.param("tensorflow", marks=[pytest.mark.slow, pytest.mark.needs("torch", "tensorflow")]),
 ]
 EVERYTHING: dict[str, Any] = {
-    "recipe": "nvidia_cosine", "zero_gamma": True, "wd": 0.02, "loss_scale": "1024"
+    "bn_decay": False, "label_smoothing": 0.1, "zero_gamma": True, "wd": 0.02, "mom": 0.875,
+    "loss_scale": "1024",
 }  # fmt: skip
 NET = tiny(6)
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from rn50lib.errors import UserError
-from rn50lib.train_step import GRAPH_WARM_UP
 from tests.backends.test_exchange import distance
 from tests.backends.test_precision import build, trained
 from tests.backends.test_torch import batch
@@ -245,7 +244,7 @@ def fail_to_capture(monkeypatch: Any, capture: Callable[..., Any]) -> None:
 def test_without_memory_for_a_graph_a_step_runs_as_written(monkeypatch: Any, capsys: Any) -> None:
     import torch
 
-    from rn50lib.torch.graphs import Replayed
+    from rn50lib.torch.graphs import GRAPH_WARM_UP, Replayed
 
     events: list[str] = []
 
@@ -267,7 +266,7 @@ def test_without_memory_for_a_graph_a_step_runs_as_written(monkeypatch: Any, cap
 def test_a_step_that_cannot_be_captured_is_refused_with_the_cause(monkeypatch: Any) -> None:
     import torch
 
-    from rn50lib.torch.graphs import Replayed
+    from rn50lib.torch.graphs import GRAPH_WARM_UP, Replayed
 
     def capture(self: Replayed, inputs: Any) -> Any:
         try:

@@ -35,7 +35,7 @@ def test_a_run_of_the_library_writes_a_trace_and_goes_on(
     assert equal(traced, plain)
     # profile ci makes room for it, and it may be replaced
     again = rn50("run", *flags, "--trace", "t.json.gz", "--profile", "ci", "--dry-run")
-    assert again.status == 0 and "--benchmark-iters 6" in again.out, again
+    assert again.status == 0 and "--benchmark-iters 8" in again.out, again
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,17 @@ def test_an_epoch_that_is_too_short_is_refused(rn50: Run, photos: Photos) -> Non
     flags = ("train", "--data-root", photos.root, "--network", "tiny", "-b", "16")
     ended = rn50(*flags, "--image-shape", "32", "--no-val", "--trace", "t.json")
     assert ended.status == 2
-    assert "--trace t.json: an epoch has 3 steps, and a trace needs 6" in ended.err
+    assert "--trace t.json: an epoch has 3 steps, and a trace needs 8" in ended.err
 
 
 @pytest.mark.needs("torch")
 def test_a_trace_begins_after_the_capture_of_a_graph(tmp_path: Path) -> None:
-    """Two more steps warm up before the graph is captured in the third."""
+    """Three steps warm up, the graph is captured in the fourth, then the profiler starts."""
     from rn50lib.torch.gpu import Tracer
+    from rn50lib.torch.graphs import GRAPH_WARM_UP
 
     file = str(tmp_path / "t.json")
-    assert Tracer(file, before=5).skipped == 3 and Tracer(file).skipped == 1
+    assert Tracer(file).skipped == GRAPH_WARM_UP  # after the first, which starts the profiler
     config = full(cuda_graph=True, trace=file)
     assert cap_for_ci(config, True)[0].benchmark_iters == 8
     run_setup.check_traced(config, 8)

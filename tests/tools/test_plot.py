@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from rn50 import plot
-from rn50lib.report import Report, load
+from rn50.reports import load
+from rn50lib.report import Report
 
 Run = Callable[..., Any]
 

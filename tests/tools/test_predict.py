@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from rn50 import predict
+from rn50.reports import load
 from rn50lib.errors import UserError
-from rn50lib.report import load
 from tests.support import Photos
 
 pytestmark = pytest.mark.needs("torch")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rn50.reports import load
 from rn50lib.errors import UserError
-from rn50lib.report import Report, load
+from rn50lib.report import Report
 from tests.support import strict_json
 
 ORDER = ["model", "ngpus", "total_duration", "cmd", "metrics"]  # the reference's, before ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,27 @@ def test_different_number_of_classes_gets_a_new_head(rn50: Run, trained: Path, t
     env = strict_json(Path("r.json"))["env"]
     assert line in env["start"]
     assert env["axes"]["init_from"]["value"] == str(trained / "m-0002.safetensors")
+
+
+def test_a_resumed_run_needs_its_start_weights_no_more(
+    rn50: Run, trained: Path, three: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    for name in ("m-0002.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, base)
+    assert begin(rn50, three, base / "m").status == 0
+    shutil.rmtree(base)
+    for epochs, start in enumerate(("m", "m-0002.safetensors"), start=2):
+        ended = begin(rn50, three, base / start, "-e", str(epochs), "--resume")
+        assert ended.status == 0 and "resumed from n-" in ended.err, ended.err
+        stored = [checkpoint.load("n", epoch).fingerprint["init_from"] for epoch in (1, epochs)]
+        assert stored[0] == stored[1]  # with the checksum
+    for other in ("other", "m-0001.safetensors"):
+        ended = begin(rn50, three, base / other, "-e", "4", "--resume")
+        assert "was written with init_from m-0002.safetensors" in ended.error
+    fresh = begin(rn50, three, base / "m", "--model-prefix", "fresh", "--resume")
+    assert "--init-from" in fresh.error and "there is no checkpoint" in fresh.error
 
 
 def test_invalid_checkpoints_are_named(rn50: Run, three: Path, trained: Path) -> None:

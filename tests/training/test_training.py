@@ -369,6 +369,19 @@ def test_a_paced_step_measures_speed_and_writes_no_weights(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+def test_test_io_times_the_input_alone_and_resumes_nothing(
+    rn50: Run, photos: Photos, trained: Path
+) -> None:
+    files = {path: path.read_bytes() for path in trained.glob("m-*")}
+    report = run(
+        rn50, photos, "-e", "3", "--test-io", "--model-prefix", str(trained / "m"), "--resume"
+    )
+    assert len(report["metrics"]["train.total_ips"]) == 3
+    assert min(report["metrics"]["train.total_ips"]) > 0
+    assert not [key for key in report["metrics"] if key.startswith("val.")]
+    assert {path: path.read_bytes() for path in trained.glob("m-*")} == files
+
+
 @pytest.mark.slow
 def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) -> None:
     import types
