@@ -147,8 +147,6 @@ def pack_list(
         _report_bad(failed, path_lst, skip_bad, "the record file was not put in place")
         took = progress.took(writer.count)
     name_classes(path_rec, classes, Path(root))
-    with contextlib.suppress(UserError):  # labels that are not classes, or a framing of yours
-        Reader(path_rec).labels()  # caches them for those who may not write here
     if not quiet:
         left_out = LeftOut()
         for _, reason in (*bad, *failed):

@@ -46,6 +46,11 @@ def load_json(path: str | Path) -> Any:
         raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
 
 
+def cache_folder() -> Path:
+    """Return the user's folder for what need not be computed again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rn50")
+
+
 def is_stream(path: str | Path) -> bool:
     """Return True for a device or anything else that is neither a regular file nor a folder."""
     path = Path(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import mmap
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rn50lib.errors import Remedy, UserError
-from rn50lib.files import write_file
+from rn50lib.files import cache_folder, write_file
 
 GZIP = b"\x1f\x8b\x08"  # the first bytes of a gzip file (RFC 1952)
 SPARSE = 32_000  # bytes per record above which reading the whole file costs more than single pages
@@ -129,10 +130,12 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
 
     They are computed again if a file is newer, or its size has changed.
     """
-    with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
-        saved = path.stat().st_mtime_ns
-        if all(file.stat().st_mtime_ns <= saved for file in files):
-            with np.load(path, allow_pickle=False) as stored:
+    for place in _places(path):
+        with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+            saved = place.stat().st_mtime_ns
+            if any(file.stat().st_mtime_ns > saved for file in files):
+                continue
+            with np.load(place, allow_pickle=False) as stored:
                 if str(stored["state"]) == _sizes(files):
                     return {name: stored[name] for name in stored.files if name != "state"}
     found = compute()
@@ -142,12 +145,21 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
 
 
 def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays) -> None:
-    """Save arrays at `path` if it can be written."""
+    """Save arrays at `path`, or in the user's cache if `path` cannot be written."""
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, state=np.array(_sizes(files)), **arrays)
-    with contextlib.suppress(UserError):  # a read-only folder, a full disk
-        write_file(path, content.getvalue())
+    for place in _places(path):
+        with contextlib.suppress(UserError):  # a read-only folder, a full disk
+            write_file(place, content.getvalue())
+            return
 
 
 def _sizes(files: Sequence[Path]) -> str:
     return "".join(f"{file.stat().st_size}\n" for file in files)
+
+
+def _places(path: Path) -> list[Path]:
+    with contextlib.suppress(RuntimeError):  # no home
+        name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+        return [path, cache_folder() / "kept" / name]
+    return [path]
