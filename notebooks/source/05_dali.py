@@ -391,7 +391,7 @@ if DALI:
         print(f"  together over the slower one: {reached}")
     with_training = {name: np.array(pairs)[:, 1] for name, pairs in decoding_ips.items()}
     gain = workshop.ratio(with_training["CPU"] / with_training["CPU, no prefetch"])
-    print(f"Prefetching, with training: {gain} times as fast")
+    print(f"Both together, with prefetching over without: {gain}")
     session.expect(dict.fromkeys(["input.h100.synthetic", "input.h100.tfrecord"]))
 
 # %% [markdown]
