@@ -609,7 +609,7 @@ if {"yield", "deer"} <= set(classes):
 own = device  # images/s of training on this machine
 if not gpu:
     net, times = ResNet(resnet.resnet(50)), []
-    for _ in range(4):  # the first time warms up
+    for _ in range(3):  # the first time warms up
         begin = time.perf_counter()
         net(torch.rand(4, 3, 224, 224)).sum().backward()
         times.append(time.perf_counter() - begin)
