@@ -120,15 +120,15 @@ def pack_list(
         )
     if not path_lst.exists():
         prefix = path_lst.with_suffix("")
-        if others := sorted(path_lst.parent.glob(f"{glob.escape(prefix.name)}*.lst")):
-            raise UserError(
-                f"{path_lst}: there is no such list. Unlike in MXNet, a PREFIX is one list: pack"
-                f" {first_names([*map(str, others)])} one at a time, first with the PREFIX"
-                f" {others[0].with_suffix('')}"
-            )
+        make = as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
+        found = path_lst.parent.glob(f"{glob.escape(prefix.name)}*.lst")
+        others = first_names(sorted(str(path) for path in found if path.is_file()))
+        also = (
+            f"; unlike MXNet's tool, this one does not pack {others} under that PREFIX: pass the"
+            " name of each list, without .lst"
+        )
         raise UserError(
-            f"{path_lst}: there is no such list; make it first with "
-            + as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
+            f"{path_lst}: there is no such list; make it first with {make}{also if others else ''}"
         )
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")

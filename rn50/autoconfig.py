@@ -176,7 +176,7 @@ def stored_values(given: Given) -> dict[str, Any]:
         try:
             file = checkpoint.find(start, "--init-from")
         except UserError:
-            if not (given.get("resume") and prefix and checkpoint.positions(prefix)):
+            if not (given.get("resume") and prefix and checkpoint.newest(prefix)[0]):
                 raise  # a run that is resumed needs them no more
         else:
             found, start = network_of(given, checkpoint.parts(file)[0], classes=False), str(file)

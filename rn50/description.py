@@ -9,6 +9,7 @@ from typing import Any
 
 from rn50 import launch
 from rn50.autoconfig import Given, built_in_root, prepare
+from rn50.parser import read_file, read_values
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flag_name, flags_of, scoped, text_of
 from rn50lib.hardware import machine
@@ -119,12 +120,21 @@ def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
         "standard deviation of red, green and blue": recipes.STD,
     }
     rows += [("", ",".join(f"{x:.4g}" for x in xs), words) for words, xs in fixed.items()]
-    head = [f"recipe {base.name}: {base.source}", f"expected: {base.expected}"]
+    published = {n: v for n, v in vars(base).items() if n in FLAGS and n != "batch_size"}
+    source, expected = base.source, base.expected
     if preset:  # its file begins with comments
-        comments = [line.removeprefix("# ") for line in preset.read_text().splitlines()]
-        head = [line for line in comments if line.startswith(("source:", "expected:"))]
+        lines = [line[2:].partition(":") for line in preset.read_text().splitlines()]
+        about = {key: text.strip() for key, _, text in lines}
+        source, expected = about["source"], about["expected"]
+        published |= read_values(read_file(preset), str(preset))
+    changed = [
+        flag_name(n) for n in names if getattr(config, n) != published.get(n, getattr(config, n))
+    ]
+    if changed:
+        expected = f"not published with these values of {', '.join(changed)}"
     return [
-        *head,
+        f"recipe {preset.stem if preset else base.name}: {source}",
+        f"expected: {expected}",
         *(f"  {name:21} {text:17} {words}" for name, text, words in rows),
     ]
 

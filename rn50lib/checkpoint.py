@@ -263,7 +263,7 @@ def resume_fingerprint(
 
 def names_of_start(stored: str) -> tuple[str, str]:
     """Return the names by which --init-from may name start weights that are gone."""
-    file = stored.partition(" (")[0]
+    file = re.sub(r" \(\w+\)$", "", stored)  # without the checksum
     return file, parts(file)[0]
 
 

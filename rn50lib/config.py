@@ -304,7 +304,7 @@ class TrainConfig:
         "run", "time the input pipeline alone", "output untimed", also="--test-io-mode")] = False
     step: Annotated[float | None, Flag(
         "run", "images per second of a simulated device, which waits instead of running the model",
-        "shown step", low=1e-6, rare=True)] = None
+        "shown step", low=1e-6, excludes="test_io", rare=True)] = None
     override: Annotated[tuple[str, ...], Flag(
         "run", "NAME=FILE:FUNCTION replaces a part of the run with your function; repeatable",
         also="--aa --auto-augment --color-jitter --hflip --vflip --random-crop --random-mirror"

@@ -128,10 +128,10 @@ class Meter:
         self.progress.stop()
         metrics = metric_sums(self.total, self.comm)
         if self.steps > 1:
-            seconds = self.end - self.first_time
-            images = self.comm.sum([self.images - self.first_images])
-            metrics["time"] = seconds / (self.steps - 1)
-            metrics["total_ips"] = int(images[0]) / seconds
+            own = np.array([self.images - self.first_images, self.end - self.first_time])
+            images, seconds = self.comm.stack(own).T  # steps without work do not wait for others
+            metrics["time"] = float(seconds.max()) / (self.steps - 1)
+            metrics["total_ips"] = float(images.sum() / seconds.max())
         return metrics
 
     def seconds(self) -> dict[str, float]:

@@ -135,6 +135,8 @@ def build_run(
     fingerprint = resume_fingerprint(config, net, sources)
     steps = {f"the steps of a {split} epoch": len(p) for split, p in pipelines.items()}
     same = steps | {f"the {name}": value for name, value in fingerprint.items()}
+    if config.resume:  # the start weights may be on one host only
+        same.pop("the init_from", None)
     same["the classes"] = classes and classes.fingerprint()
     assert_same_across_ranks(same, comm)
     checkpoints = CheckpointManager(config, net, comm, fingerprint, classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
@@ -96,4 +97,4 @@ class PacedStep(TrainStep):
         raise UserError("--set step has no model to predict with: leave it out")
 
     def versions(self) -> dict[str, str]:
-        return {"device": f"paced at {self.rate:g} img/s"}
+        return {"device": "none" if math.isinf(self.rate) else f"paced at {self.rate:g} img/s"}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rn50 import cli
-from rn50.parser import VERBS, parse_given
+from rn50.parser import PRESETS, VERBS, parse_given
 from rn50.reports import load
 from rn50.run import run_parser
 from rn50lib import checkpoint
@@ -429,6 +429,17 @@ def test_a_recipe_is_printed_complete(rn50: Run) -> None:
     assert published.items() <= found.items()
     assert "NVIDIA DeepLearningExamples" in shown.out and "top-1 77.12" in shown.out
     assert "123.7,116.3,103.5" in shown.out
+    preset = str(PRESETS["nvidia_cosine"])
+    for flags, changed in [
+        (["--preset", "nvidia_cosine", "-n", "1", "--lr", "5"], "--n-GPUs, --lr"),
+        (
+            ["--config", preset],
+            "--lr, --warmup-epochs, --lr-schedule, --lr-step-epochs, --mom, --wd",
+        ),
+    ]:
+        other = rn50("run", *flags, "--data-root", "nowhere", "--print", "recipe").out
+        assert f"expected: not published with these values of {changed}" in other, other
+        assert "top-1 7" not in other
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_the_pages_name_presets_that_work() -> None:
     assert named and named <= set(PRESETS)
 
 
-def test_the_page_on_architecture_names_every_module_of_the_library() -> None:
+def test_the_page_on_architecture_mentions_every_module_of_the_library() -> None:
     tree = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
     named = set(re.findall(r"\w+", tree.partition("rn50/ ")[0]))
     files = {path.stem for path in (ROOT / "rn50lib").rglob("*.py")}

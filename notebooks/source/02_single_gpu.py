@@ -181,7 +181,7 @@ print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endles
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. The script is timed in several turns, because speed varies; the cell prints the turn with the median speed. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. The script is timed in several turns, because speed varies; the cell prints the median speed, and how a step divides on average over all turns. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
 
 # %%
 guess = 50  # your number
@@ -328,6 +328,7 @@ while (count := 2 * max(rates)) <= session.most_images:
         break
     if max(rates[count], rates[count // 2]) < 1.05 * rates.get(count // 4, 0):
         break
+torch.cuda.empty_cache()  # for other processes on this GPU
 last, counts = max(rates), np.array(list(rates))
 seconds = counts / np.array(list(rates.values()))  # of a step
 each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)

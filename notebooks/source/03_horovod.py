@@ -538,8 +538,9 @@ for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=T
     )
 for name in columns[0]:
     print(f"{name:34}", *(f"{column[name]:>18}" for column in columns))
-print(f"You predicted {guess} ms, the messages {predicted:.0f}; the trace shows {exposed:.0f}.")
-if low > 0 and added > exposed:
+print(f"Exposed: you predicted {guess} ms, the messages alone {predicted:.0f} ms;", end=" ")
+print(f"the trace shows {exposed:.0f} ms.")
+if len(together) >= 5 and low > 0 and added > exposed:
     print(f"The exchange adds {added:.0f} ms to a pass. Of these, {exposed:.0f} ms are exposed,")
     print(f"so about {added - exposed:.0f} ms are computation that became slower.")
 events = json.loads(Path("ddp.json").read_text())["traceEvents"]

@@ -603,7 +603,7 @@ if {"yield", "deer"} <= set(classes):
 #
 # ## Where is the time going now?
 #
-# How many cores keep a device busy? If decoding scales with them, its images/s over those of one core. **Predict** the cores for one H100, and for your machine.
+# How many cores keep a device busy? If decoding scales, divide the device's images/s by those that one core prepares. **Predict** the cores for one H100, and for your machine.
 
 # %% tags=["results"]
 own = device  # images/s of training on this machine

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 05 · DALI
 #
-# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Without a GPU, DALI decodes on your cores: each section measures that, and H100 results are shown next to it.
+# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Without a GPU, DALI decodes on your cores: each section measures that. Some show recorded H100 results.
 #
 # **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 4 minutes to run
 
@@ -353,7 +353,7 @@ if DALI:
     session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
 
 # %% [markdown]
-# The two shares in the last line differ because a JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
+# If the second share in the last line is larger, that is because a JPEG is a sequence of variable-length codes: to reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
 # ### When and where to decode
 #
@@ -641,7 +641,7 @@ if "3_dali" in found and found["3_dali"]["paired"]:
 workshop.ladder.figure("3_dali")
 
 # %% [markdown]
-# On a CPU, expect a headroom near 1, so DALI gains almost nothing; its threads compete with computing for the cores. On the recorded H100 (right), where the input was the bottleneck, it gained 1.6 times. On the left, communication includes the wait of rank 0 for slower ranks.
+# On a CPU, expect a headroom near 1, so DALI gains almost nothing; its threads compete with computing for the cores. On the recorded H100, where the input was the bottleneck, it gained 1.6 times. In your bars, communication includes the wait of rank 0 for slower ranks.
 #
 # ## Key takeaways
 #

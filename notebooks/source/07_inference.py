@@ -135,7 +135,7 @@ print(f"A batch of 4 takes {first_try(trained_net):.1f} ms!")
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
 #
-# **Your turn:** write the repaired clock. The caller passes a network in evaluation mode and a decoded batch; mistakes 2, 4, 5 and 6 are yours to repair. `wait()` returns when the device has no work left.
+# **Your turn:** write the repaired clock. `net` is any function of a decoded batch, already in evaluation mode: only call it; mistakes 2, 4, 5 and 6 are yours to repair. `wait()` returns when the device has no work left.
 
 
 # %%
@@ -151,7 +151,7 @@ answer_times = nb07_checks.check_clock(answer_times)
 wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
 
 # %% [markdown]
-# How large is each lie? The next cell puts the mistakes back one at a time and lets them take turns with your clock. A time is called different only by the rule of `workshop.ratio`: at least five ratios, all on one side of 1. **Predict** the largest.
+# How large is each lie? The next cell puts the mistakes back one at a time and lets them take turns with your clock. A difference counts only by the rule of `workshop.ratio`: at least five ratios, all on one side of 1. (Mistake 4 cannot be repeated here.) **Predict** the largest.
 
 # %%
 net, batch = copy.deepcopy(model), images[:4]
@@ -177,8 +177,7 @@ lies = {
     "training mode": lambda: one_call(training=True),
     "autograd": lambda: one_call(autograd=True),
     "decoding": lambda: one_call(decoding=True),
-    "no warm-up": lambda: answer_times(copy.deepcopy(model), batch, 1, 0, wait)[0],
-    "all six": lambda: first_try(trained_net),
+    "all of them": lambda: first_try(trained_net),
 }
 if device.type == "cuda":
     lies["no waiting"] = lambda: one_call(waiting=False)
@@ -193,7 +192,7 @@ same = (predict(net.eval()).argmax(1) == logits.argmax(1)).float().mean()
 print(f"After the calls in training mode, {100 * same:.0f}% of the predictions are the same.")
 
 # %% [markdown]
-# A mistake can be small in time and still change the answers.
+# Below 100%, training mode has changed the network, whatever it cost in time.
 #
 # ## Where is the time going?
 #

@@ -579,8 +579,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
-    ax.set(title=f"{name.title()} scaling, {count} images each:\n{workers} workers are "
-           f"{speed[name, 'exchange']:.2f} times as fast")  # fmt: skip
+    ax.set(title=f"{name.title()} scaling, {count} images each: {workers} workers over\n"
+           f"one{' on its share' * (not gpus)}: {speed[name, 'exchange']:.2f} times")  # fmt: skip
     if not gpus:
         line = ax.axvline(all_cores, color="black", ls=":", label="one worker on all cores")
         key[2:] = [line]

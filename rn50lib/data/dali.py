@@ -16,8 +16,9 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ except ImportError as error:
 BATCHES_AHEAD = 2
 TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters
 """Whether DALI turns images upright, as their EXIF block says: DALI 2 does, DALI 1 cannot."""
-READS_IMAGES = re.compile(r"operator `?(nvidia\.dali\.fn\.)?(readers|decoders|peek_?image)", re.I)
+READS_IMAGES = re.compile(r"operator `?[\w.]*(readers|decoders|peek_?image)", re.I)
 """The operators in DALI's messages that fail at a damaged image."""
 JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 
@@ -86,8 +87,7 @@ class Dali:
             if not index.exists():
                 problem = f"{index}: this index is missing, and --loader dali needs it"
                 raise UserError(problem, ("index_shards", source.path))
-        for path in map(source.name, range(len(source))) if self.files else map(str, self.paths):
-            refuse_bytes(path)
+        refuse_bytes(source, [] if self.files else self.paths)
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
             self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
@@ -168,9 +168,9 @@ class Dali:
         if not self.files and READS_IMAGES.search(str(error)):
             problem = f"{self.source.path}: DALI cannot read an image of it: {in_short(error)}"
             return UserError(problem, ("verify", self.source.root))
+        where = "at none of the images that were checked" if self.files else "but not at an image"
         return UserError(
-            f"--loader dali: DALI's graph fails, and no image is at fault: {in_short(error)}; use"
-            " --loader native"
+            f"--loader dali: DALI fails, {where}: {in_short(error)}; use --loader native"
         )
 
     # -- what is read ------------------------------------------------------------------------------
@@ -302,14 +302,21 @@ def center_side(shorter: Any, pixels: int, resize: int) -> Any:
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
 
 
-def refuse_bytes(path: str) -> None:
+def refuse_bytes(source: Any, paths: Sequence[Path]) -> None:
     """Raise UserError for a path that is not UTF-8, which no reader of DALI takes."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise UserError(
-            f"{path}: --loader dali needs names in UTF-8: rename it, or use --loader native"
-        ) from None
+    names = [str(path) for path in paths or [source.path]]
+    if not paths:
+        try:
+            b"\n".join(source.paths.tolist()).decode()  # all at once: there may be millions
+        except UnicodeDecodeError:
+            names += map(source.name, range(len(source)))
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"{name}: --loader dali needs names in UTF-8: rename it, or use --loader native"
+            ) from None
 
 
 def in_short(error: RuntimeError) -> str:

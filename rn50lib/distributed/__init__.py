@@ -20,7 +20,7 @@ class Comm:
     `broadcast_vector`.
     """
 
-    name = "local"  # in `--comm`
+    name = "local"  # its value of `--comm`
     rank = 0
     size = 1
     local_rank = 0
@@ -39,7 +39,7 @@ class Comm:
         return vector
 
     def broadcast(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return rank 0's arrays, by name and all float32, on every rank.
+        """Return rank 0's arrays, by name and all of one type, on every rank.
 
         They travel as one vector: each message costs its latency, and a model has hundreds of small
         arrays.

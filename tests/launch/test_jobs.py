@@ -215,8 +215,8 @@ def test_a_slurm_job_that_gets_sigterm_is_requeued_and_resumes(
         ask(slurm, "scancel", f"--signal={signal.SIGTERM.name[3:]}", number)
         until(lambda: "back in the queue" in log.read_text())
         until(lambda: "Restarts=1" in ask(slurm, "scontrol", "show", "job", number))
-        # Slurm lets a job that it has queued again wait for two minutes, and a node refuses one
-        # that starts in the second in which it was stopped
+        # Slurm holds a requeued job for two minutes, and a node refuses one that starts within the
+        # second in which it was stopped
         ask(slurm, "scontrol", "update", f"JobId={number}", "StartTime=now+3")
         until(lambda: "resumed from" in log.read_text())
     finally:

@@ -62,20 +62,22 @@ def test_a_resumed_run_needs_its_start_weights_no_more(
 ) -> None:
     base = tmp_path / "base"
     base.mkdir()
-    for name in ("m-0002.safetensors", "m-symbol.json"):
-        shutil.copy(trained / name, base)
-    assert begin(rn50, three, base / "m").status == 0
+    for end in ("-0002.safetensors", "-symbol.json"):
+        shutil.copy(f"{trained / 'm'}{end}", f"{base / 'm (1)'}{end}")  # a second download's name
+    assert begin(rn50, three, base / "m (1)").status == 0
     shutil.rmtree(base)
-    for epochs, start in enumerate(("m", "m-0002.safetensors"), start=2):
+    for epochs, start in enumerate(("m (1)", "m (1)-0002.safetensors"), start=2):
         ended = begin(rn50, three, base / start, "-e", str(epochs), "--resume")
         assert ended.status == 0 and "resumed from n-" in ended.err, ended.err
         stored = [checkpoint.load("n", epoch).fingerprint["init_from"] for epoch in (1, epochs)]
         assert stored[0] == stored[1]  # with the checksum
-    for other in ("other", "m-0001.safetensors"):
+    for other in ("other", "m (1)-0001.safetensors"):
         ended = begin(rn50, three, base / other, "-e", "4", "--resume")
-        assert "was written with init_from m-0002.safetensors" in ended.error
-    fresh = begin(rn50, three, base / "m", "--model-prefix", "fresh", "--resume")
-    assert "--init-from" in fresh.error and "there is no checkpoint" in fresh.error
+        assert "was written with init_from m (1)-0002.safetensors" in ended.error
+    Path("damaged-0001.safetensors").touch()
+    for prefix in ("fresh", "damaged"):
+        ended = begin(rn50, three, base / "m (1)", "--model-prefix", prefix, "--resume")
+        assert "--init-from" in ended.error and "there is no checkpoint" in ended.error
 
 
 def test_invalid_checkpoints_are_named(rn50: Run, three: Path, trained: Path) -> None:

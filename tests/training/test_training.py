@@ -378,6 +378,7 @@ def test_test_io_times_the_input_alone_and_resumes_nothing(
     )
     assert len(report["metrics"]["train.total_ips"]) == 3
     assert min(report["metrics"]["train.total_ips"]) > 0
+    assert report["env"]["versions"]["device"] == "none"
     assert not [key for key in report["metrics"] if key.startswith("val.")]
     assert {path: path.read_bytes() for path in trained.glob("m-*")} == files
 

@@ -174,7 +174,9 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
             places[node.attr].append((node.end_lineno or 0, node.end_col_offset or 0))
     found = ""
     fetches, batches = places["prefetch"], places["batch"]
-    if "Prefetch" not in type(dataset).__name__ and (not fetches or max(fetches) < min(batches)):
+    if "Prefetch" not in type(dataset).__name__ and (
+        not fetches or max(fetches) < min(batches, default=(0, 0))
+    ):
         found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
     maps, shuffles = places["map"], places["shuffle"]
     if len(maps) == len(shuffles) == 1 and maps < shuffles:

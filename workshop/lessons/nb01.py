@@ -65,6 +65,8 @@ PACK_MISTAKES: tuple[Mistake, ...] = (
      "The third value of the header is `number`."),
     (lambda n, label, jpeg: variant(n, n, jpeg), "The number is in place of the label.",
      "The header is flag, label, number, 0."),
+    (lambda n, label, jpeg: variant(int(label), n, jpeg), "Label and number are exchanged.",
+     "The header is flag, label, number, 0."),
 )  # fmt: skip
 
 

@@ -157,6 +157,8 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
     right = np.array([rank["right"] for rank in ranks])
     sent, least = max(rank["sent"] for rank in ranks), 2 * (size - 1) / size * elements
     if np.array_equal(sums, right):
+        refuse((not sent, "The sums are right, but nothing was sent by `dist.isend`.",
+                "Call dist.isend and dist.irecv, as the task asks."))  # fmt: skip
         if not 0.99 * least < sent < 1.25 * least:
             wrong(
                 f"The sums are right, but with `isend` a rank sends {sent / elements:.2g} times its"

@@ -7,7 +7,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -318,9 +318,11 @@ class Stream:
     """A stand-in for a CUDA stream: all work is done at once, and what it waits for is recorded."""
 
     current: Stream | None = None
+    made: ClassVar[list[Stream]] = []
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         self.waited_for: list[Stream | None] = []
+        Stream.made.append(self)
 
     def wait_stream(self, other: Stream) -> None:
         """Record that this stream waits for another."""
@@ -330,6 +332,12 @@ class Stream:
         """Let the current stream wait for this one, as the host does."""
         if Stream.current:
             Stream.current.waited_for.append(self)
+
+    @staticmethod
+    def synchronize_all(*args: Any) -> None:
+        """Let each stream wait for all others, as the host waits for the device."""
+        for stream in Stream.made:
+            stream.waited_for += Stream.made
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -425,9 +433,10 @@ class Recording(TorchDispatchMode):
 @contextlib.contextmanager
 def stand_in() -> Iterator[None]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
+    Stream.made.clear()
     with Stream().active(), mock.patch.multiple(
         torch.cuda, CUDAGraph=Graph, graph=lambda graph, *args, **keywords: graph.recording,
         Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
-        synchronize=lambda *args: None,
+        synchronize=Stream.synchronize_all,
     ):  # fmt: skip
         yield

@@ -51,15 +51,18 @@ def check_clock(yours: Function, file: str) -> Function:
 
     The returned version is written to `file`, for scripts.
     """
-    chosen = choose("measure", yours, measure, lambda: judge_clock(yours), show=True)
+
+    def judge() -> str:
+        said = judge_clock(yours)
+        write_chosen(file, yours, measure, "measure")
+        try:
+            runpy.run_path(file)["measure"](int, 1, 0, int)
+        except NameError as error:
+            wrong(f"In {file}, it is alone, and {error}.", "Import what it needs inside of it.")
+        return said
+
+    chosen = choose("measure", yours, measure, judge, show=True)
     write_chosen(file, chosen, measure, "measure")
-    try:
-        runpy.run_path(file)["measure"](int, 1, 0, int)
-    except NameError as error:
-        print(f"✗ In {file}, `measure` is alone, and {error}. Import what it needs inside of it.")
-        print("Until then, a finished version is used.")
-        write_chosen(file, measure, measure, "measure")
-        return measure
     return chosen
 
 
@@ -117,6 +120,7 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str = "seconds"
     n, warm_up = len(TIMED), len(WARM_UP)
     other = "milliseconds" if unit == "seconds" else "seconds"
     thousand = 1000 if unit == "seconds" else 1 / 1000  # times too large, in the other unit
+    scale = 1 if unit == "seconds" else 1000  # of a second
     refuse(
         (got is None, "It returns nothing.", f"Return the list of {unit}."),
         (called == n, f"It made {n} calls, so nothing warmed up.",
@@ -125,7 +129,7 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str = "seconds"
          f"{warm_up} warm up, {n} count."),
     )  # fmt: skip
     try:
-        values = np.asarray(got, dtype=float) / (1 if unit == "seconds" else 1000)
+        values = np.asarray(got, dtype=float) / scale
     except (TypeError, ValueError):
         wrong(f"It returns {type(got).__name__}.", f"Return a list of {unit}, one per call.")
     right = took[warm_up:]
@@ -146,7 +150,8 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str = "seconds"
     if near(right):
         return
     rest = slice(1, None)
-    shown, wanted = (", ".join(f"{v:.3f}" for v in x) for x in (values, right))
+    shown, wanted = (", ".join(f"{scale * v:.3g}" for v in x) for x in (values, right))
+    rates = [1 / right / scale, 1 / right / scale**2]  # per second, and per unit
     refuse(
         (np.allclose(values, thousand * right, rtol=0.3), f"These are {other}.", f"Return {unit}."),
         ((values < 0.5 * right).all(),
@@ -158,14 +163,14 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str = "seconds"
          " the warm-up, which was still in the queue.", "Call wait() before the clock starts."),
         (near(took[warm_up - 1 : -1], rest), "Each value is the call before.",
          "Call wait() between the call and the second reading."),
-        (np.allclose(values, 1 / right, rtol=0.3), "These are rates.",
+        (any(np.allclose(values, rate, rtol=0.3) for rate in rates), "These are rates.",
          f"Return {unit}: they can be added, and the mean of rates is not the rate."),
         (near(np.cumsum(right)), "These are the times since the start.",
          "Read the clock again before each call."),
         (np.ptp(values) < 1e-9, "All values are equal.",
          "Return each call's own time, not their mean."),
     )  # fmt: skip
-    wrong(f"The calls took {wanted} s; it returns {shown} s.", "Time one call after another.")
+    wrong(f"The calls took {wanted} {unit}; it returns {shown}.", "Time one call after another.")
 
 
 def name_of(value: float, right: np.ndarray) -> str:

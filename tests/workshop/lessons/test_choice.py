@@ -22,6 +22,11 @@ def stub(a: float, b: float) -> Any:
 def dots(a: float, b: float) -> Any: ...
 
 
+def passes(a: float, b: float) -> Any:
+    pass  # later
+    return None
+
+
 def forgets(a: float, b: float) -> Any:
     a * b
 
@@ -50,6 +55,7 @@ def in_tensorflow(a: float, b: float) -> Any:
     [
         (stub, "○ `f` is not written yet."),
         (dots, "○ `f` is not written yet."),
+        (passes, "○ `f` is not written yet."),
         (forgets, "✗ `f`: your function returns nothing: is a `return` missing?"),
         (fails, "✗ `f` ended with AttributeError: 'float' object has no attribute 'product'."
                 " In fails, line 2: `return a.product(b)"),

@@ -202,6 +202,10 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ("side.wait_stream(torch.cuda.current_stream())", "pass"): "✗ The side stream does not wait",
     ("torch.cuda.current_stream().wait_stream(side)", "pass"): "✗ The current stream does not",
     ("torch.cuda.current_stream().wait_stream(side)", "side.synchronize()"): "✓ `capture` is right",
+    (
+        "side.wait_stream(torch.cuda.current_stream())",
+        "torch.cuda.synchronize()",
+    ): "✓ `capture` is right",
     ("net(static)  # recorded", "net(example + 0)  # recorded"): "✗ `capture` ended with Runtime",
     ("return replay", "return output"): "✗ The result is a Tensor",
     ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
