@@ -384,6 +384,24 @@ def test_test_io_times_the_input_alone_and_resumes_nothing(
 
 
 @pytest.mark.slow
+def test_test_io_reports_the_speed_of_the_slowest_worker(rn50: Run, photos: Photos) -> None:
+    Path("slow.py").write_text("""
+import os, time
+from rn50lib.recipe import augment as usual
+
+def augment(seed, width, height, augmentation):
+    time.sleep(0.1 * int(os.environ["RANK"]))
+    return usual(seed, width, height, augmentation)
+""")
+    slow = ("--test-io", "--data-nthreads", "0", "--override", "augment=slow.py:augment")
+    ended = rn50("run", "--data-root", photos.root, *RUN, "-e", "1", "--report", "r.json",
+                 "-n", "2", "--comm", "ddp", *slow)  # fmt: skip
+    assert ended.status == 0, ended.err
+    rate = strict_json(Path("r.json"))["metrics"]["train.total_ips"][0]
+    assert 0 < rate < 2 / 0.1  # in training, rank 0 would wait for rank 1
+
+
+@pytest.mark.slow
 def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) -> None:
     import types
 
