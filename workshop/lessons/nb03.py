@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +136,8 @@ def check_ring(answer: Callable[[Any], Any], file: str) -> None:
 
     It runs on 3 and on 2 ranks and is compared with `dist.all_reduce`.
     """
-    chosen = choose(answer.__name__, answer, ring_all_reduce, lambda: judge_ring(answer))
+    judge = functools.partial(judge_ring, answer)
+    chosen = choose(answer.__name__, answer, ring_all_reduce, judge, show=True)
     write_chosen(file, chosen, ring_all_reduce, answer.__name__)
     print(f"The version for the next cells is in {file}.")
 
