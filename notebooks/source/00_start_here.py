@@ -75,9 +75,7 @@ truth = [file.parent.name for file in chosen]
 fig, axes = plt.subplots(2, 4, figsize=(10, 5), layout="constrained")
 for ax, file, answer, share in zip(axes.flat, chosen, answers, sure, strict=True):
     ax.imshow(Image.open(file))
-    ax.set(
-        xticks=[], yticks=[], title=f"{file.parent.name}", xlabel=f"{answer}, {100 * share:.0f}%"
-    )
+    ax.set(xticks=[], yticks=[], title=file.parent.name, xlabel=f"{answer}, {100 * share:.0f}%")
 right = sum(answers == truth)
 fig.suptitle(f"True class above, answer (probability) below: {right} of 8 correct")
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")

@@ -3,7 +3,7 @@
 #
 # After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line, and you know where its time goes.
 #
-# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 5 minutes to run
+# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -207,9 +207,9 @@ workshop.ladder.figure()
 #
 # Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower of the two sets the pace, unless both share the cores of a CPU. Without it, the times add up.
 #
-# ### Which operations take it?
+# ### Which operations?
 #
-# A **profiler** records every operation. With `--trace FILE`, as above, the script runs `torch.profiler` for three steps that are not timed. [ui.perfetto.dev](https://ui.perfetto.dev) opens the file, too.
+# A **profiler** records every operation. With `--trace FILE`, the script runs `torch.profiler` for three steps, which `race` does not time. [ui.perfetto.dev](https://ui.perfetto.dev) opens the file, too.
 #
 # **Predict:** what share of a step is convolution, and which kind is second?
 
@@ -222,7 +222,7 @@ print(f"{', '.join(kinds)}: together {moving:.0%}")
 # %% [markdown]
 # Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Colours mean kinds of operation here: amber is normalisation, not input.)
 #
-# ### Does feeding the device better help?
+# ### Can you feed the device faster?
 #
 # **Your turn:** in the next cell, each row adds a change to the row above, and all take turns:
 #
@@ -236,7 +236,7 @@ print(f"{', '.join(kinds)}: together {moving:.0%}")
 # %%
 tries = {"no workers": {"workers": 0}, "2 workers: train.py": {"workers": 2}}
 if device.type == "cpu":  # nothing to pin, and workers share the network's cores
-    print("A CPU shows three rows. The others need a GPU, and no run on one is recorded yet.")
+    print("A CPU shows three rows; the others need a GPU.")
 else:
     most = min(8, session.machine.cores)  # each worker has two batches in shared memory
     tries[f"{most} workers"] = {"workers": most}
@@ -296,13 +296,13 @@ print(f"The input alone, {workers} workers, 224 pixels: {alone:.0f} images/s;", 
 print(f"a V100 in FP32 trains {v100:.0f}.")
 
 # %% [markdown]
-# Ratios are of the same turn. A clear difference needs five turns, all on one side of 1. If computing fills the step, as on a laptop, no loader setting gains much, and workers may take cores from it. Would a V100 wait for your loader? Compare the last line's numbers. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Each ratio is of one turn. A clear difference needs five turns, all on one side of 1. If computing fills the step, as on a laptop, no loader setting gains much, and workers may take cores from it. Would a V100 wait for your loader? Compare the last line's numbers. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
 #
 # The next cell doubles the batch up to a limit or until two doublings gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
 #
-# A gain suggests a fixed cost: each step launches hundreds of operations, reads every weight and writes its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
+# A gain suggests a fixed cost: each step launches hundreds of operations, reads each weight and adds to its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
 
 
 # %%
@@ -446,7 +446,7 @@ axes.semilogy(at, wrong, ":", label="the same, without shifting the decays")
 axes.set(title="Without the shift, each decay is five epochs late")
 axes.set(xlabel="epoch", ylabel="learning rate, batch 256", ylim=1e-5)
 axes.legend()
-workshop.figure(fig, alt="Learning rate over 90 epochs: the function and the schedulers agree.")
+workshop.figure(fig, alt="Learning rate over 90 epochs; unshifted decays are five epochs late.")
 
 # %% [markdown]
 # In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. PyTorch's schedulers have state to save and restore; the function returns the same rate on any worker and after any crash.
@@ -516,7 +516,7 @@ session.note("data_share", waiting, "%", "share of a step waiting for input")
 #
 # - A training script takes about a hundred lines. Most of a library makes long runs reliable.
 # - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
-# - If input and computation overlap, only the slower one counts. A clock finds the slow part, a trace the operation.
+# - If input and computation overlap, only the slower one counts. Time the parts, then trace the slow one.
 # - Activations fill the memory; they grow with the batch and the image area.
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.

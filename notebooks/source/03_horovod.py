@@ -3,7 +3,7 @@
 #
 # After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
 #
-# **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 4 minutes to run
+# **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -162,7 +162,7 @@ guess = 1.6  # your number
 workshop.ladder.predict("2", guess)
 one, several = workshop.ladder.race(["1_single", "2"], ranks=ranks, own="2", **sizes).values()
 for rung in (one, several):
-    print(f"{rung['ranks']} worker(s): {rung['images_per_s']:.1f} images/s")
+    print(f"workers: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}")
 if several["paired"]:
     gain = workshop.ratio(np.divide(several["turns"], one["turns"]))
     print(f"The speed-up: {gain}; you predicted {guess:g}.")
@@ -179,7 +179,7 @@ session.note("ladder_2_ips", several["images_per_s"], "img/s", f"speed of {ranks
 workshop.ladder.figure()
 
 # %% [markdown]
-# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. What only the code shows, such as a missing `set_epoch`, is in the first lines of the cell above.
+# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. Mistakes such as a missing `set_epoch` are listed first in the output above.
 
 # %%
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
@@ -328,7 +328,7 @@ def sweep(largest):
 # %% [markdown]
 # ### When does the exchange happen?
 #
-# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`, records when each bucket is full (in a *communication hook*, which DDP calls instead of its all-reduce), times the backward pass with and without the exchange in turns, at two batch sizes, and writes a trace. It uses NCCL if each worker has a GPU (untested on several); otherwise, it runs on the CPU.
+# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`. A *communication hook*, which DDP calls instead of its all-reduce, records when each bucket is full. The backward pass is timed with and without the exchange, in turns, at two batch sizes, and traced. It uses NCCL if each worker has a GPU (untested on several); otherwise, it runs on the CPU.
 
 # %%
 # %%writefile overlap.py
@@ -453,7 +453,7 @@ dist.destroy_process_group()
 #
 # α is the shortest time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. β counts gradient bytes; each link carries 2(n − 1)/n times as many.
 #
-# **Predict:** how many times as long as 4 KB does 64 MB take?
+# **Predict:** 16,384 × 4 KB is 64 MB. What is the time ratio?
 
 # %%
 import matplotlib.pyplot as plt
@@ -560,7 +560,7 @@ session.note("exposed_ms", added, "ms", f"time that the exchange adds to a pass,
 # %% [markdown]
 # The last layers' gradients leave first. Both predictions ignore that exchange and computation share hardware: a few multiprocessors with NCCL, the cores on a CPU. A message also waits until every rank has filled its bucket. On a CPU, the last lines measure both. The trace and the ladder also count the wait for a late worker; the ladder's script may use Horovod, and loads images, too.
 #
-# With batch `b`, time per image `c` and added time `o`, a pass computes for `b c / (b c + o)` of its time: compare both batches.
+# A pass of `p` ms alone computes for `p / (p + o)` of its time if `o` ms are added. Does the larger batch lengthen `p`? Compare.
 #
 # On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
 #

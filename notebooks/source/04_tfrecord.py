@@ -312,7 +312,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing, and the PyTorch workers above are your pipeline.)
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? Its storage, decoder call and resizing (in float32; Pillow's uses integers) differ from the loop's; the cell also times each of them.
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? It stores, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
 
 # %%
 if TF:
@@ -385,7 +385,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, the second step is skipped; below it, both are. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, the second step is skipped; below it, the first, too. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
@@ -446,8 +446,8 @@ if guesses:
     ax.plot(guesses.values(), guesses.keys(), "D", color="#d55e00", label="your prediction")
 ax.axvline(device, color="black", ls="--", label="the device alone")
 ax.invert_yaxis()
-gain = speed[names[-1]] / speed["Python loop"]
 gains = workshop.ratio(np.divide(timed[names[-1]], timed["Python loop"]))
+gain = gains.median
 ax.set(title=f"{names[-1]} over the Python loop: {gains}")
 ax.set(xlabel=f"images/s, 224 px; median and range of {rounds} rounds")
 fig.legend(loc="outside lower right")
@@ -462,13 +462,13 @@ for before, name in compared:
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
 # %% [markdown]
-# At each bar, ask: **is the input still the bottleneck?** If the bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter of the two times, the input's or the device's.
+# At each bar, ask: **is the input still the bottleneck?** If the bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast. Prefetching hides the shorter time, the input's or the device's. PyTorch's workers do both.
 #
-# So the gain depends on the device: on a slow one, a Python loop looks good enough. The end of this notebook compares yours with others.
+# So the gain depends on the device: on a slow one, a Python loop is good enough. The end of this notebook compares yours with others.
 #
 # ## Where to shard
 #
-# With several ranks (workers that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
+# With several ranks (processes that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
 
 # %%
 if TF:
@@ -596,7 +596,8 @@ if {"yield", "deer"} <= set(classes):
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
 # [ "$TF_GPU" ] || { echo "TensorFlow sees no GPU, so it runs on the CPU."; export CUDA_VISIBLE_DEVICES=; }
-# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1
+# set -o pipefail
+# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1 | grep -v -e absl:: -e ^I0000
 
 # %% [markdown]
 # The run took your classes from `classes.txt`. Its loss after so few steps means little.
@@ -624,7 +625,7 @@ devices = {
     f"this machine ({'float16' if gpu else 'CPU, float32'}, measured)": own,
     "one V100, FP16 (published)": recorded["published.v100.1gpu.fp16.ips"].value,
     "one H100, float16 (recorded)": recorded["input.h100.synthetic"].value,
-    "8 H100s (published)": recorded["published.h100.8gpu.ips"].value,
+    "8 H100s (MLPerf 4.0)": recorded["published.h100.8gpu.ips"].value,
 }
 for name, ips in one_core.items():
     print(f"One core prepares {ips:,.0f} images/s with {name!r}.")
@@ -638,7 +639,7 @@ h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfr
 session.expect({"input.jpeg_kb": kilobytes, **h100})
 
 # %% [markdown]
-# In the recorded H100 rows, *synthetic* images need no reading or decoding, so their speed is the ceiling. With DALI, which decodes on the GPU, JPEG files reach 91% of it, and TFRecord shards 90%.
+# A CPU that trains needs a fraction of a core for its input, an H100 about ten. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
 #
 # ## Key takeaways
 #

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Without a GPU, DALI decodes on your cores: each section measures that. Some show recorded H100 results.
 #
-# **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 4 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -84,7 +84,7 @@ session.expect(dict.fromkeys(["ladder.h100.1_single.ips", "ladder.h100.3_dali.ip
 # %% [markdown]
 # If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates. If there is clear headroom, but no `waiting`, loader and step compete for the cores. The faster your device, the more likely it waits for its input.
 #
-# The recorded H100 is such a case. Both scripts compute the same step on the same JPEG files, with Pillow in 12 worker processes at 1,080 images/s, with DALI at 1,735. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
+# The H100 in the table is such a case. Both scripts compute the same step on the same JPEG files: 1,080 images/s with Pillow in 12 worker processes, 1,735 with DALI. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
 #
 # ## The cheap fixes first
 #
@@ -197,11 +197,11 @@ print(f"Headroom of the best: {headroom:.2f} times")
 session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
 
 # %% [markdown]
-# Settings do not reduce the work. *Decoding* a JPEG unpacks variable-length codes into coefficients, transforms these into blocks of 8 × 8 pixels, and upsamples the colour channels to full resolution. That is computation, so a faster disk would not help.
+# Workers decode during the step, so two can more than double the speed. But no setting reduces the work: *decoding* a JPEG unpacks variable-length codes, transforms them to blocks of 8 × 8 pixels, and upsamples the colours. A faster disk would not help.
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (On a CPU, this project uses version 1.34, the last wheel of `nvidia-dali-cuda110`; on a GPU 2.4.)
+# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (Without a GPU, this course uses 1.34, PyPI's last wheel of `nvidia-dali-cuda110`; with one, 2.4.)
 #
 # Build the pipeline in four stages. The first only reads your shards and index. Calling the function connects operators' outputs (*nodes*) into a graph, `build` creates it, and `run` returns a batch.
 
@@ -395,13 +395,13 @@ if DALI:
     session.expect(dict.fromkeys(["input.h100.synthetic", "input.h100.tfrecord"]))
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that the two compete; a simulated device leaves them nothing to compete for. On the recorded H100, which decodes, too, training from shards reaches 90% of the speed with synthetic images.
+# Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that the two compete; a simulated device sleeps, so it takes no cores. On the recorded H100, which also decodes, training from shards reaches 90% of the speed with synthetic images.
 #
 # ## A fair comparison
 #
 # Compare DALI with the `DataLoader` above, and with a second one: simplejpeg decodes, PyTorch resizes. All take the usual crops of ImageNet, 8 to 100% of the area and 3:4 to 4:3, resize with antialiasing, and use one thread or process per core (with a GPU, DALI decodes there). The `DataLoader`s open files; DALI reads your shards. Both are cached by now. Notebook 04 has the numbers for tf.data.
 #
-# The loaders take **turns**, and ratios are computed within a round (their median need not be the ratio of the medians). Each turn drains the queue of prefetched batches before the clock starts.
+# The loaders take **turns**. Ratios are computed within a round, so their median may not be the ratio of the medians. Each turn drains the queue of prefetched batches before the clock starts.
 #
 # **Predict:** how many times as fast as each `DataLoader` is DALI?
 
@@ -477,7 +477,7 @@ if DALI:
     session.note("dali_gain", gain, "times", "DALI's speed over the best DataLoader's")
 
 # %% [markdown]
-# On a CPU, DALI's C++ threads and the workers' Python processes decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the faster `DataLoader` has most of DALI's gain, you don't need DALI for it. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. ([SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
+# On a CPU, DALI's C++ threads and the workers' Python processes decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the faster `DataLoader` is about as fast as DALI, you don't need DALI. A loader whose bar ends left of the dashed line cannot feed the device. To remove the bottleneck, use more cores, store smaller images, or decode on other hardware. ([SPDL](https://github.com/facebookresearch/spdl), [FFCV](https://github.com/libffcv/ffcv) and torchvision's `decode_jpeg(device="cuda")` attack the same cost.)
 #
 # ## Faster, or less work?
 #
@@ -531,7 +531,7 @@ yours = {"dali.differs": differ.get("DALI"), "dali.aliased": differ.get("antiali
 session.expect(yours | {"dali.fast_costs": None})
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV [do not antialias](https://arxiv.org/abs/2104.11222) unless you ask. The value for "squashed" has a different, easily overlooked cause: `size=(64, 64)` alone ignores the **aspect ratio**. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the table above).
+# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV [do not antialias](https://arxiv.org/abs/2104.11222) unless you ask. Squashing is the other easily missed mistake: `size=(64, 64)` alone ignores the **aspect ratio**. Both can save time. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the table above).
 #
 # ## Your turn: one more rung
 #
@@ -590,7 +590,7 @@ if DALI:
     print(tuple(images.shape), images.dtype, images.device, labels[:8].tolist())
 
 # %% [markdown]
-# Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. A few details decide whether it works:
+# Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. Four details matter:
 #
 # - DALI's imports, from the first cell, and `features` belong in the script, too.
 # - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
@@ -620,7 +620,7 @@ else:
     print(tried)
 
 # %% [markdown]
-# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell. The headroom of rung 2 is its step time divided by the step time without the input part. Watch `htop`, or `nvidia-smi dmon` on a GPU. Which is busy, the CPU or the GPU?
+# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell. The headroom of rung 2 is its step time divided by the step time without the input part. Meanwhile, watch `htop`, and `nvidia-smi dmon` on a GPU: what is busy?
 
 # %%
 guess = 1.0  # your number
@@ -641,11 +641,11 @@ if "3_dali" in found and found["3_dali"]["paired"]:
 workshop.ladder.figure("3_dali")
 
 # %% [markdown]
-# On a CPU, expect a headroom near 1, so DALI gains almost nothing; its threads compete with computing for the cores. On the recorded H100, where the input was the bottleneck, it gained 1.6 times. In your bars, communication includes the wait of rank 0 for slower ranks.
+# On a CPU, expect a headroom near 1, so DALI gains almost nothing; its threads compete with computing for the cores. On the recorded H100, bound by its input, DALI was 1.6 times as fast as rung 1. In your bars, communication includes the wait of rank 0 for slower ranks.
 #
 # ## Key takeaways
 #
-# - Measure the headroom before you change a loader. It is the most you can gain; a larger speed-up has another cause.
+# - Measure the headroom before you change a loader. No loader gains more; a larger speed-up has another cause.
 # - Configure the loader before you replace it: workers, persistent workers, pinned memory.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
 # - Decoding only the crop saves less than the skipped pixels suggest.

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can score a checkpoint, find where the time of a prediction goes, fold batch norms, capture a CUDA graph, compare engines and see where they are faster, and measure latency under load.
 #
-# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 4 minutes to run
+# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -135,7 +135,7 @@ print(f"A batch of 4 takes {first_try(trained_net):.1f} ms!")
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
 #
-# **Your turn:** write the repaired clock. `net` is any function of a decoded batch, already in evaluation mode: only call it; mistakes 2, 4, 5 and 6 are yours to repair. `wait()` returns when the device has no work left.
+# **Your turn:** write the repaired clock. `net`, in evaluation mode, predicts a decoded batch: only call it. Mistakes 2, 4, 5 and 6 are yours to repair. `wait()` returns when the device has no work left.
 
 
 # %%
@@ -151,7 +151,7 @@ answer_times = nb07_checks.check_clock(answer_times)
 wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
 
 # %% [markdown]
-# How large is each lie? The next cell puts the mistakes back one at a time and lets them take turns with your clock. A difference counts only by the rule of `workshop.ratio`: at least five ratios, all on one side of 1. (Mistake 4 cannot be repeated here.) **Predict** the largest.
+# How much does each mistake change the time? The next cell puts them back one at a time, in turns with your clock. (Mistake 4 cannot be repeated here.) A difference counts only if at least five ratios are all on one side of 1 (`workshop.ratio`). **Predict** the largest.
 
 # %%
 net, batch = copy.deepcopy(model), images[:4]
@@ -177,7 +177,7 @@ lies = {
     "training mode": lambda: one_call(training=True),
     "autograd": lambda: one_call(autograd=True),
     "decoding": lambda: one_call(decoding=True),
-    "all of them": lambda: first_try(trained_net),
+    "first_try": lambda: first_try(trained_net),
 }
 if device.type == "cuda":
     lies["no waiting"] = lambda: one_call(waiting=False)
@@ -192,7 +192,7 @@ same = (predict(net.eval()).argmax(1) == logits.argmax(1)).float().mean()
 print(f"After the calls in training mode, {100 * same:.0f}% of the predictions are the same.")
 
 # %% [markdown]
-# Below 100%, training mode has changed the network, whatever it cost in time.
+# Less than 100% means: training mode changed the network, even at no cost in time.
 #
 # ## Where is the time going?
 #
@@ -465,7 +465,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns. `Predictor`, the library's, also folds. The answers of int8 differ, so it is not the same computation. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns. The library's `Predictor` also folds. Some answers of int8 differ, so it does not do the same computation. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -498,7 +498,7 @@ for n in session.race:
         print(f"  {name}, speed over eager: {workshop.ratio(gain)}")
 
 # %% [markdown]
-# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces versions in turns; ONNX Runtime on a CPU has its own profiler. The time of a convolution includes what is fused into it. **Predict** both.
+# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces some in turns; ONNX Runtime on a CPU has its own profiler. The time of a convolution includes what is fused into it. **Predict** both.
 
 
 # %%
@@ -555,26 +555,26 @@ for ax, (n, ms) in zip(axes, results.items(), strict=True):
     ax.barh(names, middle, xerr=(middle - low, high - middle), capsize=4)
     ax.invert_yaxis()
     ax.set(title=f"Batch {n}, lowest median: {best[n]}")
-    ax.set(xlabel=f"milliseconds: median and range of {rounds} rounds")
+    ax.set(xlabel=f"milliseconds: median and range of {rounds} rounds", xlim=(0, 2 * max(middle)))
 name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
 fig.suptitle(f"{name}, {session.dtype}, {size} px, threads: {torch.get_num_threads()}")
 finding = "; ".join(f"batch {n}: {best[n]} has the lowest median" for n in results)
 workshop.figure(fig, alt=f"Time per batch by version and batch size. {finding}.")
 
 small, large = min(results), max(results)
-saved = results[small]["eager"] - results[small]["folded"]
-explained = {"Folding saves, one image": (saved, (operators - fewer) * start)}
+least = results[small]["folded"] + (operators - fewer) * start
+explained = {"Eager, from folded and starts": (results[small]["eager"], least)}
 if device.type == "cuda":
     explained["Eager, one image"] = results[small]["eager"], max(operators * start, busy)
     explained["CUDA graph, one image"] = results[small]["CUDA graph"], left_busy
 for what, (ms, predicted) in explained.items():
-    print(f"{what}: {np.median(ms):.2f} ms, predicted {predicted:.2f};", end=" ")
+    print(f"{what}: {np.median(ms):.2f} ms, predicted {np.median(predicted):.2f};", end=" ")
     print(f"measured over predicted: {workshop.ratio(ms / predicted)}")
 flops = 2 * checkpoint.read_network("model").macs(size)  # of one image
 square = torch.randn(2048, 2048, device=device).to(dtype)
 peak = 2 * len(square) ** 3 / min(answer_times(lambda a: a @ a, square, 5, 3, wait))  # per ms
 print(f"A matrix product reaches {peak / 1e6:,.0f} GFLOP/s.", end=" ")
-print("How close does each version come to it? (8-bit integers can exceed it.)")
+print("How close does each version come to it? (Other engines can exceed it.)")
 for n, ms in results.items():
     rates = (f"{name} {n * flops / np.median(times) / 1e6:,.0f}" for name, times in ms.items())
     print(f"batch {n}, GFLOP/s:", ", ".join(rates))
@@ -646,7 +646,7 @@ series = {"FP16": published.load()["DGX-1", "mixed"], "FP32": published.load()["
 v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in series.items()}
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
-titles = ("This machine, " + session.dtype, "One V100, real images, published")
+titles = (f"Predictor here, {session.dtype}", "One V100, real images, published")
 looks = ("C0o-", "C1s--"), ("C2^-", "C3v--")
 for ax, title, rates, styles in zip(axes, titles, (yours, v100), looks, strict=True):
     for (name, values), style in zip(rates.items(), styles, strict=True):
@@ -775,9 +775,9 @@ print(workshop.ratio(most * times[1] / times[most]))
 
 # %%
 fastest = {n: np.median(results[n][best[n]]) for n in (small, large)}
-print(f"One image, eager: {np.median(results[small]['eager']):.2f} ms; starting", end=" ")
+print(f"One image, eager: {np.median(alone):.2f} ms; starting", end=" ")
 print(f"{operators} operators takes {operators * start:.2f} ms, reading weights {reading:.2f} ms")
-rest = np.median(results[small]["eager"]) - operators * start - reading
+rest = np.median(alone) - operators * start - reading
 if kernels:  # launches overlap with them
     print(f"Its {kernels} kernels run for {busy:.2f} ms")
 elif rest > small * flops / peak:
@@ -814,7 +814,7 @@ session.note("real_ips", ips[min(ips)], "img/s", f"Total IPS, real images, batch
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
-# - Count a prediction's operators, and what starting one costs: that tells you what a CUDA graph can save.
+# - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
 # - Call a version faster only if it wins in every round, and ask a profiler why.
 # - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop and several sequences of arrivals.
 # - Total IPS includes the input. Compare it only with Total IPS.
