@@ -194,7 +194,7 @@ print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} r
 #
 # ## Pack with `im2rec`
 #
-# RecordIO was MXNet's format. MXNet was retired in 2023, but DALI still reads RecordIO. It is simple, and the published runs used it. Today you will more often meet WebDataset (tar), which you write below, MosaicML's MDS, or Parquet: the idea is the same.
+# RecordIO was MXNet's format. MXNet was retired in 2023, but DALI still reads RecordIO. It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar), which you write below: the idea is the same.
 #
 # Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags match MXNet's `im2rec.py`.
 
@@ -232,7 +232,7 @@ print(
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. The cell after it checks it, and packs the whole list; the result should be identical to the file above, byte for byte.
+# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. The cell after yours checks it and packs the whole list; the result should be identical to the file above, byte for byte.
 
 
 # %%
@@ -255,7 +255,7 @@ print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**3
 # %% [markdown]
 # One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
-# Without this rule, a reader fails on ImageNet if JPEG bytes are close to random: the cell above expects 8.6 such numbers. You implement the rule in exercise `ex01.frame`.
+# ImageNet has about 8.6 such numbers if JPEG bytes are close to random: without this rule, a reader fails. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -415,8 +415,8 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ends = [[m - min(v) for m, v in zip(mid, values, strict=True)],
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
     ax.barh(names, mid, xerr=ends, capsize=4)
-    ax.axvline(training, color="#d55e00", label="training speed of this machine")
-    ax.axvline(needed, color="black", ls="--", label="training speed of 8 V100s, FP16")
+    ax.axvline(training, color="#d55e00", label=f"this machine trains on {training:,.0f}")
+    ax.axvline(needed, color="black", ls="--", label=f"8 V100s train on {needed:,.0f}")
     over = np.divide(rates["records_in_order", cache], rates["files_at_random", cache])
     title = f"{cache}: records in order over files at random\n{workshop.ratio(over)}"
     ax.set(title=title, xlabel=f"images/s, median and range of {rounds} rounds")
@@ -433,7 +433,7 @@ print(f"this machine trains on {training:,.0f} images/s (ResNet-50, 224 px)")
 for way in ("files_at_random", "records_in_order"):
     times = middle[way, "cold"] / training
     digits = 0 if times > 99 else 1
-    print(f"cold, one reader delivers {times:,.{digits}f} times as many: {way.replace('_', ' ')}")
+    print(f"cold, {way.replace('_', ' ')}: one reader delivers {times:,.{digits}f} times as many")
 share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
@@ -451,13 +451,13 @@ print(f"At 1 ms each, one reader opens all files in {one:.1f} minutes, eight in 
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel, unless ranges overlap: cold, the disk decides which wins. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel, unless ranges overlap. The disk decides the cold ones. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
 #
-# This measures one reader that does not decode, on a local disk that may have its own cache. Dropping a file's contents does not drop its directory entry, so even "cold" files are cheap to open here. On the shared storage of a cluster, opening a file takes a round trip over the network. At 1 ms each, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy, packed again whenever the data changes.
+# If reading is many times as fast as training, packing won't help. But this is a local disk, without decoding, and "cold" files are still cheap to open: their directory entries stay in memory. On the shared storage of a cluster, opening a file takes a round trip over the network. At 1 ms each, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy, packed again whenever the data changes.
 #
 # ## Resize or re-encode?
 #
-# Without `--pass-through`, `im2rec` decodes each image and encodes it again, optionally resizing it first. A smaller file is read and decoded faster, but the detail cannot be recovered. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
+# Without `--pass-through`, `im2rec` decodes each image and encodes it again, optionally resizing it first. Smaller files are read and decoded faster, but lost detail cannot be recovered. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
 
 # %% language="bash" magic_args="-e"
 # for choice in "--pass-through" "--quality 95" "--quality 75" "--resize 256 --quality 95"; do
@@ -507,7 +507,7 @@ print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. Fee
 print(f"8 V100s takes {needed / one:,.0f} such cores, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# In brackets are the range of the rounds and decoding's share of an image's time with a warm cache. Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals already have about that quality, but it changes the pixels. Originals in 4:4:4 also lose colour resolution: Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# Brackets show the range of the rounds, and decoding's share of an image's time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals already have about that quality, but it changes the pixels. Originals in 4:4:4 also lose colour resolution: Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #
@@ -583,10 +583,10 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
-# - Packing pays off because you open few files and read them in order. After that, the reader and the decoder set the speed.
+# - Packing pays off where opening or seeking is slow. Otherwise, the reader and the decoder set the speed.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
 # **Try it:** also pack at quality 30 (add it to the loop, and `"quality30": "quality 30"` to `choices`), and compare size and error.
 #
-# Notebook 02 trains from both: folder and records.
+# Notebook 02 trains from the folder, 05 from shards.

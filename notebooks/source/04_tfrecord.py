@@ -33,7 +33,7 @@ from rn50lib.torch.model import ResNet
 from workshop.lessons import nb04
 
 session = workshop.start("04", profile)
-rounds = rounds or session.rounds
+rounds, batch_size = rounds or session.rounds, session.batch_size
 gpu = session.profile == "gpu" and not device  # feed yours
 device = device or session.results["published.v100.1gpu.fp16.ips"].value
 os.chdir(session.folder)  # scratch files are written here
@@ -73,9 +73,9 @@ def crop(image):
 
 
 def python_loop():
-    """Yield batches of 32 randomly cropped images, made by one thread."""
+    """Yield batches of randomly cropped images, made by one thread."""
     while True:
-        yield np.stack([crop(Image.open(path)) for path in random.choices(paths, k=32)])
+        yield np.stack([crop(Image.open(path)) for path in random.choices(paths, k=batch_size)])
 
 
 loop = python_loop()
@@ -83,7 +83,7 @@ next(loop)  # warm up
 begin = time.perf_counter()
 for _ in range(session.batches):
     next(loop)
-loop_s = (time.perf_counter() - begin) / (32 * session.batches)
+loop_s = (time.perf_counter() - begin) / (batch_size * session.batches)
 print(f"The loop takes {1000 * loop_s:.2f} ms per image: {1 / loop_s:.0f} images/s on one core")
 published = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, FP16": "8gpu.fp16"}
 speeds = {name: session.results[f"published.v100.{k}.ips"].value for name, k in published.items()}
@@ -253,7 +253,9 @@ class Shards(torch.utils.data.IterableDataset):
 # The next cell starts the workers, and feeds a device: your GPU, which runs ResNet-50 forward and backward in float16. Without one, a simulated V100 sleeps for as long as a real one would compute; the input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
 
 # %%
-loader = torch.utils.data.DataLoader(Shards(), 32, num_workers=workers, prefetch_factor=2)
+loader = torch.utils.data.DataLoader(
+    Shards(), batch_size, num_workers=workers, prefetch_factor=2
+)
 images, labels = next(iter(loader))
 print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
@@ -263,9 +265,9 @@ net = ResNet(resnet.resnet(50)).to("cuda", memory_format=torch.channels_last) if
 
 
 def compute(batch):
-    """Let the device work on a batch of 32 images, and wait for it."""
+    """Let the device work on a batch of images, and wait for it."""
     if not gpu:
-        time.sleep(32 / device)
+        time.sleep(batch_size / device)
         return
     images = batch[0] if isinstance(batch, list | tuple) else batch  # without labels
     images = images if torch.is_tensor(images) else torch.tensor(np.asarray(images))
@@ -285,7 +287,7 @@ def rate(name, work=compute):
     for _ in range(session.batches):
         work(batch)
         batch = next(batches)
-    return 32 * session.batches / (time.perf_counter() - begin)
+    return batch_size * session.batches / (time.perf_counter() - begin)
 
 
 def measure(name, guess=None, before="Python loop"):
@@ -345,7 +347,7 @@ if TF:
     by_hand.experimental_optimization.inject_prefetch = False
     by_hand.experimental_optimization.map_parallelization = False
     records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand)
-    stages["tf.data"] = records.map(decode).batch(32)
+    stages["tf.data"] = records.map(decode).batch(batch_size)
     measure("tf.data")
     python, ends = [], []
     for _ in range(rounds):
@@ -371,7 +373,7 @@ if TF:
     files = tf.data.Dataset.from_tensor_slices(shards).repeat()
     records = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=4)
     records = records.with_options(by_hand).shuffle(200, seed=seed)
-    stages["+ interleave, shuffle"] = records.map(decode).batch(32)
+    stages["+ interleave, shuffle"] = records.map(decode).batch(batch_size)
     measure("+ interleave, shuffle", before="tf.data")
 
 # %% [markdown]
@@ -381,7 +383,7 @@ if TF:
 if TF:
     cores = session.machine.cores
     print(cores, "cores")
-    stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(32)
+    stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(batch_size)
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
@@ -411,7 +413,7 @@ if TF:
     huffman = (ms["bottom quarter"] - ms["top quarter"]) / 0.75
     print(f"So Huffman decoding of the image takes about {huffman:.1f} ms.")
     crops = records.map(decode_crop, num_parallel_calls=cores)
-    stages["+ decode the crop"] = crops.batch(32)
+    stages["+ decode the crop"] = crops.batch(batch_size)
     measure("+ decode the crop", before="+ parallel map")
 
 # %% [markdown]
@@ -419,7 +421,7 @@ if TF:
 
 # %%
 if TF:
-    stages["+ prefetch"] = crops.batch(32).prefetch(2)
+    stages["+ prefetch"] = crops.batch(batch_size).prefetch(2)
     ahead["+ prefetch"] = 2
     measure("+ prefetch", before="+ decode the crop")
 
@@ -448,7 +450,7 @@ ax.axvline(device, color="black", ls="--", label="the device alone")
 ax.invert_yaxis()
 gains = workshop.ratio(np.divide(timed[names[-1]], timed["Python loop"]))
 gain = gains.median
-ax.set(title=f"{names[-1]} over the Python loop: {gains}")
+ax.set(title=f"{names[-1]!r} over 'Python loop': {gains}")
 ax.set(xlabel=f"images/s, 224 px; median and range of {rounds} rounds")
 fig.legend(loc="outside lower right")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
@@ -609,7 +611,7 @@ if {"yield", "deer"} <= set(classes):
 # %% tags=["results"]
 own = device  # images/s of training on this machine
 if not gpu:
-    net, times = ResNet(resnet.resnet(50)), []
+    net, times = ResNet(resnet.resnet(50)).to(memory_format=torch.channels_last), []
     for _ in range(3):  # the first time warms up
         begin = time.perf_counter()
         net(torch.rand(4, 3, 224, 224)).sum().backward()

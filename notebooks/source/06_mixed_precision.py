@@ -152,7 +152,7 @@ axes.axvspan(
     -25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer mantissa bits in float16"
 )
 axes.axvline(16, color="black", ls="--", label="infinite in float16")
-finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16."
+finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
 axes.set(title=f"Gradients that flow back: {finding}", xlabel="magnitude, power of two")
 axes.set(ylabel="count", xlim=(-50, 20))
 axes.legend(loc="upper left")
@@ -264,11 +264,12 @@ for (name, (losses, _, skipped)), (color, style) in zip(runs.items(), looks, str
 _, scales, skipped = runs["your rule"]
 right.step(range(len(scales)), np.log2(scales), where="post", color=looks[0][0])
 final = {name: np.mean(losses[-5:]) for name, (losses, _, _) in runs.items()}
-finding = f"{final['your rule']:.2f} with your rule,\n{final['always 2^24']:.2f} at a fixed 2^24"
-left.set(title=f"Mean loss at the end: {finding}")
+rule, none, fixed, _ = final.values()
+finding = f"{rule:.2f} with your rule,\n{none:.2f} without a scale, {fixed:.2f} at a fixed 2^24"
+left.set(title=f"Mean loss at the end: {finding}", xticks=range(0, len(batches), 5))
 left.set(xlabel="step", ylabel="cross-entropy loss")
 right.set(title=f"Your rule skips {skipped} steps and ends at 2^{np.log2(scales[-1]):.0f}")
-right.set(xlabel="step", ylabel="loss scale, power of two")
+right.set(xlabel="step", ylabel="loss scale, power of two", xticks=range(0, len(batches), 5))
 left.legend(fontsize="small")
 ends = "; ".join(f"{name} {loss:.2f}" for name, loss in final.items())
 workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. Mean of the last 5 steps: {ends}")
@@ -302,7 +303,7 @@ for shrink in (0, 12, 16):
         print(f"gradients divided by 2^{shrink}, loss scale 2^{power}: relative error {error:.2%}")
 
 # %% [markdown]
-# Without a scale, the error grows until most of the gradient is lost; with 2^12, it stays far smaller.
+# Without a scale, the error grows until most of the gradient is lost; with 2^12, it stays small.
 #
 # ## Master weights
 #
@@ -378,7 +379,7 @@ print("Your rule gives the same scales:", yours == scales)
 #
 # ## Memory
 #
-# Notebook 02 estimated the largest batch from `float32` activations. Now measure what 16 bits change:
+# Notebook 02 estimated the largest batch from `float32` activations. **Predict** the ratio with 16 bits:
 
 
 # %%
@@ -518,7 +519,7 @@ for name, peak in peaks.items():
 print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
-# A layer with fewer operations per byte than the last column cannot reach the peak. (Emulated `bfloat16` is computed in `float32`, with that peak as its bound.) The next cell draws this limit, the **roofline**, and your two layers, for this device and an H100 (67 TFLOP/s in `float32`, 681 in `float16`, 3 TB/s). **Predict** from your count: which layer can gain more than a factor of 2, and where?
+# A layer with fewer operations per byte than in the last column cannot reach the peak. (Emulated `bfloat16` is computed in `float32`, with that peak as its bound.) The next cell draws this limit, the **roofline**, and your two layers, for this device and an H100 (67 TFLOP/s in `float32`, 681 in `float16`, 3 TB/s). **Predict** from your count: which layer can gain more than a factor of 2, and where?
 
 # %%
 from workshop.lessons import nb06
@@ -631,7 +632,7 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100, `bfloat16` is slower than `float16`, because its batch norms are: on a GPU, run `traced("bfloat16")` after the next cell. A CPU without 16-bit instructions, unlike the recorded ones, should train in `float32`, as `rn50 run --dtype auto` does.
+# On the recorded H100 (in `float32`, with half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
 #
 # ## Trace both precisions
 #
@@ -672,7 +673,7 @@ for kind, layers in kinds.items():
     for name in ("float32", half):
         row += [sum(predicted[name][layer] for layer in layers), measured[name][kind]]
     rows.append([kind, *row, row[1] / row[3] if row[3] else None])
-columns = ["ms per step", "float32: at least", "measured", f"{half}: at least", "measured", "gain"]
+columns = ["ms per step", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
 workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px")
 most = max((row for row in rows if row[-1]), key=lambda row: row[-1], default=None)
 if most:
@@ -692,15 +693,15 @@ for kind in ("convolution", "batch norm", "ReLU", "addition"):
     rows.append([kind, least32[kind], least16[kind], least32[kind] / least16[kind]])
     rows[-1] += [f"{took.value}{spread}", took.value / least16[kind]]
     moving += took.value if kind != "convolution" else 0
-columns = ["ms per step", "float32: at least", "float16: at least", "ratio"]
-columns += ["float16: measured", "measured / at least"]
+columns = ["ms per step", "float32: counted", "float16: counted", "ratio"]
+columns += ["float16: measured", "measured / counted"]
 workshop.table(rows, columns, "H100, channels last, batch 256, 224 px")
 print(took.provenance)
 step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). By the count, convolutions gain most, the rest a factor of 2. Over half of the 16-bit step only moves bytes. On a CPU, a batch norm can take ten times its count.
+# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). By the count, convolutions gain most, the rest a factor of 2. Over half of the 16-bit step only moves bytes. A CPU's caches can beat the count; its batch norms can take a multiple.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
 
@@ -734,7 +735,7 @@ print(f"Published: {published[1] / published[0]:.1f}×.")
 workshop.ladder.changes("4_amp")
 
 # %% [markdown]
-# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that either all workers skip a step or none does. That is why `optimizer.synchronize()` comes first and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
+# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
 #
 # How much faster will the script become? Only forward and backward speed up, by the speed-up in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction in turns; the figure's diamond shows it.
 

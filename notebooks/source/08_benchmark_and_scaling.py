@@ -50,7 +50,7 @@ os.environ |= {
 # %% [markdown]
 # ## Would you buy eight more GPUs?
 #
-# Training on eight GPUs takes too long. **Predict:** how many times as fast are sixteen, and what happens to the cost of a run? Before you decide, **measure** one device, **predict** several workers, and **explain** what they lose.
+# Suppose that eight GPUs train too slowly. **Predict:** how many times as fast are sixteen, and what happens to the cost of a run? Before you decide, **measure** one device, **predict** several workers, and **explain** what they lose.
 #
 # ## Measure one device
 #
@@ -116,7 +116,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (With one start, the first line passes by chance more often.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (There is one start, so the first line is weak evidence.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -150,7 +150,7 @@ for _ in range(session.turns):
     seconds.append([queued, each, pair / 2])
 thread.shutdown()
 queued, each, pairs = big / np.transpose(seconds)
-show("no waiting", queued, each)
+show(f"no waiting{', imitated' * (not gpus)}", queued, each)
 if gpus:
     show("waiting after every step", each, pairs)
 
@@ -359,7 +359,7 @@ for _ in range(session.turns):
         queued = 2 * readers if one is real_step else 1  # batches that were ready
         seconds = measure(one, session.real_steps, queued, wait)
         values.append(len(seconds) * big / sum(seconds))
-show("real images", rates[real_step], rates[step])
+print("real over synthetic images:", workshop.ratio(np.divide(rates[real_step], rates[step])))
 photos = None  # ends the readers
 
 # %% [markdown]
@@ -430,7 +430,7 @@ for rung, found in rungs.items():
 columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
 title = f"{pixels} px, batch {rung_batch}, {session.rung_turns} turns: median and range"
 workshop.table(rows, columns, title)
-print(f"You predicted {guess:g} for 5_tuned.", end=" ")
+print(f"5_tuned over 4_amp: you predicted {guess:g}; measured {gains.get('5_tuned', 'nothing')}.")
 if "6_compiled" not in rungs:
     print("Rung 6 needs a GPU and was not recorded. The nearest records, steps without input:")
     for item in (session.results["h100.float16.ips"], session.results["h100.compiled.ips"]):
@@ -591,7 +591,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
              "the exchange": (measured, barrier)}  # fmt: skip
     for cause, (longer, before) in added.items():
         print(f"  {cause} adds {1000 * np.median(longer - before):,.0f} ms;", end=" ")
-        print(f"step with over without: {workshop.ratio(longer / before)}")
+        print(f"with over without it: {workshop.ratio(longer / before)}")
     print("  measured step over barrier + α-β:", workshop.ratio(measured / (barrier + exchange)))
 usual_way = "alone" if gpus else "all cores"  # of one worker
 scaled = np.divide(found[usual_way][str(big)][1:], found["exchange"][str(big)][1:])
@@ -605,7 +605,7 @@ workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 #
 # ## Predict GPUs you do not have
 #
-# Six models predict rows that were not used for fitting, all with weak scaling: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
+# Six models predict published rates of weak scaling, to which none was fitted: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
 #
 # - **perfect**: *n* GPUs are *n* times as fast.
 # - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
@@ -683,7 +683,7 @@ left.set_xticks(counts, counts)
 left.set(title=f"90 epochs on 512 GPUs cost {min(ends):,.0f} to {max(ends):,.0f}")
 left.set(xlabel="GPUs (predicted)", ylim=(0, None))
 left.set(ylabel=f"cost, at {price:g} per GPU-hour")
-fig.legend(fontsize="small", loc="outside lower left", ncols=2)
+left.legend(fontsize="small")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
@@ -715,7 +715,7 @@ print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (
 #
 # ## Which changes matter on your device
 #
-# The next table has the factors that you measured here, each with the rule's verdict.
+# The next table lists your measured factors with the rule's verdicts.
 
 # %%
 verdicts = {f"rung {rung[0]}, {ladder.RUNGS[rung]}": gain for rung, gain in gains.items()}
@@ -724,7 +724,7 @@ rows = []
 for change, gain in verdicts.items():
     faster = "faster" if gain.median > 1 else "slower"
     rows.append([change, str(gain), faster if gain.clear else "undecided"])
-workshop.table(rows, ["change", "speed over that without it", "verdict"], hardware)
+workshop.table(rows, ["change", "speed, with over without", "verdict"], hardware)
 
 # %% tags=["results"]
 ladder.figure()
@@ -742,7 +742,7 @@ print("Exercises passed so far:")
 workshop.summary()
 
 # %% [markdown]
-# Leave out what is slower; measure again what is undecided. **Your turn:** in one sentence, what would you change first, what would you buy, and which measurement could change your mind?
+# Leave out what is slower; measure again what is undecided. **Your turn:** from the last two tables, what would you change first, what would you buy, and which measurement could change your mind?
 #
 # ## Key takeaways
 #
