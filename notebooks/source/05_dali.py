@@ -593,8 +593,8 @@ if DALI:
 # Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. Four details matter:
 #
 # - DALI's imports, from the first cell, and `features` belong in the script, too.
-# - `--data` is now the folder with the shards; its `classes.txt` has a line per class.
-# - The call to `photos` also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
+# - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
+# - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 # - Without a size, the iterator never ends: one epoch follows another, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
 #
 # Try it before you open the solution:
