@@ -127,6 +127,8 @@ def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
         about = {key: text.strip() for key, _, text in lines}
         source, expected = about["source"], about["expected"]
         published |= read_values(read_file(preset), str(preset))
+        if published["lr_schedule"] != "step":
+            published["lr_step_epochs"] = ()
     changed = [
         flag_name(n) for n in names if getattr(config, n) != published.get(n, getattr(config, n))
     ]

@@ -30,7 +30,7 @@ print(f"epochs: {epochs}")
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains what you would type in a terminal; the variables in capitals were set above.
+# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
 #
 # - `-b`: images per step, the *batch*; with 2,400 training images, an epoch is 75 steps of 32
 # - `-e`: passes over the data, the *epochs*
@@ -47,7 +47,7 @@ print(f"epochs: {epochs}")
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent; in training it is lower, because random crops are harder. `img/s`, or `ips` in progress lines, is images per second, and `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
+# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent. In training, crops are harder, and it is averaged while the network learns. `img/s` or `ips` is images per second, `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
@@ -102,7 +102,7 @@ for file in sorted(Path().glob("batch-*.json"), key=os.path.getmtime):
 session.expect({"roadsigns.resnet50.float32.top1": None})
 
 # %% [markdown]
-# A quarter of the batch means four times as many steps, each with a quarter of the learning rate, so an epoch ends in much the same place. Notebook 02 explains why.
+# Four times as many steps, each with a quarter of the learning rate, end in much the same place, but each step has a fixed cost: see notebook 02.
 #
 # ## What happens in a step
 #
@@ -194,7 +194,7 @@ workshop.course_map()
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in 1 to 5 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
+# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in 1 to 3 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
 #
 # ## Your turn
 #

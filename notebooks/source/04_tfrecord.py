@@ -253,9 +253,7 @@ class Shards(torch.utils.data.IterableDataset):
 # The next cell starts the workers, and feeds a device: your GPU, which runs ResNet-50 forward and backward in float16. Without one, a simulated V100 sleeps for as long as a real one would compute; the input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
 
 # %%
-loader = torch.utils.data.DataLoader(
-    Shards(), batch_size, num_workers=workers, prefetch_factor=2
-)
+loader = torch.utils.data.DataLoader(Shards(), batch_size, num_workers=workers, prefetch_factor=2)
 images, labels = next(iter(loader))
 print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
