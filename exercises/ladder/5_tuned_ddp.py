@@ -29,9 +29,7 @@ parser.add_argument("--lr", type=float, default=0.1, help="learning rate for a b
 parser.add_argument("--workers", type=int, default=2, help="processes or threads that read images")
 parser.add_argument("--save", type=Path, help="write the weights to this file at the end")
 parser.add_argument("--report", type=Path, help="write the measurements to this JSON file")
-parser.add_argument(
-    "--trace", type=Path, help="write a trace of three steps, which it slows, to this file"
-)
+parser.add_argument("--trace", type=Path, help="slow three steps, and write their trace here")
 
 
 @pipeline_def
