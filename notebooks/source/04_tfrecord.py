@@ -604,7 +604,7 @@ if {"yield", "deer"} <= set(classes):
 #
 # ## Where is the time going now?
 #
-# How many cores keep a device busy? If decoding scales, divide the device's images/s by those that one core prepares. **Predict** the cores for one H100, and for your machine.
+# How many cores keep a device busy? Divide its images/s by those of one core. **Predict** the cores for one H100, and for your machine.
 
 # %% tags=["results"]
 own = device  # images/s of training on this machine
@@ -639,7 +639,7 @@ h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfr
 session.expect({"input.jpeg_kb": kilobytes, **h100})
 
 # %% [markdown]
-# A CPU that trains needs under one core for its input, an H100 about ten. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
+# A CPU that trains needs under one core for its input, an H100 ten or more: if all cores are busy, each prepares fewer. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
 #
 # ## Key takeaways
 #
