@@ -639,7 +639,7 @@ h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfr
 session.expect({"input.jpeg_kb": kilobytes, **h100})
 
 # %% [markdown]
-# A CPU that trains needs under one core for its input, an H100 ten or more: if all cores are busy, each prepares fewer. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
+# A CPU that trains needs under one core for its input, an H100 ten or more: busy together, cores are slower. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
 #
 # ## Key takeaways
 #
