@@ -646,9 +646,8 @@ workshop.ladder.figure("3_dali")
 # ## Key takeaways
 #
 # - Measure the headroom before you change a loader. No loader gains more; a larger speed-up has another cause.
-# - Configure the loader before you replace it: workers, persistent workers, pinned memory.
+# - Headroom near 1: change nothing. Idle cores: configure workers, persistent workers, pinned memory. Busy cores: a faster decoder, or DALI on a GPU.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
-# - Decoding only the crop saves less than the skipped pixels suggest.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #
