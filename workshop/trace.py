@@ -272,7 +272,8 @@ def draw(found: Steps) -> dict[str, Any]:
             texts.append(f"{lane.name}: {', '.join(top)}")
         axes.set_yticks(range(len(rows)), [lane.name for lane, _ in rows])
         axes.set(xlim=(0, end - begin), ylim=(len(rows) - 0.45, -0.55), xlabel="time (ms)")
-        axes.set(title="One step by thread and stream; blank: no operator runs", axisbelow=True)
+        axes.set(axisbelow=True)
+        axes.set(title="One step by thread and stream; blank: no operator or kernel runs")
         keys = [plt.Rectangle((0, 0), 1, 1, fc=c, hatch="///" if k == "waiting" else None,
                               ec="#777777", lw=0, label=k) for k, c in KINDS.items()]  # fmt: skip
         fig.legend(handles=keys, ncols=8, fontsize="small", loc="outside lower center")

@@ -172,7 +172,7 @@ def one_call(training=False, autograd=False, decoding=False, waiting=True):
     return ms
 
 
-lies = {
+mistakes = {
     "repaired": lambda: answer_times(net.eval(), batch, 1, 1, wait)[0],
     "training mode": lambda: one_call(training=True),
     "autograd": lambda: one_call(autograd=True),
@@ -180,11 +180,11 @@ lies = {
     "first_try": lambda: first_try(trained_net),
 }
 if device.type == "cuda":
-    lies["no waiting"] = lambda: one_call(waiting=False)
-times = {name: [] for name in lies}
+    mistakes["no waiting"] = lambda: one_call(waiting=False)
+times = {name: [] for name in mistakes}
 for _ in range(rounds):
-    for name, lie in lies.items():
-        times[name].append(lie())
+    for name, mistake in mistakes.items():
+        times[name].append(mistake())
 for name, ms in times.items():
     print(f"{name:13} {np.median(ms):5.1f} ms, {min(ms):.1f} to {max(ms):.1f};", end=" ")
     print(f"over repaired: {workshop.ratio(np.divide(ms, times['repaired']))}")
