@@ -7,11 +7,10 @@ on every machine: cell ids come from the content, and outputs and tool versions 
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_line
 from workshop import catalogue
 from workshop.masters import Cell, read_master, stub
 from workshop.masters import solved as with_solution
@@ -107,11 +106,10 @@ def read_notebook(path: Path) -> Any:
     """Return any notebook as nbformat 4. Raises UserError if it is damaged."""
     import nbformat
 
-    try:
-        return nbformat.reads(json.dumps(json.loads(path.read_bytes())), as_version=4)
+    try:  # as Jupyter and papermill do
+        return nbformat.read(path, as_version=4)
     except Exception as problem:  # each kind of damage has its own exception
-        why = getattr(problem, "strerror", None) or problem
-        raise UserError(f"{path} cannot be read as a notebook: {why}") from None
+        raise UserError(f"{path} cannot be read as a notebook: {first_line(problem)}") from None
 
 
 def is_built(root: Path, master: Path) -> bool:

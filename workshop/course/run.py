@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50lib.errors import UserError, first_line
+from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from workshop import paths, processes
 from workshop.course import build
@@ -57,12 +57,7 @@ def find_notebook(name: str) -> Path:
 
 def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
     """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
-    import nbformat
-
-    try:  # as papermill will read it
-        book = nbformat.read(path, as_version=4)
-    except Exception as problem:  # each kind of damage has its own exception
-        raise UserError(f"{path} cannot be read as a notebook: {first_line(problem)}") from None
+    book = build.read_notebook(path)
     text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
     title = re.search(r"^# (.*)", text, re.M)
     budget = book.metadata.get("rn50", {}).get("ci_seconds") if profile == "ci" else None
