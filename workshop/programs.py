@@ -53,7 +53,6 @@ def command(
 ) -> tuple[list[str], str, dict[str, str]]:
     """Return Python's arguments that start a script on `np` ranks, the line to show, and variables.
 
-    The variables divide the cores among the ranks.
     Raises UserError for an unknown launcher, or if the machine is too small for the ranks.
     """
     end = [script, *map(str, arguments)]
@@ -62,9 +61,13 @@ def command(
     check_ranks(np, f"np={np}")
     single = np == 1 and launcher == "horovodrun"
     words, shown = ([], "python ") if single else LAUNCHERS[launcher](np)
-    threads = str(max(1, hardware.machine().cores // np))
     python = [sys.executable] if launcher == "horovodrun" and not single else []
-    return [*words, *python, *end], f"{shown}{shlex.join(end)}", dict.fromkeys(THREADS, threads)
+    return [*words, *python, *end], f"{shown}{shlex.join(end)}", thread_limits(np)
+
+
+def thread_limits(ranks: int) -> dict[str, str]:
+    """Return the environment variables that divide the cores among the ranks."""
+    return dict.fromkeys(THREADS, str(max(1, hardware.machine().cores // ranks)))
 
 
 def check_ranks(ranks: int, given: str, least: int = 1) -> None:

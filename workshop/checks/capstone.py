@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from rn50lib import hardware
 from workshop import paths, programs
 from workshop.checks import alone, compare, recipes
 from workshop.checks.compare import wrong
@@ -150,8 +149,7 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
         notes.mkdir()
         words = ["-m", "workshop.checks.watch", *map(str, (data, script, out, notes))]
         line = command(choose_launcher(script), RANKS, [*words, *[str(trace)] * bool(trace)], notes)
-        threads = str(max(1, hardware.machine().cores // RANKS))
-        env = ENV | dict.fromkeys(programs.THREADS, threads)
+        env = ENV | programs.thread_limits(RANKS)
         endless = f"{compare.ENDLESS} Or a rank waits for a collective that others do not make."
         if problem := alone.run_command(line, "the script", LIMIT_S, env, endless):
             recorded(case, out, notes, script, None)  # raises its error, if it left one

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import installed, launch
-from rn50lib import hardware, lifetime
+from rn50lib import lifetime
 from rn50lib.distributed import launch_env
 from rn50lib.errors import UserError
 from workshop import programs
@@ -62,8 +62,7 @@ def run_ranks(
             SITE.format(alone=launcher == "python"), encoding="utf-8"
         )
         env = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "120"} | launch.with_library(dict(os.environ))
-        threads = str(max(1, hardware.machine().cores // ranks))
-        env |= dict.fromkeys(programs.THREADS, threads) | {
+        env |= programs.thread_limits(ranks) | {
             "PYTHONPATH": os.pathsep.join([str(own), env["PYTHONPATH"]]),
             "RN50_TRY": str(own),
             "RN50_TRY_STEPS": str(steps),
