@@ -111,16 +111,18 @@ def launcher_command(
     if alone(config):
         return worker
     if config.launcher == "torchrun":
-        return torchrun(config, worker, folder)
-    return (mpirun if config.launcher == "mpirun" else horovodrun)(config, worker)
+        return torchrun(config.n, worker, folder)
+    if config.launcher == "mpirun":
+        return mpirun(config, worker)
+    return horovodrun(config.n, worker, config.hosts)
 
 
-def horovodrun(config: TrainConfig, worker: list[str]) -> list[str]:
+def horovodrun(n: int, worker: list[str], hosts: str | None = None) -> list[str]:
     """Return the command line of horovodrun, with Gloo."""
-    argv = [sys.executable, "-m", "rn50.horovodrun", "--gloo", "-np", str(config.n)]
+    argv = [sys.executable, "-m", "rn50.horovodrun", "--gloo", "-np", str(n)]
     argv += ["--disable-cache"]  # it would be in HOME, which may not exist
-    argv += ["-H", config.hosts or f"localhost:{config.n}"]
-    if is_local(config.hosts):
+    argv += ["-H", hosts or f"localhost:{n}"]
+    if is_local(hosts):
         argv += ["--network-interface", "lo"]
     return [*argv, *unparsed(worker)]
 
@@ -151,9 +153,9 @@ def mpirun(config: TrainConfig, worker: list[str]) -> list[str]:
     return [*argv, *worker]
 
 
-def torchrun(config: TrainConfig, worker: list[str], folder: Path | None) -> list[str]:
+def torchrun(n: int, worker: list[str], folder: Path | None = None) -> list[str]:
     """Return the command line of torchrun, which tags lines that it reads from logs."""
-    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(config.n)]
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(n)]
     argv += ["--standalone"]  # it finds a free port by itself
     if folder is not None:
         argv += ["--log-dir", str(folder / "torchrun"), "--tee", "3"]

@@ -28,6 +28,7 @@ HOROVODRUN_MARK = r"^(\[\d+\])<std(?:out|err)>:"  # before each line of a rank
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GRACE_S = 10.0  # between asking a program to end and ending it
 MAX_RANKS, RANKS_PER_CORE = 64, 4
+LAUNCHERS = ("horovodrun", "torchrun")
 
 
 def run_script(
@@ -55,14 +56,17 @@ def command(
 
     Raises UserError for an unknown launcher, or if the machine is too small for the ranks.
     """
-    end = [script, *map(str, arguments)]
+    worker = [sys.executable, script, *map(str, arguments)]
     if launcher not in LAUNCHERS:
         raise UserError(f"launcher {launcher!r}: there are {', '.join(LAUNCHERS)}")
     check_ranks(np, f"np={np}")
-    single = np == 1 and launcher == "horovodrun"
-    words, shown = ([], "python ") if single else LAUNCHERS[launcher](np)
-    python = [sys.executable] if launcher == "horovodrun" and not single else []
-    return [*words, *python, *end], f"{shown}{shlex.join(end)}", thread_limits(np)
+    if launcher == "torchrun":
+        words, shown = launch.torchrun(np, worker), f"torchrun --nproc-per-node {np}"
+    elif np == 1:
+        words, shown = worker, "python"
+    else:
+        words, shown = launch.horovodrun(np, worker), f"horovodrun -np {np} python"
+    return words[1:], f"{shown} {shlex.join(worker[1:])}", thread_limits(np)
 
 
 def thread_limits(ranks: int) -> dict[str, str]:
@@ -78,22 +82,6 @@ def check_ranks(ranks: int, given: str, least: int = 1) -> None:
     most = min(MAX_RANKS, RANKS_PER_CORE * cores)
     if ranks > most:
         raise UserError(f"{given}: this machine has {cores} cores: use {most} ranks or fewer")
-
-
-def horovodrun(np: int) -> tuple[list[str], str]:
-    """Return Python's arguments that start Horovod's launcher, and the command to show."""
-    words = ["-m", "rn50.horovodrun", "--gloo", "--disable-cache", "-np", str(np)]
-    shown = f"horovodrun -np {np} python "
-    return [*words, "-H", f"localhost:{np}", "--network-interface", "lo"], shown
-
-
-def torchrun(np: int) -> tuple[list[str], str]:
-    """Return Python's arguments that start PyTorch's launcher, and the command to show."""
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(np)]
-    return words, f"torchrun --nproc-per-node {np} "
-
-
-LAUNCHERS = {"horovodrun": horovodrun, "torchrun": torchrun}
 
 
 def run(

@@ -96,7 +96,7 @@ def test_sigterm_ends_a_worker_that_waits(launcher: str, workers: Workers) -> No
         script = '[ "$HOROVOD_RANK" = 1 ] && exec sleep 600; exec "$@"'
         config = full(n=2, comm="horovod", launcher="horovodrun")
         process = workers.start(
-            by=lambda argv: launch.horovodrun(config, ["sh", "-c", script, "--", *argv])
+            by=lambda argv: launch.horovodrun(config.n, ["sh", "-c", script, "--", *argv])
         )
     until(lambda: "waiting for rank 1" in workers.text(), workers.text, PATIENCE)
     if launcher != "pmi":

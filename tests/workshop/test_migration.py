@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rn50 import launch
 from tests.conftest import clean_environment
-from workshop import programs
 
 HOROVOD = ("1_tf1_horovod", "2_tf2_horovod", "4_torch_horovod")
 
@@ -69,12 +69,9 @@ def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, n
         said = [process.communicate(timeout=120)[0] for process in running]
         assert [process.returncode for process in running] == [0, 0], said
     else:
-        start = (programs.horovodrun if name in HOROVOD else programs.torchrun)(2)[0]
-        python = [sys.executable] if name in HOROVOD else []
-        done = subprocess.run(
-            [sys.executable, *start, *python, script, str(file)], env=env, timeout=120,
-            capture_output=True, text=True,
-        )  # fmt: skip
+        start = launch.horovodrun if name in HOROVOD else launch.torchrun
+        command = start(2, [sys.executable, script, str(file)])
+        done = subprocess.run(command, env=env, timeout=120, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     trained, wanted = np.load(file), expected(folder)
     for key, array in wanted.items():

@@ -135,10 +135,9 @@ def command(launcher: str, ranks: int, words: list[str], own: Path) -> list[str]
     worker = [*lifetime.SUPERVISED, sys.executable, *words]
     if launcher == "python":
         return worker
-    start, _ = programs.LAUNCHERS[launcher](ranks)
     if launcher == "horovodrun":
-        return [sys.executable, *start, *launch.unparsed(worker)]
-    return [sys.executable, *start, "--tee", "3", "--log-dir", str(own), "--no-python", *worker]
+        return launch.horovodrun(ranks, worker)
+    return launch.torchrun(ranks, worker, own)
 
 
 def follow(group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds: float) -> bool:
