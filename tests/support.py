@@ -71,6 +71,14 @@ def write_photo(path: Path, number: int, width: int = 80, height: int = 64) -> N
     Image.new("RGB", (width, height), colour(number)).save(path, quality=95)
 
 
+def write_few(folder: Path) -> None:
+    """Write 15 training images, and 6 for validation, of three classes."""
+    for split, count in (("train", 5), ("val", 2)):
+        for label, name in enumerate("abc"):
+            for i in range(count):
+                write_photo(folder / split / name / f"{i}.jpg", 5 * label + i)
+
+
 def png(
     depth: int,
     kind: int,

@@ -14,20 +14,12 @@ import pytest
 
 from rn50lib import checkpoint
 from rn50lib.resnet import tiny
-from tests.support import Photos, write_photo
+from tests.support import Photos, write_few
 
 Run = Callable[..., Any]
 DRY = ("--network tiny --image-shape 32 --dtype float32 --threads 1 --recipe reference -e 1"
        " --dry-run").split()  # fmt: skip
 WORD = r"(?:'[^']*'|[^\s,:;`]+)"
-
-
-def make_few(folder: Path) -> None:
-    """15 training images, 6 for validation."""
-    for split, count in (("train", 5), ("val", 2)):
-        for label, name in enumerate("abc"):
-            for i in range(count):
-                write_photo(folder / split / name / f"{i}.jpg", 5 * label + i)
 
 
 def run(rn50: Run, words: list[str]) -> str:
@@ -91,7 +83,7 @@ def follow(rn50: Run, argv: list[str], line: str, more: str) -> None:
 def test_an_error_is_followed_by_a_remedy_that_works(
     rn50: Run, photos: Photos, argv: str, more: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_few(Path("few"))
+    write_few(Path("few"))
     for name in ("my files", "only train", "no index"):
         shutil.copytree(photos.root, name)
     shutil.rmtree("my files/records")

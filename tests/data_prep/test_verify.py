@@ -442,9 +442,6 @@ def test_shards_of_the_slides_schema_can_be_written_again_by_the_remedy(root, ca
     assert found(out)[1].good
 
 
-# -- robust --------------------------------------------------------------------------------------
-
-
 # -- the command ---------------------------------------------------------------------------------
 
 

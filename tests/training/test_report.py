@@ -12,11 +12,6 @@ from rn50lib.errors import UserError
 from rn50lib.report import Report
 from tests.support import strict_json
 
-ORDER = ["model", "ngpus", "total_duration", "cmd", "metrics"]  # the reference's, before ours
-METRICS = [
-    "train.top1", "train.top5", "train.loss", "train.time", "train.total_ips",
-    "val.top1", "val.top5", "val.loss", "val.time", "val.total_ips",
-]  # fmt: skip
 EPOCH = {"loss": 1.5, "top1": 25.0, "top5": 75.0, "time": 0.25, "total_ips": 32.0}
 
 
@@ -25,19 +20,6 @@ def report() -> Report:
     made = Report(model="resnet50", ngpus=1, cmd=["rn50", "train"], env={"seed": 0})
     made.total_duration = 12.5
     return made
-
-
-def test_keys_and_their_order(report: Report, tmp_path: Path) -> None:
-    report.add("train", EPOCH)
-    report.add("val", EPOCH)
-    report.write(tmp_path / "r.json")
-    written = strict_json(tmp_path / "r.json")
-    assert list(written) == [*ORDER, "env"]
-    assert list(written["metrics"]) == METRICS
-    assert all(len(values) == 1 for values in written["metrics"].values())
-    assert (
-        (tmp_path / "r.json").read_text().startswith('{\n    "model": "resnet50",\n    "ngpus": 1')
-    )
 
 
 def test_a_value_for_every_epoch_and_null_where_none_was_measured(
