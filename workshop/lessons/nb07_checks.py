@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from workshop.checks.compare import Wrong, known, refuse, wrong
+from workshop.checks.compare import known, refuse, wrong
 from workshop.lessons.choice import choose
-from workshop.lessons.nb08_checks import TIMED, TRIES, WARM_UP, Device, judge_seconds
+from workshop.lessons.nb08_checks import judge_turns
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
@@ -90,28 +90,20 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def judge_clock(own: Callable[..., Any]) -> str:
-    for attempt in range(1, TRIES + 1):
-        device = Device([*WARM_UP, *TIMED])
+    def clock(step: Callable[[], None], repeats: int, warm_up: int, wait: Any) -> Any:
         autograd: list[bool] = []
 
-        def net(batch: Tensor, device: Device = device, autograd: list[bool] = autograd) -> Tensor:
+        def net(batch: Tensor) -> Tensor:
             autograd.append(torch.is_grad_enabled())
-            device.step()
+            step()
             return batch
 
-        got = own(net, torch.zeros(4, 3, 8, 8), len(TIMED), len(WARM_UP), device.wait)
-        called = len(device.called)
-        device.wait()
-        if got is None and not called:
-            raise NotImplementedError
+        found = own(net, torch.zeros(4, 3, 8, 8), repeats, warm_up, wait)
         refuse((any(autograd), "Autograd is on: each call keeps activations for a backward pass.",
                 "Call net(batch) in `with torch.inference_mode():`."))  # fmt: skip
-        try:
-            judge_seconds(got, device.took(), called, "milliseconds")
-            break
-        except Wrong:
-            if attempt == TRIES:
-                raise
+        return found
+
+    judge_turns(clock, "milliseconds")
     return "`answer_times` is right: the notebook uses yours."
 
 

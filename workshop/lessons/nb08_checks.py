@@ -99,6 +99,12 @@ class Device:
 
 
 def judge_clock(yours: Function) -> str:
+    judge_turns(yours, "seconds")
+    return "`measure` is right: the notebook uses yours."
+
+
+def judge_turns(yours: Function, unit: str) -> None:
+    """Raise Wrong unless a clock returns the right times in `unit`, in one of TRIES attempts."""
     for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
         got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
@@ -107,15 +113,14 @@ def judge_clock(yours: Function) -> str:
         if got is None and not called:
             raise NotImplementedError
         try:
-            judge_seconds(got, device.took(), called)
-            break
+            judge_seconds(got, device.took(), called, unit)
+            return
         except Wrong:
             if attempt == TRIES:
                 raise
-    return "`measure` is right: the notebook uses yours."
 
 
-def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str = "seconds") -> None:
+def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str) -> None:
     """Raise Wrong unless a clock that made `called` calls returned the right times in `unit`."""
     n, warm_up = len(TIMED), len(WARM_UP)
     other = "milliseconds" if unit == "seconds" else "seconds"

@@ -17,6 +17,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from workshop.checks.compare import Wrong  # noqa: E402
 from workshop.lessons import nb07_checks as nb07  # noqa: E402
+from workshop.lessons import nb08_checks  # noqa: E402
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -65,7 +66,7 @@ WRONG_CLOCKS = {
 def test_wrong_clocks_are_diagnosed(
     said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(nb07, "TRIES", 1)
+    monkeypatch.setattr(nb08_checks, "TRIES", 1)
     assert nb07.check_clock(WRONG_CLOCKS[said]) is nb07.answer_times
     first = capsys.readouterr().out.splitlines()[0]
     assert said in first and first[0] == ("○" if "not written" in said else "✗")
