@@ -30,11 +30,11 @@ def answered(name: str, source: str) -> Any:
     return defined(source, catalogue.find(name).answer)
 
 
-def defined(source: str, name: str) -> Any:
-    """Return what a notebook's cell defines under a name."""
+def defined(source: str, name: str, **names: Any) -> Any:
+    """Return what a notebook's cell, which may use other `names`, defines under a name."""
     file = f"<cell {name} {hash(source)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    space: dict[str, Any] = {"__name__": "cell"}
+    space: dict[str, Any] = {"__name__": "cell", **names}
     exec(compile(source, file, "exec"), space)
     return space[name]
 

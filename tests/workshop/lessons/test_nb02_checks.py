@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
+from tests.workshop.checks.answers import defined  # noqa: E402
 from workshop.lessons import nb02_checks as nb02  # noqa: E402
 
 pytestmark = pytest.mark.needs("torch")
@@ -64,41 +66,23 @@ def test_right_photos_pass(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith("✓")
 
 
-def item_of_one_size(self: Any, i: int) -> Any:
-    image = Image.open(self.files[i]).convert("RGB")
-    left, top = (random.uniform(0, length - 120) for length in image.size)
-    image = image.resize(
-        (self.size,) * 2, Image.Resampling.BILINEAR, (left, top, left + 120, top + 120)
-    )
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 127.5 - 1
-    return pixels, self.classes.index(self.files[i].parent.name)
+def edited(function: Callable[..., Any], old: str, new: str) -> Any:
+    """Return a finished version with a change."""
+    source = inspect.getsource(function)
+    assert old in source
+    return defined(source.replace(old, new), function.__name__, **vars(nb02))
 
 
-def in_its_own_mode(self: Any, i: int) -> Any:
-    image = Image.open(self.files[i])
-    side = random.uniform(0.7, 1.0) * min(image.size)
-    left, top = (random.uniform(0, length - side) for length in image.size)
-    box = (left, top, left + side, top + side)
-    image = image.resize((self.size,) * 2, Image.Resampling.BILINEAR, box)
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 127.5 - 1
-    return pixels, self.classes.index(self.files[i].parent.name)
-
-
-def on_the_diagonal(self: Any, i: int) -> Any:
-    image = Image.open(self.files[i]).convert("RGB")
-    side = random.uniform(0.7, 1.0) * min(image.size)
-    left = random.uniform(0, min(image.size) - side)
-    box = (left, left, left + side, left + side)
-    image = image.resize((self.size,) * 2, Image.Resampling.BILINEAR, box)
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 127.5 - 1
-    return pixels, self.classes.index(self.files[i].parent.name)
-
-
+PLACES = "left, top = (random.uniform(0, length - side) for length in image.size)"
 WRONG_PHOTOS = {
-    "A grey image ends with": in_its_own_mode,
-    "Left and top are always equal": on_the_diagonal,
+    "A grey image ends with": edited(nb02.photo, '.convert("RGB")', ""),
+    "Left and top are always equal": edited(
+        nb02.photo, PLACES, "left = top = random.uniform(0, min(image.size) - side)"
+    ),
     "at most the *shorter* side": item(low=1.3),
-    "All crops have the same size": item_of_one_size,
+    "All crops have the same size": edited(
+        nb02.photo, "random.uniform(0.7, 1.0) * min(image.size)", "120"
+    ),
     "channels first": item(lambda a: tensor(a) / 127.5 - 1),
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
     "changed places": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
@@ -147,35 +131,6 @@ def test_right_steps_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("✓")
 
 
-def nothing_returned(model: Any, optimizer: Any, images: Any, labels: Any) -> None:
-    nb02.step(model, optimizer, images, labels)
-
-
-def with_graph(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
-    loss = F.cross_entropy(model(images), labels)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def in_evaluation_mode(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
-    model.eval()
-    return nb02.step(model, optimizer, images, labels)
-
-
-def smoothed(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
-    loss = F.cross_entropy(model(images), labels, label_smoothing=0.1)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def as_a_number(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
-    return float(nb02.step(model, optimizer, images, labels))
-
-
 def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
     loss = F.cross_entropy(model(images), labels).item()
     loss.backward()
@@ -184,12 +139,12 @@ def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> fl
 
 WRONG_STEPS = [
     *[(mistake, diagnosis) for mistake, diagnosis, _ in nb02.STEP_MISTAKES],
-    (nothing_returned, "returns nothing"),
-    (with_graph, "still holds its graph"),
-    (as_a_number, "The loss is a float"),
+    (edited(nb02.step, "return loss", "loss"), "returns nothing"),
+    (edited(nb02.step, "loss.detach()", "loss"), "still holds its graph"),
+    (edited(nb02.step, "loss.detach()", "float(loss.detach())"), "The loss is a float"),
     (number_too_early, "In number_too_early, line 3: `loss.backward()`."),
-    (smoothed, "Three losses are"),
-    (in_evaluation_mode, "evaluation mode"),
+    (edited(nb02.step, "labels)\n", "labels, label_smoothing=0.1)\n"), "Three losses are"),
+    (edited(nb02.step, "loss = ", "model.eval(); loss = "), "evaluation mode"),
     (lambda *_: None, "not written yet"),
     (lambda model: None, "ended with TypeError"),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import struct
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from rn50lib.data.tfrecord import IMAGE, LABEL, masked_crc
+from tests.workshop.checks.answers import defined
 from workshop.checks.compare import Wrong
 from workshop.lessons import nb04
 
@@ -42,18 +42,12 @@ def read(path):
 """
 
 
-def compiled(source: str, name: str, **names):
-    """Return the function that a source defines."""
-    names |= {"struct": struct, "masked_crc": masked_crc}
-    file = f"<cell {name} {hash(source)}>"  # its source is available, as in a notebook
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    exec(compile(source, file, "exec"), names)
-    return names[name]
+READER = {"struct": struct, "masked_crc": masked_crc}  # what the cell uses
 
 
 @pytest.mark.parametrize("source", [LOOP, LIST])
 def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
-    yours = compiled(source, "read")
+    yours = defined(source, "read", **READER)
     assert nb04.check_read(yours) is yours
     assert nb04.judge_read(nb04.read, tmp_path)
 
@@ -81,7 +75,7 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
 )  # fmt: skip
 def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path, capsys):
     assert old in LOOP
-    yours = compiled(LOOP.replace(old, new), "read")
+    yours = defined(LOOP.replace(old, new), "read", **READER)
     assert nb04.check_read(yours) is nb04.read
     wrong = capsys.readouterr().out
     assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong
@@ -130,14 +124,14 @@ def numbered(**more):
 @pytest.mark.needs("tensorflow")
 def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
     names = numbered()
-    yours = compiled(STAGES, "pipeline", **names)
+    yours = defined(STAGES, "pipeline", **names)
     assert nb04.check_pipeline(yours, names["prepare"]) is yours
     ours = nb04.check_pipeline(lambda *given: None, names["prepare"])
     assert "not written yet" in capsys.readouterr().out
     assert nb04.judge_pipeline(ours, tmp_path)
     for old, new in OWN_FILES:
         assert old in STAGES
-        yours = compiled(STAGES.replace(old, new), "pipeline", **names)
+        yours = defined(STAGES.replace(old, new), "pipeline", **names)
         assert nb04.check_pipeline(yours, names["prepare"]) is yours, capsys.readouterr().out
 
 
@@ -152,7 +146,7 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         "Large: `map` comes before": (shuffled + decoded, decoded + shuffled),
     }
     for note, (old, new) in changes.items():
-        yours = compiled(STAGES.replace(old, new), "pipeline", **names)
+        yours = defined(STAGES.replace(old, new), "pipeline", **names)
         assert nb04.check_pipeline(yours, names["prepare"]) is yours
         said = capsys.readouterr().out
         assert said.startswith("✓") and note in said
@@ -185,7 +179,7 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
 )  # fmt: skip
 def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path: Path):
     assert old in STAGES
-    yours = compiled(STAGES.replace(old, new), "pipeline", **numbered())
+    yours = defined(STAGES.replace(old, new), "pipeline", **numbered())
     with pytest.raises(Wrong) as wrong:
         nb04.judge_pipeline(yours, tmp_path)
     told = f"{wrong.value} {wrong.value.remedy}"

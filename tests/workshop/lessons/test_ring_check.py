@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import linecache
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.workshop.checks.answers import defined
 from workshop.checks import alone
 from workshop.checks.compare import Wrong
 from workshop.lessons import nb03
@@ -33,15 +31,6 @@ EDITS = [
 SHORT = ("in place", "ValueError: mine")  # in `make test`; test_wrong_sums_get... has the others
 
 
-def function(text: str) -> Callable[[Any], Any]:
-    """Return the function of a cell with this text."""
-    name = "<a cell of the learner>"
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    space: dict[str, Any] = {}
-    exec(compile(text, name, "exec"), space)
-    return space["ring"]
-
-
 def test_cell_of_the_notebook_imports_what_a_ring_needs(repository: Path) -> None:
     notebook = json.loads((repository / "notebooks/03_horovod.ipynb").read_text())
     sources = ["".join(cell["source"]) for cell in notebook["cells"]]
@@ -54,7 +43,7 @@ def test_cell_of_the_notebook_imports_what_a_ring_needs(repository: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_finished_ring_passes_and_is_written(tmp_path: Path, capsys) -> None:
-    nb03.check_ring(function(RING), str(tmp_path / "ring.py"))
+    nb03.check_ring(defined(RING, "ring"), str(tmp_path / "ring.py"))
     assert capsys.readouterr().out.startswith("✓ On 2 and 3 ranks")
     assert "isend" in (tmp_path / "ring.py").read_text()
 
@@ -69,18 +58,18 @@ def test_wrong_rings_get_their_diagnosis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
 ) -> None:
     assert RING.count(old) == 1
-    nb03.check_ring(function(RING.replace(old, new)), str(tmp_path / "ring.py"))
+    nb03.check_ring(defined(RING.replace(old, new), "ring"), str(tmp_path / "ring.py"))
     text = capsys.readouterr().out
     assert said in text
     assert "a finished version is used" in text
-    assert function((tmp_path / "ring.py").read_text())
+    assert defined((tmp_path / "ring.py").read_text(), "ring")
 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
     nb03.check_ring(
-        function("def ring(gradients):\n    ...  # your code\n"), str(tmp_path / "r.py")
+        defined("def ring(gradients):\n    ...  # your code\n", "ring"), str(tmp_path / "r.py")
     )
     assert capsys.readouterr().out.startswith("○ `ring` is not written yet")
     assert "def ring(" in (tmp_path / "r.py").read_text()
