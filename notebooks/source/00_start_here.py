@@ -253,6 +253,6 @@ session.note("first_run_s", report["total_duration"], "s", "duration of your las
 # - **To restore a notebook**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 # - **To stop a run**, interrupt the cell (■ in the toolbar).
 # - **Out of GPU memory?** Shut down the kernels of other notebooks. `nvidia-smi` lists the processes that hold memory.
-# - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu` writes the executed notebook and an HTML copy to `runs/`.
+# - **To run a notebook without a browser**: `rn50 workshop run 00 --profile cpu -p seed 1` writes the executed notebook and an HTML copy to `runs/`.
 #
 # The next notebook packs a folder of JPEGs into files that a training run can read quickly.

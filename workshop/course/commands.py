@@ -42,8 +42,11 @@ def parser() -> Parser:
     add = verb("run", run_course, "execute notebooks and write an HTML index")
     add("notebooks", nargs="*", help='numbers ("02", "ex03") or paths')
     add("--all", action="store_true", help="every notebook of the course")
-    add("--profile", choices=FLAGS["profile"].choices, default="auto",
-        help="how much the notebooks do (auto); ci takes seconds")  # fmt: skip
+    add("-p", "--parameter", nargs=2, type=str, action="append", default=[],
+        help="set a parameter; it must exist in the notebook",
+        metavar=("NAME", "VALUE"))  # fmt: skip
+    profiles = FLAGS["profile"].choices
+    add("--profile", choices=profiles, help="the same as -p profile (auto); ci takes seconds")
     add("--out", type=Path, metavar="DIR", help="write results here (default: new, in runs/)")
     add("--time-limit", type=whole(), metavar="S", help="per notebook (three times its budget)")
     add("--train", action="store_true", help="first train the built-in recipe in full")
@@ -129,12 +132,16 @@ def run_course(args: argparse.Namespace) -> int:
     from rn50lib.hardware import machine
     from workshop.course import pages, run, training
 
+    given = dict(args.parameter)
+    if args.profile and given.setdefault("profile", args.profile) != args.profile:
+        raise UserError("--profile and -p profile contradict each other: use one of them")
+    profile = given.get("profile", "auto")
     if bool(args.notebooks) == args.all:
         raise UserError('name the notebooks to run, such as "02", or use --all (not both)')
     lessons = catalogue.existing(paths.need_checkout()) if args.all else ()
     names = args.notebooks or [item.number for item in lessons]
     notebooks = [run.find_notebook(name) for name in names]
-    jobs = [run.prepare(path, args.profile, args.time_limit) for path in notebooks]
+    jobs = [run.prepare(path, given, profile, args.time_limit) for path in notebooks]
     begin, now = time.monotonic(), datetime.now(timezone.utc)
     out = (args.out or paths.runs_home() / f"{now:%Y%m%dT%H%M%SZ}-course").absolute()
     make_folder(out, f"--out {out}")
@@ -146,7 +153,7 @@ def run_course(args: argparse.Namespace) -> int:
     installed = importlib.metadata.distributions()
     about = {
         "started": f"{now:%d %B %Y, %H:%M} UTC",
-        "profile": args.profile,
+        "profile": profile,
         "command": shlex.join(["rn50", "workshop", *args.argv]),
         "machine": machine().to_dict(),
         "versions": {one.name: one.version for one in installed if one.name in PACKAGES},

@@ -1,8 +1,8 @@
 """Run notebooks, each with papermill in its own kernel.
 
-papermill has no time limit for a notebook; here nbclient's `timeout_func` gives each cell the
-remaining time of the notebook. A notebook passed only if every code cell was executed without an
-error.
+papermill ignores a misspelt parameter and has no time limit for a notebook; here an unknown
+parameter is an error, and nbclient's `timeout_func` gives each cell the remaining time of the
+notebook. A notebook passed only if every code cell was executed without an error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import re
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rn50 import launch
+from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from workshop import paths, processes
 from workshop.course import build
@@ -38,7 +40,7 @@ class Outcome:
     name: str
     title: str
     limit: float
-    profile: str
+    parameters: dict[str, Any]
     status: str = NOT_RUN
     seconds: float = 0.0
     error: str = ""
@@ -53,8 +55,8 @@ def find_notebook(name: str) -> Path:
     return build.target(build.find(paths.need_checkout(), name))
 
 
-def prepare(path: Path, profile: str, limit: float | None) -> Outcome:
-    """Return a notebook that is ready to run. Raises UserError."""
+def prepare(path: Path, given: Mapping[str, str], profile: str, limit: float | None) -> Outcome:
+    """Return a notebook that is ready to run, with its parameters checked. Raises UserError."""
     book = build.read_notebook(path)
     text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
     title = re.search(r"^# (.*)", text, re.M)
@@ -63,8 +65,32 @@ def prepare(path: Path, profile: str, limit: float | None) -> Outcome:
         name=path.stem,
         title=title[1] if title else path.stem,
         limit=limit or max(FLOOR_S, 3 * (budget or CPU_S)),
-        profile=profile,
+        parameters=parameters(book, given, path.name),
     )
+
+
+def parameters(book: Any, given: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Return values as the types that the cells with the tag `parameters` declare.
+
+    Raises UserError for an unknown name or a value of a different type. papermill's own
+    `inspect_notebook` overlooks types such as `int | None`.
+    """
+    import pydantic
+
+    source = "\n".join(c.source for c in book.cells if "parameters" in c.metadata.get("tags", []))
+    known = dict(re.findall(r"^(\w+): ([\w| ]+?) *=", source, re.M))
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in known:
+            has = ", ".join(known) or "none in a cell with the tag `parameters`"
+            raise UserError(f"{where} has no parameter {name!r}: it has {has}")
+        try:
+            kind = pydantic.TypeAdapter(known[name])
+            values[name] = kind.validate_python(None if text == "None" else text)
+        except (ValueError, NameError):  # NameError: of an unknown type
+            wrong = f"parameter {name} is {known[name]}, and {text!r} is not"
+            raise UserError(f"{where}: {wrong}") from None
+    return values
 
 
 def this_kernel(folder: Path) -> dict[str, str]:
@@ -89,16 +115,15 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     env = {processes.MARK: mark, "RN50_DATA": str(paths.data_home()), "PYTHONUNBUFFERED": "1"}
     env |= {"RN50_RUNS": str(out / "runs"), **this_kernel(out / ".jupyter")}
-    if job.profile == "ci":  # set before a first cell may import PyTorch
+    if job.parameters.get("profile") == "ci":  # set before a first cell may import PyTorch
         env["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.update(launch.with_library({**os.environ, **env}))
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the task of an interrupted cell
-    given = {} if job.profile == "auto" else {"profile": job.profile}
     status, error, excerpt = FAILED, "", ""
     begin = time.monotonic()
     try:
         papermill.execute_notebook(
-            path, target, given, kernel_name="python3", cwd=folder,
+            path, target, job.parameters, kernel_name="python3", cwd=folder,
             progress_bar=False, autosave_cell_every=5,
             coalesce_streams=True,  # %%bash writes pieces of 100 characters
             start_timeout=KERNEL_START_S,

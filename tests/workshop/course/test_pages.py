@@ -21,7 +21,7 @@ def outcome(number: int, status: str = run.PASSED, **more) -> run.Outcome:
     name = f"{number:02}_notebook"
     values = {
         "name": name, "title": f"{number:02} · Notebook {number}", "status": status,
-        "seconds": 12.0, "limit": 90.0, "profile": "ci",
+        "seconds": 12.0, "limit": 90.0, "parameters": {"profile": "ci"},
         "notes": [{"what": "a figure", "value": 7, "unit": "s"}],
     }  # fmt: skip
     return run.Outcome(**(values | more))

@@ -11,16 +11,18 @@ import time
 import psutil
 import pytest
 
+from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.support import Ended
 from tests.workshop.conftest import write_notebook
+from workshop.course import run
 
 pytestmark = pytest.mark.slow
 
 PASSES = """from workshop.session import Session
 from pathlib import Path
 s = Session("00", "ci", None, Path("d"), Path("r"))
-s.note("answer", 6 * 7, "img/s", f"the answer of {profile}");"""
+s.note("answer", number * 6, "img/s", "the answer");"""
 
 EXPLORES = """import ipywidgets, workshop
 import matplotlib.pyplot as plt
@@ -50,7 +52,7 @@ def course(tmp_path_factory):
     made = [
         write_notebook(
             root / "passes.ipynb", PASSES, EXPLORES, "import sys; print(sys.executable)",
-            parameters='profile: str = "auto"',
+            parameters='profile: str = "auto"  # the profile\nnumber: int = 7  # a number',
         ),
         write_notebook(root / "fails.ipynb", "x = 1", "print(x)\nraise ValueError('no <b>')", "1"),
         write_notebook(root / "leaves.ipynb", LEAVES),
@@ -75,10 +77,7 @@ def course(tmp_path_factory):
         )  # fmt: skip
 
     # the one that waits for its limit runs meanwhile
-    running = {
-        "out": start("out", *made, "--profile", "cpu"),
-        "late": start("late", hangs, "--time-limit", 8),
-    }
+    running = {"out": start("out", *made), "late": start("late", hangs, "--time-limit", 8)}
     done, items = {}, []
     for name, process in running.items():
         out, err = process.communicate(timeout=300)
@@ -111,7 +110,7 @@ def test_passing_notebook_and_its_results(course):
     item = entry(course, "passes")
     assert item["status"] == "passed" and item["error"] == ""
     assert [(n["what"], n["value"], n["unit"]) for n in item["notes"]] == [
-        ("the answer of cpu", 42, "img/s")
+        ("the answer", 42, "img/s")
     ]
     assert item["seconds"] > 0
 
@@ -190,7 +189,7 @@ def test_index_in_a_browser(course, browser_page):
         assert wide <= width, f"{wide} px on a screen of {width}"
     page.set_viewport_size({"width": 1280, "height": 900})
     page.get_by_role("link", name="passes title", exact=True).click()
-    assert page.locator("text=the answer of cpu: 42 img/s").is_visible()
+    assert page.locator("text=the answer: 42 img/s").is_visible()
     page.get_by_role("link", name="All notebooks").click()
     assert page.locator("h1").is_visible()
     assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
@@ -219,13 +218,66 @@ def test_interrupted_course_ends_its_kernels_and_leaves_its_index(tmp_path):
     assert [i["status"] for i in found["notebooks"]] == ["passed", "not run"]
 
 
+CELL = """profile: str = "auto"  # the profile
+epochs: int = 3  # epochs
+rate: float | None = None  # the rate
+fast: bool = False  # skip the rest"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("profile", "12", "12"),
+        ("epochs", "12", 12),
+        ("rate", "1e-3", 0.001),
+        ("rate", "None", None),
+        ("fast", "true", True),
+    ],
+)
+def test_values_take_the_declared_type(notebook, name, text, value):
+    job = run.prepare(notebook("x", parameters=CELL), {name: text}, "auto", None)
+    assert job.parameters == {name: value} and type(job.parameters[name]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("epoch", "1", "x.ipynb has no parameter 'epoch': it has profile, epochs"),
+        ("quux", "1", "it has profile, epochs, rate, fast"),
+        ("epochs", "many", "parameter epochs is int, and 'many' is not"),
+        ("epochs", "None", "parameter epochs is int"),
+        ("fast", "perhaps", "parameter fast is bool"),
+    ],
+)
+def test_unknown_names_and_wrong_types_are_refused(notebook, name, text, message):
+    with pytest.raises(UserError, match=message):
+        run.prepare(notebook("x", parameters=CELL), {name: text}, "auto", None)
+
+
+def test_missing_tag_of_the_parameters_is_named(rn50, notebook, tmp_path):
+    path = notebook("x", CELL, "number = 1")
+    status, _, err = rn50(tmp_path, "workshop", "run", path, "-p", "epochs", "1")
+    assert status == 2 and len(err.splitlines()) == 1
+    assert "x.ipynb has no parameter 'epochs'" in err and "the tag `parameters`" in err
+
+
+def test_refuses_before_anything_runs(rn50, notebook, tmp_path):
+    first = notebook("one", "open('ran', 'w')", parameters=CELL)
+    second = notebook("two", "1", parameters='profile: str = "auto"  # the profile')
+    out = tmp_path / "out"
+    flags = ("-p", "epochs", "1", "--out", out)
+    status, _, err = rn50(tmp_path, "workshop", "run", first, second, *flags)
+    assert status == 2
+    assert err.strip() == "error: two.ipynb has no parameter 'epochs': it has profile"
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["run"], 'name the notebooks to run, such as "02", or use --all (not both)'),
         (["run", "99"], "no notebook is named 99: there are 00_start_here"),
-        (["run", "00", "nothing.ipynb"], "nothing.ipynb cannot be read as a notebook"),
-        (["run", "00", "--profile", "fast"], "invalid choice: 'fast'"),
+        (["run", "00", "--profile", "ci", "-p", "profile", "cpu"], "contradict each other"),
         (["run", "00", "--time-limit", "-1"], "must be at least 1"),
         (["run", "00", "--out", "/dev/null/x"], "--out /dev/null/x cannot be written"),
         (["fly"], "invalid choice: 'fly'"),
