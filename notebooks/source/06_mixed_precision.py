@@ -630,7 +630,7 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100 (in `float32`, with half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) fuses the layers that only move bytes; notebook 08 races it. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
+# On the recorded H100 (in `float32`, with half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) fuses the layers that only move bytes; notebook 08 can race it. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
 #
 # ## Trace both precisions
 #
