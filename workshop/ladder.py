@@ -58,7 +58,8 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
      "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
-    *((rf"(?s)\A(?=.*\b(\w+)(?:: [\w.]+)? = [\w.]*GradScaler\()(?!.*\b\1\.{call}\()", NEVER,
+    *((rf"(?ms)\A(?=.*^\s*(?:\w+\.)*(\w+)(?:: [\w.]+)? = [\w.]*GradScaler\()(?!.*\b\1\.{call}\()",
+       NEVER,
        f"The loss scaler needs scaler.{call}, too.") for call in ("scale", "step", "update")),
 )  # fmt: skip
 PARTS = {"compute": "#0072b2", "communication": "#d55e00", "input": "#e69f00"}

@@ -579,7 +579,7 @@ predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth)
 # %% [markdown]
 # ## Compare all precisions
 #
-# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. On a GPU, it also times [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step), which fuses the layers that only move bytes. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: for an H100 in 16 bits, 989 TFLOP/s, not the measured 681.) **Predict** the fastest row.
+# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: for an H100 in 16 bits, 989 TFLOP/s, not the measured 681.) **Predict** the fastest row.
 
 # %%
 model = ResNet(network).to(device)
@@ -588,8 +588,6 @@ x = torch.randn(batch, 3, pixels, pixels, device=device)
 y = torch.zeros(batch, dtype=torch.long, device=device)
 rows = {(name, layout): net for name in precisions
         for layout, net in (("NCHW", model), ("channels last", last))}  # fmt: skip
-if session.compiled:
-    rows[half, "channels last, compiled"] = torch.compile(last)
 
 
 def step_seconds(row):
@@ -632,11 +630,11 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100 (in `float32`, with half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
+# On the recorded H100 (in `float32`, with half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) fuses the layers that only move bytes; notebook 08 can race it. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
 #
 # ## Trace both precisions
 #
-# Which layers gain? The next cell traces two steps in each precision with channels last, like the recorded H100 run, and compares each kind of layer with its prediction. Here, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
+# Which layers gain? The next cell traces steps in both precisions, in turns, with channels last, like the recorded H100 run, and compares each kind of layer with its prediction. Here, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
 
 # %%
 from torch import profiler
@@ -647,13 +645,13 @@ inputs = x.to(memory_format=torch.channels_last)
 
 
 def traced(name):
-    """Trace two training steps; return the milliseconds per step by kind."""
+    """Trace a training step after one that warms up; return its milliseconds by kind."""
     set_tf32(name)
     file = session.folder / f"{name}.json"
-    when, dtype = schedule(wait=0, warmup=1, active=2), precisions[name]
+    when, dtype = schedule(wait=0, warmup=1, active=1), precisions[name]
     write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
     with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
-        for _ in range(3):
+        for _ in range(2):
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                 loss = cross_entropy(last(inputs), y)
             optimizer.zero_grad()
@@ -664,23 +662,29 @@ def traced(name):
     return workshop.trace(file, show=False)
 
 
-measured = {name: traced(name) for name in ("float32", half)}
+traces = {"float32": [], half: []}
+for _ in range(session.traces):
+    for name, found in traces.items():
+        found.append(traced(name))
 kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
          "pointwise": ["ReLU", "addition"]}  # fmt: skip
-rows = []
+rows, gains = [], {}
 for kind, layers in kinds.items():
-    row = []
-    for name in ("float32", half):
-        row += [sum(predicted[name][layer] for layer in layers), measured[name][kind]]
-    rows.append([kind, *row, row[1] / row[3] if row[3] else None])
+    row, took = [kind], {name: [each[kind] for each in found] for name, found in traces.items()}
+    for name, ms in took.items():
+        row += [sum(predicted[name][layer] for layer in layers), np.median(ms)]
+    if all(took[half]):
+        gains[kind] = np.divide(took["float32"], took[half])
+        row.append(str(workshop.ratio(gains[kind])))
+    rows.append([*row, *[None] * (6 - len(row))])
 columns = ["ms per step", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
-workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px")
-most = max((row for row in rows if row[-1]), key=lambda row: row[-1], default=None)
-if most:
-    print(f"In these two traces, {most[0]} gains most: {most[-1]:.2f} times")
-for name, found in measured.items():
-    shares = (f"{kind} {found[kind] / sum(found.values()):.0%}" for kind in kinds)
-    print(f"{name}, share of the step:", ", ".join(shares))
+workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px, {session.traces} turns")
+first, second, *_ = sorted(gains, key=lambda kind: -np.median(gains[kind]))
+print(f"Gain of {first} over that of {second}:", workshop.ratio(gains[first] / gains[second]))
+for name, found in traces.items():
+    shares = {kind: [each[kind] / sum(each.values()) for each in found] for kind in kinds}
+    parts = (f"{k} {np.median(v):.0%} ({min(v):.0%} to {max(v):.0%})" for k, v in shares.items())
+    print(f"{name}, share of the step:", ", ".join(parts))
 
 # %%
 slow, low, fast, traffic = devices["an H100"]
@@ -790,7 +794,7 @@ if found and found["4_amp"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The formula leaves the rest of the step as it is, but faster computation hides less of the input. So where is the time going now? Compare the rungs' parts above, and the shares of the last two traces. If 16 bits are faster, layers that move bytes and, on fast devices, the input take larger shares. Notebook 08 continues there.
+# The formula leaves the rest of the step as it is, but faster computation hides less of the input. So where is the time going now? Compare the rungs' parts above, and the shares in the last traces. If 16 bits are faster, layers that move bytes and, on fast devices, the input take larger shares. Notebook 08 continues there.
 #
 # ## The same accuracy?
 #

@@ -368,7 +368,7 @@ gain = recorded["h100.predict.pinned.256"] / recorded["h100.predict.eager.256"]
 print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fast")
 
 # %% [markdown]
-# The larger the batch, the longer each kernel runs, until it hides the launches. Then other things count: `torch.compile` (last row), which fuses bias, ReLU and addition, and **pinned** memory, from which a GPU copies while Python continues.
+# The larger the batch, the longer each kernel runs, until it hides the launches. Then other things count: `torch.compile` (last row), which fuses bias, ReLU and addition, and **pinned** memory, from which a GPU copies while Python continues. (A loader's thread fills it: a second copy.)
 #
 # ## Faster kernels: other engines, and eight bits
 #
@@ -485,12 +485,12 @@ forms["Predictor"] = Predictor(model, dtype)
 if device.type == "cuda":
     graphs = {n: capture(folded, many[:n]) for n in session.race}
     forms["CUDA graph"] = lambda x: graphs[len(x)](x)
-if session.compiled:
-    forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
-else:
+if not session.compiled:
     print("torch.compile takes a minute to compile here: left out, see docs/platforms.md")
 results, best = {}, {}
 for n in session.race:
+    if session.compiled and n == max(session.race):  # each batch compiles for itself
+        forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
     results[n] = race(forms, many[:n], rounds)
     print(f"Batch {n}:", end=" ")
     best[n] = verdict(results[n])
@@ -509,7 +509,9 @@ def profiled(names, batch, turns):
     for name in exported:
         options.profile_file_prefix = f"{name}, batch {len(batch)}"
         engines[name] = onnxruntime.InferenceSession(exported[name], options, providers=[provider])
-    for _ in range(turns + 1):  # the first one warms up
+    for engine in engines.values():
+        engine.run(["logits"], {"images": batch.numpy()})  # warms up; a trace does so itself
+    for _ in range(turns):
         for name in names:
             if name in engines:
                 engines[name].run(["logits"], {"images": batch.numpy()})
@@ -521,20 +523,20 @@ def profiled(names, batch, turns):
         events = json.loads(Path(engine.end_profiling()).read_text())
         nodes = [event for event in events if "op_name" in event.get("args", {})]
         counts[name] = len(nodes) // (turns + 1)
-        for turn in range(turns + 1):
+        for turn in range(1, turns + 1):
             ms = [0.0, 0.0]
             for event in nodes[turn * counts[name] : (turn + 1) * counts[name]]:
                 ms["Conv" not in event["args"]["op_name"]] += event["dur"] / 1000
             spent[name].append(ms)
-    return counts, {name: np.array(ms[1:]).T for name, ms in spent.items()}
+    return counts, {name: np.array(ms).T for name, ms in spent.items()}
 
 
 exported = {"ONNX Runtime": "float.onnx", "ONNX Runtime, int8": "int8.onnx"}
 exported = exported if device.type == "cpu" else {}
 options.enable_profiling = True
-opened = [name for name in ("folded", *exported, "CUDA graph", "torch.compile") if name in forms]
 rows = []
 for n in session.race:
+    opened = [name for name in ("folded", *exported, "torch.compile") if name in results[n]]
     counts, spent = profiled(opened, many[:n], session.turns)
     for name, (convolution, rest) in spent.items():
         faster = str(workshop.ratio(spent["folded"][0] / convolution)) if name != "folded" else None
@@ -553,10 +555,14 @@ for ax, (n, ms) in zip(axes, results.items(), strict=True):
     middle = np.array([np.median(values) for values in ms.values()])
     low, high = (np.array([end(values) for values in ms.values()]) for end in (np.min, np.max))
     names = [f"{name}\n{m:.3g} ms" for name, m in zip(ms, middle, strict=True)]
-    ax.barh(names, middle, xerr=(middle - low, high - middle), capsize=4)
+    colours = ["#bbbbbb" if "int8" in x else "C1" if x == best[n] else "C0" for x in ms]
+    ax.barh(names, middle, xerr=(middle - low, high - middle), capsize=4, color=colours)
     ax.invert_yaxis()
     ax.set(title=f"Batch {n}, lowest without int8: {best[n]}")
-    ax.set(xlabel=f"milliseconds: median and range of {rounds} rounds", xlim=(0, 2 * max(middle)))
+    ax.set(
+        xlabel=f"milliseconds: median and range of {rounds} rounds",
+        xlim=(0, min(1.1 * max(high), 2 * max(middle))),
+    )
 name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
 fig.suptitle(f"{name}, {session.dtype}, {size} px, threads: {torch.get_num_threads()}")
 finding = "; ".join(f"batch {n}: {best[n]} has the lowest median" for n in results)
@@ -572,7 +578,7 @@ for what, (ms, predicted) in explained.items():
     print(f"{what}: {np.median(ms):.2f} ms, predicted {np.median(predicted):.2f};", end=" ")
     print(f"measured over predicted: {workshop.ratio(ms / predicted)}")
 flops = 2 * checkpoint.read_network("model").macs(size)  # of one image
-square = torch.randn(2048, 2048, device=device).to(dtype)
+square = torch.randn(session.side, session.side, device=device).to(dtype)
 peak = 2 * len(square) ** 3 / min(answer_times(lambda a: a @ a, square, 5, 3, wait))  # per ms
 print(f"A matrix product reaches {peak / 1e6:,.0f} GFLOP/s.", end=" ")
 print("How close does each version come to it? (Other engines can exceed it.)")
@@ -584,7 +590,7 @@ if device.type == "cuda":
     pinned = host.pin_memory()
     copies = race({
         "ordinary memory": lambda x: folded(host.to(device)),
-        "pinned memory": lambda x: folded(pinned.to(device, non_blocking=True)),
+        "pinned memory, filled before": lambda x: folded(pinned.to(device, non_blocking=True)),
     }, many, rounds)  # fmt: skip
     print(f"Batch {len(many)}, with the copy to the GPU:", end=" ")
     verdict(copies)
@@ -642,6 +648,7 @@ for n in session.batches:
 from rn50 import published
 
 yours = {"real images": {n: float(np.median(ips)) for n, ips in real.items()}}
+spread = {"real images": real, "network alone": alone_ips}
 yours["network alone"] = {n: float(np.median(ips)) for n, ips in alone_ips.items()}
 series = {"FP16": published.load()["DGX-1", "mixed"], "FP32": published.load()["DGX-1", "FP32"]}
 v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in series.items()}
@@ -651,18 +658,24 @@ titles = (f"Predictor here, {session.dtype}", "One V100, real images, published"
 looks = ("C0o-", "C1s--"), ("C2^-", "C3v--")
 for ax, title, rates, styles in zip(axes, titles, (yours, v100), looks, strict=True):
     for (name, values), style in zip(rates.items(), styles, strict=True):
-        ax.plot(*zip(*sorted(values.items()), strict=True), style, label=name)
+        ax.plot(
+            *zip(*sorted(values.items()), strict=True),
+            style,
+            label=name + ", median and range" * (name in spread),
+        )
+        for n, ips in spread.get(name, {}).items():
+            ax.vlines(n, min(ips), max(ips), style[:2], lw=4, alpha=0.4)
     risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in rates)
     ax.set(title=f"{title}: largest over\nsmallest batch, {risen}")
     ax.set(xlabel="batch", ylabel="images/s", xscale="log")
-    ax.set_ylim(0, 1.1 * max(max(values.values()) for values in rates.values()))
+    ax.set_ylim(0, None)
     ticks = [n for n in (1, 2, 4, 16, 64, 208) if n in set().union(*rates.values())]
     ax.set_xticks(ticks, ticks)
     ax.minorticks_off()
     ax.legend()
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
-for name, ips in (("real images", real), ("network alone", alone_ips)):
+for name, ips in spread.items():
     print(f"Largest over smallest batch, {name}: {workshop.ratio(ips[max(ips)] / ips[min(ips)])}")
 
 # %% [markdown]
@@ -759,13 +772,22 @@ for (name, load), runs in served.items():
     ax.vlines(100 * load + shift, low, high, colour, lw=4, alpha=0.4)
 for (name, values), style in zip(p95s.items(), ("C0o-", "C1s--"), strict=True):
     ax.plot([100 * load for load in loads], values, style, label=name)
-ends = ", ".join(f"{values[-1]:.0f} ms {name}" for name, values in p95s.items())
-ax.set(title=f"p95 at 110% load: {ends}", yscale="log", ylabel="p95, ms: median and range")
+ends = ", ".join(f"{values[1]:.3g} ms {name}" for name, values in p95s.items())
+ax.axvspan(100, 113, color="#eeeeee", zorder=0, label="one at a time: grows with the requests")
+ax.set(
+    title=f"p95 at 80% load: {ends}",
+    yscale="log",
+    xlim=(47, 113),
+    ylabel="p95, ms: median and range",
+)
 ax.set(xlabel=f"load, % of the one-at-a-time capacity; {version}, {size} px, {requests} requests")
+ax.yaxis.set_major_locator(plt.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
 ax.yaxis.set_major_formatter("{x:g}")
-ax.yaxis.set_minor_formatter(plt.LogFormatter(minor_thresholds=(2, 0.5)))  # 20, 30
+ax.yaxis.set_minor_formatter("")
 ax.legend(loc="upper left")
-workshop.figure(fig, alt=f"p95 by load, with and without batching. At 110%: {ends}.")
+workshop.figure(fig, alt=f"p95 by load, with and without batching. At 80%: {ends}.")
+tails = [np.percentile(served[name, 0.8], 95, axis=1, method="inverted_cdf") for name in limits]
+print("p95 at 80% load, one at a time over batched:", workshop.ratio(np.divide(*tails)))
 print(f"Requests per second in batches of {most} over one at a time:", end=" ")
 print(workshop.ratio(most * times[1] / times[most]))
 

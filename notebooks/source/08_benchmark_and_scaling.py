@@ -8,6 +8,7 @@
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers to compare with one; None: one per GPU, from 2 to 8
+compiled: bool = False  # on a GPU, race rung 6, too: compiling takes a minute
 ips: float | None = None  # images/s of one GPU; None: yours, without a GPU the H100's
 gpu_batch: int | None = None  # its batch, if you set ips
 network: str = "nvlink4+8x400g"  # H100 hosts joined by 8 x 400 Gbit/s; names: rn50 scale --help
@@ -393,17 +394,18 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %% [markdown]
-# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 runs on GPUs only: compiling takes about a minute.)
+# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
 #
-# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the best rung's.
+# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the fastest rung's as `mfu`.
 
 # %%
-guess = 1.2  # your number
+guess, mfu = 1.2, 0.5  # your numbers
 ladder.predict("5_tuned", guess)
 ranks = max(1, min(workers, gpus))
 rung_batch, warm_up = (2, 1) if emulated else (session.rung_batch, 3)
+names = session.rungs.split() + ["6_compiled"] * (compiled and gpus > 0)
 rungs = ladder.race(
-    [rung for rung in session.rungs.split() if rung != "2" or ranks > 1],
+    [rung for rung in names if rung != "2" or ranks > 1],
     turns=session.rung_turns, ranks=ranks, own="5_tuned",
     image_size=pixels, batch_size=rung_batch, steps=session.rung_steps, warm_up=warm_up,
     workers=min(session.rung_workers, max(1, cores // ranks)),
@@ -414,13 +416,14 @@ for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
     peaks[dtype] = 2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))
 flops = resnet.resnet(50, 12).train_flops(pixels)
-rows, before, gains = [], None, {}
+rows, before, gains, shares = [], None, {}, {}
 for rung, found in rungs.items():
     rates = np.array(found["turns"])
     dtype = half if rung >= "4" and not emulated else torch.float32  # emulated: float32 inside
     peak = peaks[dtype] * (found["ranks"] if gpus else 1)
     low, middle, high = np.quantile(rates, [0, 0.5, 1])
-    row = [rung, f"{middle:,.1f} ({low:,.1f} to {high:,.1f})", f"{middle * flops / peak:.1%}"]
+    shares[rung] = middle * flops / peak
+    row = [rung, f"{middle:,.1f} ({low:,.1f} to {high:,.1f})", f"{shares[rung]:.1%}"]
     row += [found.get(f"{part}_ms") for part in ("input", "compute", "communication")]
     if before is not None and found["paired"]:
         gains[rung] = workshop.ratio(rates / before)
@@ -431,8 +434,10 @@ columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, m
 title = f"{pixels} px, batch {rung_batch}, {session.rung_turns} turns: median and range"
 workshop.table(rows, columns, title)
 print(f"5_tuned over 4_amp: you predicted {guess:g}; measured {gains.get('5_tuned', 'nothing')}.")
+fastest = max(rungs, key=lambda rung: rungs[rung]["images_per_s"])
+print(f"MFU of {fastest}: you predicted {mfu:.0%}; measured {shares[fastest]:.1%}.")
 if "6_compiled" not in rungs:
-    print("Rung 6 needs a GPU and was not recorded. The nearest records, steps without input:")
+    print("Rung 6 was not raced, nor recorded. The nearest records, steps without input:")
     for item in (session.results["h100.float16.ips"], session.results["h100.compiled.ips"]):
         print(f"{item.value:,} {item.what} ({item.provenance})")
 

@@ -77,6 +77,8 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     (scaler,) = ladder._warnings(amp.replace("scaler.step(", "optimizer.step("))
     assert scaler.startswith("✗ The loss scaler needs scaler.step")
     assert ladder._warnings(amp.replace("scaler", "gs")) == []
+    annotated = amp.replace("scaler = torch.amp.Grad", "scaler: GradScaler = torch.amp.Grad")
+    assert annotated != amp and ladder._warnings(annotated) == []
     (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
     assert "add a GradScaler" in missing
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))

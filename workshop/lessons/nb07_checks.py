@@ -216,9 +216,14 @@ def compare_to(name: str, got: Tensor, right: Tensor, values: tuple[Any, ...]) -
 def judge_capture(own: Callable[..., Any], device: str) -> str:
     calls: list[bool] = []  # is it captured?
     streams: list[Stream | None] = []  # of the stand-in
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval()
-    net.register_forward_hook(lambda *_: calls.append(capturing(device)))
-    net.register_forward_hook(lambda *_: streams.append(Stream.current))
+
+    class Watched(nn.Sequential):  # torch.cuda.make_graphed_callables refuses hooks
+        def forward(self, images: Tensor) -> Tensor:
+            calls.append(capturing(device))
+            streams.append(Stream.current)
+            return super().forward(images)
+
+    net = Watched(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval()
     first, second = torch.randn(2, 2, 3, 8, 8).to(device)
     with torch.no_grad():
         of_first, of_second = net(first), net(second)
@@ -231,6 +236,8 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
     refuse(
         (not callable(replay), f"The result is a {type(replay).__name__}.",
          "Return the function that copies its input, replays the graph and returns the output."),
+        (type(replay).__name__ == "OptimizedModule", "torch.compile captures the graph for you.",
+         "Capture it yourself here; the notebook times torch.compile below."),
         (len(calls) - max(1, sum(calls)) < 1, "There is no warm-up before the capture.",
          "Call net(static) three times on a side stream, so that cuDNN chooses its kernels there."),
     )  # fmt: skip
@@ -311,9 +318,10 @@ class Stream:
 
     current: Stream | None = None
     made: ClassVar[list[Stream]] = []
+    finished: ClassVar[list[Stream]] = []  # the host has waited for them, so later streams need not
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
-        self.waited_for: list[Stream | None] = []
+        self.waited_for: list[Stream | None] = [*Stream.finished]
         Stream.made.append(self)
 
     def wait_stream(self, other: Stream) -> None:
@@ -328,6 +336,7 @@ class Stream:
     @staticmethod
     def synchronize_all(*args: Any) -> None:
         """Let each stream wait for all others, as the host waits for the device."""
+        Stream.finished[:] = Stream.made
         for stream in Stream.made:
             stream.waited_for += Stream.made
 
@@ -426,9 +435,10 @@ class Recording(TorchDispatchMode):
 def stand_in() -> Iterator[None]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
     Stream.made.clear()
+    Stream.finished.clear()
     with Stream().active(), mock.patch.multiple(
         torch.cuda, CUDAGraph=Graph, graph=lambda graph, *args, **keywords: graph.recording,
         Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
         synchronize=Stream.synchronize_all,
-    ):  # fmt: skip
+    ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip
         yield

@@ -154,6 +154,10 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "side.wait_stream(torch.cuda.current_stream())",
         "torch.cuda.synchronize()",
     ): "✓ `capture` is right",
+    (
+        "side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
+        "torch.cuda.synchronize()\n    side = torch.cuda.Stream()",
+    ): "✓ `capture` is right",
     ("net(static)  # recorded", "net(example + 0)  # recorded"): "✗ `capture` ended with Runtime",
     ("return replay", "return output"): "✗ The result is a Tensor",
     ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
@@ -182,6 +186,32 @@ def test_captures_are_checked_without_a_gpu(
     assert chosen is (own if said.startswith("✓") else nb07.capture)
     assert ("overwrites the output" in said) == ("✓" in said and "clone()" not in change[1])
     assert torch.cuda.CUDAGraph is not nb07.Graph  # only the check replaces it
+
+
+@torch.no_grad()
+def by_pytorch(net: Any, example: Any) -> Any:
+    return torch.cuda.make_graphed_callables(net, (example.clone(),))
+
+
+@torch.no_grad()
+def by_pytorch_in_place(net: Any, example: Any) -> Any:
+    return torch.cuda.make_graphed_callables(net, (example,))
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (by_pytorch, "✓ `capture` is right"),
+        (by_pytorch_in_place, "✗ `capture`: The replay overwrites `example`"),
+        (lambda net, example: torch.compile(net), "✗ `capture`: torch.compile captures"),
+    ],
+    ids=["graphed callable", "graphed callable of the example", "torch.compile"],
+)
+def test_pytorch_s_own_captures_are_judged(
+    own: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nb07.check_capture(own, "cpu")
+    assert capsys.readouterr().out.startswith(said)
 
 
 def test_a_stand_in_replays_resnet() -> None:
