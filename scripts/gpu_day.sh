@@ -98,7 +98,7 @@ if begin speed 300; then # in the order of their weight: the first ones where th
   compare predict 180 predict $batches --dtypes $half --only eager graph
 fi
 if begin compile 260; then # the contestants compile at the same time, for a minute or two
-  compare train-compile 180 train $large --dtypes $half --only compile
+  compare train-compile 180 train $large --dtypes $half --only compile "fused graph"
   compare predict-compile 150 predict $ends --dtypes $half --only compile
 fi
 if begin kernels 300; then
