@@ -78,7 +78,7 @@ fi
 
 step machine 60 sh -c "nvidia-smi; $PYTHON -m pip list --format=freeze; git describe --always --dirty"
 step doctor 60 $rn50 doctor --json
-step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw
+case $parts in *traces* | *notebooks* | *ladder* | *recipe*) step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw ;; esac
 
 # the peers' network: a torchvision of the same age as PyTorch, where only the benchmarks see it
 compare() { # compare NAME SECONDS ARGUMENTS...: benchmarks/steps.py
@@ -98,7 +98,7 @@ if begin speed 300; then # in the order of their weight: the first ones where th
   compare predict 180 predict $batches --dtypes $half --only eager graph
 fi
 if begin compile 260; then # the contestants compile at the same time, for a minute or two
-  compare train-compile 180 train $large --dtypes $half --only compile
+  compare train-compile 180 train $large --dtypes $half --only compile "fused graph"
   compare predict-compile 150 predict $ends --dtypes $half --only compile
 fi
 if begin kernels 300; then
@@ -169,7 +169,7 @@ found = {"steps": steps, "figures": {}, "logs": {}}
 for file in sorted({*out.glob("*.json")} - {out / "gpu_day.json"}):
     found["figures"][file.stem] = json.loads(file.read_text())
 for file in sorted(out.glob("*.log")):
-    found["logs"][file.stem] = file.read_text(errors="replace").splitlines()[-40:]
+    found["logs"][file.stem] = file.read_text(errors="replace").splitlines()[-200:]
 (out / "gpu_day.json").write_text(json.dumps(found, indent=1))
 END
 exit $failed

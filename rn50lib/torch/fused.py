@@ -28,7 +28,7 @@ except ImportError:  # PyTorch for a GPU brings it
     triton = None
 
 ROWS, COLUMNS = 64, 64  # pixels and channels of the tile that a program has in registers
-SUMMED = 128  # parts whose sums a program adds at a time
+SUMMED, TOTALLED = 512, 16  # parts and channels whose sums a program adds at a time
 PROGRAMS = 1024  # that sum, each a part of the pixels of some channels: some 8 per multiprocessor
 WARPS = 8
 
@@ -218,9 +218,10 @@ class Shape:
         tiles = -(-self.tiles[0] * self.tiles[1] // PROGRAMS)  # of a part, one after the other
         self.each = tiles * ROWS
         self.parts = -(-self.pixels // self.each)
-        self.sums, self.totals = (self.parts, self.tiles[1]), self.tiles[1:]
+        self.sums = (self.parts, self.tiles[1])
+        self.totals = (-(-self.channels // TOTALLED),)
         self.tile: dict[str, int] = {"ROWS": ROWS, "COLUMNS": COLUMNS, "num_warps": WARPS}
-        self.total: dict[str, int] = {"SUMMED": SUMMED, "COLUMNS": COLUMNS, "num_warps": WARPS}
+        self.total: dict[str, int] = {"SUMMED": SUMMED, "COLUMNS": TOTALLED, "num_warps": WARPS}
 
     def partial_sums(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return room for two sums of each part, float32 (parts, C)."""

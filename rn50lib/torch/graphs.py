@@ -73,14 +73,17 @@ class Replayed:
             self.calls[key] = self.calls.get(key, 0) + 1
             if not self.works or self.calls[key] <= GRAPH_WARM_UP:
                 return self.warm_up(inputs)
+            full = ""
             try:
                 self.captured[key] = self.capture(inputs)
             except torch.OutOfMemoryError as error:
-                self.give_up(error)
-                return self.warm_up(inputs)
+                full = first_line(error)
             except RuntimeError as error:  # the end of the capture fails, too, after the cause
                 cause = first_line(error.__context__ or error)
                 raise UserError(f"--set cuda_graph=true: {cause}; leave it out") from error
+            if full:  # only now: the error holds the activations of the failed capture
+                self.give_up(full)
+                return self.warm_up(inputs)
             while len(self.captured) > SHAPES:
                 del self.captured[next(iter(self.captured))]  # the oldest
         graph, static, outputs = self.captured[key]
@@ -112,7 +115,7 @@ class Replayed:
             outputs = self.function(*static)
         return Captured(graph, static, outputs)
 
-    def give_up(self, error: torch.OutOfMemoryError) -> None:
+    def give_up(self, cause: str) -> None:
         """Free what a failed capture has left, and report it in one line."""
         self.works = False
         self.undo()
@@ -120,7 +123,7 @@ class Replayed:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         print(
-            f"{self.what}: no CUDA graph, it runs kernel by kernel ({first_line(error)})",
+            f"{self.what}: no CUDA graph, it runs kernel by kernel ({cause})",
             file=sys.stderr,
         )
 

@@ -63,6 +63,7 @@ class TorchStep:
         self.inverse_std = 1 / torch.tensor(STD, device=self.device)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
+        self.pinned = graphs.PinnedCopies()  # of images to predict
         self.predictor: Callable[[Tensor], Tensor] | None = None  # a copy of the present weights
         self.replayed: graphs.Replayed | None = None  # its CUDA graph
         self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
@@ -73,7 +74,6 @@ class TorchStep:
         self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph
         if config.cuda_graph:
             graphs.check(self.device, config)
-            self.pinned = graphs.PinnedCopies()
             if self.grad_accum_steps == 1:
                 self.run = graphs.Replayed(
                     self.prepare_and_compute, "training step", self.optimizer.drop_gradients
@@ -225,11 +225,14 @@ class TorchStep:
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
         stored = torch.as_tensor(images)
+        if self.device == "cuda":
+            stored = self.pinned(stored)
         if not self.config.cuda_graph:
-            return self.probabilities(stored.to(self.device))[0].cpu().numpy()
+            stored = stored.to(self.device, non_blocking=True)
+            return self.probabilities(stored)[0].cpu().numpy()
         if self.replayed is None:
             self.replayed = graphs.Replayed(self.probabilities, "prediction")
-        return self.replayed(self.pinned(stored))[0].cpu().numpy()
+        return self.replayed(stored)[0].cpu().numpy()
 
     def versions(self) -> dict[str, str]:
         found = {"torch": torch.__version__, "device": self.device}

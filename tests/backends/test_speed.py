@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,13 +248,20 @@ def test_without_memory_for_a_graph_a_step_runs_as_written(monkeypatch: Any, cap
     from rn50lib.torch.graphs import GRAPH_WARM_UP, Replayed
 
     events: list[str] = []
+    activations: list[weakref.ref[Any]] = []
 
     def capture(self: Replayed, inputs: Any) -> Any:
         events.append("capture")
+        made = torch.zeros(1)
+        activations.append(weakref.ref(made))
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
 
+    def work(x: Any) -> tuple[Any]:
+        assert not any(made() is not None for made in activations), "the memory is still taken"
+        return (2 * x,)
+
     fail_to_capture(monkeypatch, capture)
-    step = Replayed(lambda x: (2 * x,), "the training step", lambda: events.append("undo"))
+    step = Replayed(work, "the training step", lambda: events.append("undo"))
     answers = [step(torch.tensor(i))[0].item() for i in range(GRAPH_WARM_UP + 3)]
     assert answers == [2 * i for i in range(GRAPH_WARM_UP + 3)]
     assert events == ["capture", "undo"]
