@@ -110,9 +110,12 @@ def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
     """Return everything that decides the accuracy of a run, and where it comes from, as a table."""
     config = prepare(given, remarks=[]).config
     base, crop = recipes.RECIPES[config.recipe], config.augmentation
-    more = ("dtype", "n", "num_layers", "optimizer", "val_resize")
+    more = ("dtype", "n", "macrobatch_size", "num_layers", "optimizer", "val_resize")
     names = [name for name in FLAGS if name in vars(base) or name in more]
-    rows = [(flag_name(n), text_of(getattr(config, n)), FLAGS[n].help) for n in names]
+    rows = [
+        (flag_name(n), text_of(getattr(config, n)), FLAGS[n].help)
+        for n in names if getattr(config, n) is not None
+    ]  # fmt: skip
     fixed = {
         "share of the training images that are mirrored": (crop.flip,),
         "width / height of a training crop, from and to": crop.aspect,
@@ -126,7 +129,7 @@ def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
         lines = [line[2:].partition(":") for line in preset.read_text().splitlines()]
         about = {key: text.strip() for key, _, text in lines}
         source, expected = about["source"], about["expected"]
-        published |= read_values(read_file(preset), str(preset))
+        published |= {"macrobatch_size": None} | read_values(read_file(preset), str(preset))
         if published["lr_schedule"] != "step":
             published["lr_step_epochs"] = ()
     changed = [

@@ -78,9 +78,11 @@ class Progress:
             return
         self._write({"phase": "epoch", "epoch": epoch} | metrics)
         shown = ((text, metrics.get(key)) for key, text in SHOWN.items())
-        parts = ", ".join(f"{text} {value:.4g}" for text, value in shown if value is not None)
-        word = "pass" if "train.loss" not in metrics else "epoch"
-        self.say(f"{word} {epoch + 1}/{epochs}: {parts} ({seconds:.1f} s)")
+        parts = [f"{text} {value:.4g}" for text, value in shown if value is not None]
+        word, phase = ("epoch", "train") if "train.loss" in metrics else ("pass", "val")
+        if metrics.get(f"{phase}.total_ips") is None:
+            parts.append("no img/s, as the first step is not timed")
+        self.say(f"{word} {epoch + 1}/{epochs}: {', '.join(parts)} ({seconds:.1f} s)")
 
     def say(self, text: str) -> None:
         """Print one line above the bar."""

@@ -406,6 +406,7 @@ def test_a_recipe_is_printed_complete(rn50: Run) -> None:
     preset = str(PRESETS["nvidia_cosine"])
     for flags, changed in [
         (["--preset", "nvidia_cosine", "-n", "1", "--lr", "5"], "--n-GPUs, --lr"),
+        (["--preset", "nvidia_cosine", "--macrobatch-size", "512"], "--macrobatch-size"),
         (
             ["--config", preset],
             "--lr, --warmup-epochs, --lr-schedule, --lr-step-epochs, --mom, --wd",

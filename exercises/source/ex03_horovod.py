@@ -263,7 +263,7 @@ single(data, data.parent)
 # 3. **Scale** the learning rate with the number of ranks. (Usually with a warm-up; an epoch of 12 steps is too short for one.)
 # 4. **Average** the gradients.
 # 5. **Broadcast** rank 0's weights, so that all ranks start with the same ones.
-# 6. Write only on **rank 0**.
+# 6. Write only on **rank 0**, under the same names as above.
 #
 # The check runs the function as a script on two ranks, and once on one rank to compare the learning rates. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
 

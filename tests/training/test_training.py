@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import resource
 import shutil
 import sys
@@ -381,6 +382,20 @@ def test_test_io_times_the_input_alone_and_resumes_nothing(
     assert report["env"]["versions"]["device"] == "none"
     assert not [key for key in report["metrics"] if key.startswith("val.")]
     assert {path: path.read_bytes() for path in trained.glob("m-*")} == files
+
+
+@pytest.mark.parametrize(
+    "flags", [("--test-io",), ("--no-val", "--no-metrics"), ("--only-inference", "--no-metrics")]
+)
+def test_an_epoch_of_one_step_says_why_it_has_no_speed(
+    rn50: Run, photos: Photos, flags: tuple[str, ...]
+) -> None:
+    lines = {}
+    for steps in ("1", "2"):
+        argv = ("--data-root", photos.root, *RUN, "-e", "1", "--benchmark-iters", steps, *flags)
+        lines[steps] = re.findall(r"1/1: .*", rn50("train", *argv).err)[-1]
+    assert "no img/s, as the first step is not timed" in lines["1"]
+    assert re.search(r"img/s \d", lines["2"]) and "no img/s" not in lines["2"]
 
 
 @pytest.mark.slow

@@ -92,6 +92,8 @@ def parallel(answer: Callable[..., Any]) -> str:
         # from a seed that the learner has set, and a resumed rank 0 would be alone
         if status == "missing" or (change in ("alike", "writes", "share") and status != "seen"):
             wrong(f"{what}: {evidence}.", remedy, there)
+    if verdict.DDP_NAMES in rows["writes"][1]:
+        wrong(f"{verdict.DDP_NAMES}.", "Save net.module.state_dict().", there)
     right = IMAGES // (RANKS * BATCH)
     if steps != right:
         as_one = ", as many as one alone" * (steps == IMAGES // BATCH)

@@ -22,6 +22,7 @@ TITLES = {
     "alike": "same initial weights",
     "writes": "rank 0 writes",
 }
+DDP_NAMES = "the saved names begin with `module.`, so that the model without DDP cannot load them"
 CLOSE = 0.03  # relative: a factor this near to N is N; float16 on the way costs 0.001
 IGNORED = ("/dev/", "/proc/", "/.cache/", "/.config/", "pycache", "torchinductor", "__autograph")
 
@@ -66,6 +67,7 @@ class Rank:
     def __init__(self, events: Events) -> None:
         self.updates = [event for event in events if event["kind"] == "update"]
         self.files = {event["path"] for event in events if event["kind"] == "file"}
+        self.wrote_ddp_names = any(event["kind"] == "ddp names" for event in events)
         starts = [event for event in events if event["kind"] == "start"]
         made = [event["hash"] for event in events if event["kind"] == "weights"]
         self.made = made[0] if made else ""  # the weights when the optimizer was made
@@ -138,7 +140,9 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     few = common <= max(2, smallest // 50)  # some may be repeated to fill the last batch
     took = all((len(ranks), number) in taken for number, taken in enumerate(own))
     if few and took:
-        return SEEN, f"{text}; each rank took its own shard"
+        fixed = any(rank.updates[0].get("fixed_order") for rank in ranks)
+        order = "; the sampler has shuffle=False and keeps the order of the data" if fixed else ""
+        return SEEN, f"{text}; each rank took its own shard{order}"
     if any(shard[0] == 1 and shard[2] for shard in set.intersection(*shards)):
         return MISSING, "every rank reads all of the data: its reader was given one shard of one"
     single = {sample for rank in alone for batch in rank.all("inputs") for sample in batch}
@@ -262,4 +266,5 @@ def writes(ranks: list[Rank]) -> tuple[str, str]:
     if not counts:
         return NOT_SEEN, "no file was seen to be written"
     names = [f"rank {n} wrote {', '.join(sorted(f)[:3])}" for n, f in enumerate(files) if f]
+    names += [DDP_NAMES] if any(rank.wrote_ddp_names for rank in ranks) else []
     return SEEN, "; ".join(names)

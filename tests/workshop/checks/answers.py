@@ -218,6 +218,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("Parallel(net)", "Parallel(net, init_sync=False)",
          "the weights differed at the first update"),
         ("    if rank == 0:  # change 6", "    if True:", "several ranks wrote out/net.pt"),
+        ("net.module.state_dict()", '{"weights": net.state_dict()}', "begin with `module.`"),
     ],
     "ex04.feed": [
         (".shard(size, rank)", "", "an image is read twice"),

@@ -246,6 +246,20 @@ def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
     assert "✗ average the gradients" in str(result)
 
 
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("usual", [False, True])
+def test_a_fixed_order_and_ddp_s_names_are_remarks(tmp_path: Path, usual: bool) -> None:
+    edits = (
+        [] if usual else [("DistributedSampler(data)", "DistributedSampler(data, shuffle=False)")]
+    )
+    edits += [("model.state_dict()", "model.module.state_dict()")] if usual else []
+    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+    assert not result.missing
+    assert ("shuffle=False" in result["share"].evidence) is not usual
+    assert ("names begin with `module.`" in result["writes"].evidence) is not usual
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch")
 @pytest.mark.parametrize("name, edits, change, status", KNOWN)

@@ -36,8 +36,7 @@ class Watch:
         listen(torch.optim.Optimizer, "add_param_group", self.parameters_added)
         listen(torch.utils.data.DistributedSampler, "__iter__", self.takes_shard)
         listen(torch.utils.data.RandomSampler, "__iter__", self.shuffles)
-        # it opens the file in C++, where Python's audit does not see it
-        listen(torch, "save", lambda result, value, file, *a, **k: self.recorder.wrote(file))
+        listen(torch, "save", self.saves)
         self.recorder.vary_seed(torch, "manual_seed")
         if dist.is_available():
             listen(dist, "init_process_group", self.group_started)
@@ -46,8 +45,20 @@ class Watch:
         dist = self.torch.distributed
         self.recorder.started("torch.distributed", dist.get_rank(), dist.get_world_size())
 
+    def saves(self, result: Any, value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        """Note the file, which is opened in C++, where Python's audit does not see it.
+
+        Note also if the weights in it, or in a dictionary in it, have the names of DDP's copy.
+        """
+        self.recorder.wrote(file)
+        parts = [value, *(value.values() if isinstance(value, dict) else ())]
+        for names in (set(part) for part in parts if isinstance(part, dict)):
+            if names and all(str(name).startswith("module.") for name in names):
+                self.recorder.write("ddp names")
+
     def takes_shard(self, result: Any, sampler: Any) -> None:
         self.recorder.shards.append((sampler.num_replicas, sampler.rank, ""))
+        self.recorder.fixed_order = not sampler.shuffle
 
     def shuffles(self, result: Any, sampler: Any) -> None:
         """Note which data is shuffled as a whole, and the random state that decides its order."""
