@@ -265,7 +265,7 @@ dist.destroy_process_group()
 #
 # ## What the exchange costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is **exposed**.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
 # `overlap.py` times all-reduces of 4 KB to 64 MB: those of Gloo (PyTorch's library for CPUs), yours and, if each worker has its own GPU, NCCL's (untested on several). Then it times backward passes with and without the exchange, in turns, with two batches. A *communication hook*, which DDP calls for each full bucket, records the time.
 
@@ -457,31 +457,31 @@ for run in measured["runs"]:
     low, exposed, high = 1e3 * np.quantile(run["exposed"], [0, 0.5, 1])
     columns.append({
         "": f"batch {run['batch']}",
-        "backward pass alone, ms": f"{1e3 * alone:.0f}",
-        "exposed, by the line, ms": f"{1e3 * after_the_pass(full, line, alone, senders):.0f}",
+        "backward pass alone, ms": f"{1e3 * alone:.1f}",
+        "exposed, by the line, ms": f"{1e3 * after_the_pass(full, line, alone, senders):.1f}",
         "exposed, by the messages alone, ms":
-            f"{1e3 * after_the_pass(full, messages, alone, senders):.0f}",
-        "exposed, measured, ms (range)": f"{exposed:.0f} ({low:.0f} to {high:.0f})",
+            f"{1e3 * after_the_pass(full, messages, alone, senders):.1f}",
+        "exposed, measured, ms (range)": f"{exposed:.1f} ({low:.1f} to {high:.1f})",
     })  # fmt: skip
 for layer, nbytes, *seconds in zip(layers, size, full, line, messages, strict=True):
-    at, by_line, quiet = (f"{1e3 * s:.0f} ms" for s in seconds)
+    at, by_line, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
     print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {by_line} (line),", end=" ")
     print(f"{quiet} alone")
 for name in columns[0]:
-    print(f"{name:34}", *(f"{column[name]:>18}" for column in columns))
-print(f"Exposed with {columns[-1]['']}: you predicted {guess} ms; measured: {exposed:.0f} ms.")
+    print(f"{name:34}", *(f"{column[name]:>24}" for column in columns))
+print(f"Exposed with {columns[-1]['']}: you predicted {guess} ms; measured: {exposed:.1f} ms.")
 smaller, larger = measured["runs"]
 less = workshop.ratio(np.divide(smaller["exposed"], larger["exposed"]))
-print(f"Exposed with {columns[0]['']} over that with {columns[1]['']}: {less}")
+print(f"Exposed with {columns[0]['']}, divided by {columns[1]['']}: {less}")
 if less.clear:
     print(f"In every turn, the larger batch exposes {'less' if less.low > 1 else 'more'}.")
 slower = workshop.ratio(np.divide(larger["together"], larger["alone"]))
 added = 1e3 * np.median(np.subtract(larger["together"], larger["alone"]))
 if slower.clear and slower.low > 1 and added > exposed:
-    print(f"The exchange adds {added:.0f} ms to this pass. Of these, {exposed:.0f} ms are exposed,")
-    print(f"so about {added - exposed:.0f} ms are computation that became slower.")
-session.note("exposed_ms", exposed, "ms", f"exposed exchange of a backward pass, with {way}")
+    print(f"The exchange adds {added:.1f} ms to this pass. Of these, {exposed:.1f} ms are exposed,")
+    print(f"so about {added - exposed:.1f} ms are computation that became slower.")
 workshop.trace("ddp.json")  # of the larger batch
+session.note("exposed_ms", exposed, "ms", f"exposed exchange of a backward pass, with {way}")
 
 # %% [markdown]
 # The last layers' gradients leave first. The model leaves out two things: exchange and computation share hardware (a few multiprocessors with NCCL, the cores on a CPU), and a message waits until *every* rank has filled its bucket. The measured time includes both.
