@@ -475,11 +475,10 @@ less = workshop.ratio(np.divide(smaller["exposed"], larger["exposed"]))
 print(f"Exposed with {columns[0]['']}, divided by {columns[1]['']}: {less}")
 if less.clear:
     print(f"In every turn, the larger batch exposes {'less' if less.low > 1 else 'more'}.")
-slower = workshop.ratio(np.divide(larger["together"], larger["alone"]))
-added = 1e3 * np.median(np.subtract(larger["together"], larger["alone"]))
-if slower.clear and slower.low > 1 and added > exposed:
-    print(f"The exchange adds {added:.1f} ms to this pass. Of these, {exposed:.1f} ms are exposed,")
-    print(f"so about {added - exposed:.1f} ms are computation that became slower.")
+computing = np.subtract(larger["together"], larger["exposed"])  # until the last bucket is full
+slower = workshop.ratio(computing / larger["alone"])
+if slower.clear and slower.low > 1:
+    print(f"While messages travel, the pass computes more slowly: {slower} times as long.")
 workshop.trace("ddp.json")  # of the larger batch
 session.note("exposed_ms", exposed, "ms", f"exposed exchange of a backward pass, with {way}")
 
