@@ -41,7 +41,8 @@ os.environ |= {  # for the cells that begin with %%bash
     "GPUS": str(gpus),
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
     "SMALL": " ".join(f"--{name.replace('_', '-')} {size}" for name, size in small.items()),
-    "OVERLAP": f"{session.largest} {session.layers} {side} {max(2, most // 2)} {session.turns}",
+    "OVERLAP": f"{session.largest} {session.layers} {side} {session.turns}"
+    f" {max(2, most // 4)} {max(8, most)}",  # two batches
     "LARGE": session.large,
     "TINY": f"--seed {seed} --recipe roadsigns --profile cpu --network tiny --image-shape 32"
     f" --dtype float32 --threads 1 -n 1 --num-examples {session.large_images} --no-val"
@@ -153,7 +154,7 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# **Predict** the speed-up over one worker (replace the number). Both scripts start at once, then train in turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
+# **Predict** the speed-up over one worker (replace the number). On a CPU, one worker already uses all cores, so two can be slower. Both scripts start at once, then train in turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 
 # %%
 import numpy as np
@@ -174,7 +175,7 @@ if in_ladder := parts[-1]:  # if your script times it
     share = in_ladder / sum(parts)
     print(f"Exposed: {in_ladder:.1f} ms, {share:.0%} of a step, with any wait for a slower worker")
 else:
-    print("Your script does not time `communication`: the exposed time is missing here and below.")
+    print("Your script does not time `communication`: the exposed time is missing here.")
 session.note("ladder_2_ips", several["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
 workshop.ladder.figure()
 
@@ -190,7 +191,7 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
-# On a CPU, workers share cores, so two can be slower than one. In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: that is their **efficiency**. Notebook 08 asks where the other 11% went.
+# In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: that is their **efficiency**. Notebook 08 asks where the other 11% went.
 #
 # ### Leave out each change
 #
@@ -264,159 +265,103 @@ dist.destroy_process_group()
 #
 # ## What the exchange costs
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. `sweep.py` times all-reduces of 4 KB to 64 MB: those of Gloo (PyTorch's library for CPUs), yours and, on several GPUs, NCCL's.
-
-# %%
-# %%writefile sweep.py
-import os
-import statistics
-import time
-
-import torch
-from ring import all_reduce
-from torch import distributed as dist
-
-on_gpus = torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"])
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
-wait = torch.cuda.synchronize if on_gpus else (lambda: None)
-if on_gpus:
-    torch.cuda.set_device(device)
-
-
-def now():
-    """Return the time: on a GPU, an event in its queue, because Python runs ahead of it."""
-    if not on_gpus:
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def between(begin, end):
-    """Return the seconds from one `now()` to the next."""
-    return begin.elapsed_time(end) / 1000 if on_gpus else end - begin
-
-
-def timed(work, *arguments):
-    """Start work on all ranks together; return when it began, and its seconds."""
-    wait()
-    dist.barrier()
-    begin = now()
-    work(*arguments)
-    end = now()
-    wait()
-    return begin, between(begin, end)
-
-
-def sweep(largest):
-    """Return the median seconds of all-reduces of 4 KB to `largest` bytes, for each way."""
-    ways = {"Gloo": (dist.all_reduce, "cpu"), "your ring": (all_reduce, "cpu")}
-    if on_gpus:  # not your ring: NCCL's isend and irecv can deadlock outside batch_isend_irecv
-        ways["NCCL"] = dist.all_reduce, device
-    sizes = [2**k for k in range(12, largest.bit_length())]
-    found = {way: {size: [] for size in sizes} for way in ways}
-    for turn in range(10):
-        for way, (reduce, where) in ways.items():
-            for size, seconds in found[way].items():
-                gradients = torch.zeros(size // 4, device=where)
-                reduce(gradients)  # not timed: the first after a larger message is slow
-                _, took = timed(reduce, gradients)
-                if turn > 0:  # the first one connects
-                    seconds.append(took)
-    return {way: [(n, statistics.median(s)) for n, s in of.items()] for way, of in found.items()}
-
-
-# %% [markdown]
-# ### When does the exchange happen?
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
-# DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass. `overlap.py` calls `sweep`. A *communication hook*, which DDP calls instead of its all-reduce, records when each bucket is full. The backward pass is timed with and without the exchange, in turns, at two batch sizes, and traced. It uses NCCL if each worker has a GPU (untested on several); otherwise, it runs on the CPU.
+# `overlap.py` times all-reduces of 4 KB to 64 MB: those of Gloo (PyTorch's library for CPUs), yours and, if each worker has its own GPU, NCCL's (untested on several). Then it times backward passes with and without the exchange, in turns, with two batches. A *communication hook*, which DDP calls for each full bucket, records the time.
 
 # %%
 # %%writefile overlap.py
 import json
+import os
 import statistics
 import sys
-import threading
+import time
 
 import torch
 import torch.distributed.nn.functional  # if imported later, the process group does not end
-from sweep import between, device, now, on_gpus, sweep, timed, wait
+from ring import all_reduce
 from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile, record_function, schedule
 
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
-largest, layers, side, batch, turns = map(int, sys.argv[1:])
+largest, layers, side, turns, *batches = map(int, sys.argv[1:])
+on_gpus = torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
+if on_gpus:
+    torch.cuda.set_device(device)
 # Gloo for what is in main memory, NCCL for what is on GPUs
 dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
-swept = sweep(largest)
+
+
+def now():
+    """Return the time when the work so far is done: a GPU works through a queue."""
+    if on_gpus:
+        torch.cuda.current_stream().synchronize()
+    return time.perf_counter()
+
+
+def timed(work, *arguments):
+    """Start work on all ranks together; return when it began, and its seconds."""
+    now()
+    dist.barrier()
+    begin = now()
+    work(*arguments)
+    return begin, now() - begin
+
+
+def message(size, reduce=dist.all_reduce, where=device):
+    """Return the median seconds of an all-reduce of `size` bytes, after one that is not timed."""
+    gradients = torch.zeros(size // 4, device=where)
+    reduce(gradients)
+    return statistics.median(timed(reduce, gradients)[1] for _ in range(5))
+
+
+ways = {"Gloo": (dist.all_reduce, "cpu"), "your ring": (all_reduce, "cpu")}
+if on_gpus:  # not your ring: NCCL's isend and irecv can deadlock outside batch_isend_irecv
+    ways["NCCL"] = dist.all_reduce, device
+sizes = [2**k for k in range(12, largest.bit_length())]
+sweep = {way: [(size, message(size, *how)) for size in sizes] for way, how in ways.items()}
+
 model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)
 names = {weight: name for name, weight in model.named_parameters()}
 # nothing but gradients: DDP would also broadcast batch norm's statistics before each forward pass
 model = DistributedDataParallel(model, broadcast_buffers=False)
-exchanging, full = True, []
+full = []  # when each bucket of a pass was full, its bytes, and the layer of its first gradient
 
 
 def exchange(group, bucket):
-    """Record a full bucket's time, size and layer; average it over the ranks if `exchanging`."""
-    gradients = bucket.buffer()
-    layer = names[bucket.parameters()[0]].rpartition(".")[0]  # of its first gradient
-    full.append((now(), gradients.nbytes, layer))
-    if not exchanging:
-        future = torch.futures.Future()
-        future.set_result(gradients)
-        return future
-    future = dist.all_reduce(gradients, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0] / dist.get_world_size())
+    layer = names[bucket.parameters()[0]].rpartition(".")[0]
+    full.append((now(), bucket.buffer().nbytes, layer))
+    return (allreduce_hook if exchanging else noop_hook)(group, bucket)
 
 
-def loss_of(model, images):
+def loss_of(model, count):
+    images = torch.randn(count, 3, side, side, device=device)
     with record_function("forward"):
         return model(images).square().mean()
 
 
 model.register_comm_hook(None, exchange)
-found = []
-for count in (batch, 2 * batch):
-    images = torch.randn(count, 3, side, side, device=device)
-    passes = {"alone": [], "together": []}  # without and with the exchange
-    for turn in range(1 + turns):  # DDP forms its buckets after the first step
-        for kind in passes:
-            exchanging = kind == "together"
+runs = [{"batch": n, "alone": [], "together": [], "exposed": [], "full": []} for n in batches]
+for turn in range(1 + turns):  # DDP forms its buckets after the first pass
+    for run in runs:
+        for exchanging in (False, True):
             full.clear()
-            begin, seconds = timed(loss_of(model, images).backward)
+            begin, seconds = timed(loss_of(model, run["batch"]).backward)
             if turn > 0:
-                passes[kind].append((seconds, [(between(begin, at), *of) for at, *of in full]))
-    alone, together = ([seconds for seconds, _ in kind] for kind in passes.values())
-    buckets = sorted(passes["alone"])[turns // 2][1]  # of the pass with the median time
-    found.append({"batch": count, "alone": alone, "together": together, "buckets": buckets})
-
-
-def messages():
-    """Return the median seconds of each bucket's message, sent without a backward pass."""
-    medians = []
-    for _, size, _ in buckets:
-        message = torch.zeros(size // 4, device=device)
-        medians.append(statistics.median(timed(dist.all_reduce, message)[1] for _ in range(5)))
-    return medians
-
-
-def compute(network):
-    while not stop.is_set():
-        loss_of(network, images)
-
-
-found = {"where": "GPUs" if on_gpus else "CPU", "sweep": swept, "runs": found}
-found["messages"] = messages()
-if not on_gpus:  # the same, while another thread of each rank computes
-    stop = threading.Event()
-    thread = threading.Thread(target=compute, args=[model.module])
-    thread.start()
-    found["crowded"] = messages()
-    stop.set()
-    thread.join()
+                run["together" if exchanging else "alone"].append(seconds)
+                if exchanging:
+                    run["exposed"].append(begin + seconds - full[-1][0])
+                else:
+                    run["full"].append([(at - begin, *of) for at, *of in full])
+for run in runs:  # of the pass with the median time
+    run["buckets"] = sorted(zip(run["alone"], run.pop("full"), strict=True))[turns // 2][1]
+messages = [message(size) for _, size, _ in runs[-1]["buckets"]]
 
 
 def write(trace):
@@ -424,23 +369,15 @@ def write(trace):
         trace.export_chrome_trace("ddp.json")
 
 
-filled = []  # when the buckets of each traced step were full
 with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write) as trace:
     for _ in range(4):
-        full.clear()
-        loss = loss_of(model, images)
+        loss = loss_of(model, batches[-1])
         with record_function("backward"):
             loss.backward()
-        wait()
+        now()
         trace.step()
-        filled.append([at for at, *_ in full])
-if not on_gpus:  # all ranks read the same clock
-    own = torch.tensor(filled[1:], dtype=torch.float64)  # without the step that is not traced
-    last = own.clone()
-    dist.all_reduce(last, dist.ReduceOp.MAX)
-    found["waited"] = (last - own).sum().item() / len(own)  # seconds per step, for slower ranks
 if dist.get_rank() == 0:
-    print(json.dumps(found))
+    print(json.dumps({"sweep": sweep, "runs": runs, "messages": messages}))
 del model
 dist.destroy_process_group()
 
@@ -452,7 +389,7 @@ dist.destroy_process_group()
 # %% [markdown]
 # ### Fit latency and bandwidth
 #
-# α is the shortest time of messages up to 64 KB. β is fitted to DDP's sizes, from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. β counts gradient bytes; each link carries 2(n − 1)/n times as many.
+# α is the shortest time of messages up to 64 KB. β is fitted from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. β counts gradient bytes; each link carries 2(n − 1)/n times as many.
 #
 # **Predict:** 16,384 × 4 KB is 64 MB. What is the time ratio?
 
@@ -476,8 +413,7 @@ for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), s
     print(f"  The line: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
     off = 100 * np.abs(per_byte * rows - right)[large]
     print(f"its error from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
-where = measured["where"]
-way = "NCCL" if where == "GPUs" else "Gloo"
+way = "NCCL" if "NCCL" in swept else "Gloo"
 largest, smallest = swept[way][0][-1] / 2**20, swept[way][0][0] / 1024
 times = swept[way][1][-1] / swept[way][1][0]
 axes.set(title=f"{way}, {workers} workers: {largest:.0f} MB takes {times:.0f} times as long as "
@@ -491,77 +427,65 @@ session.note("bandwidth", 1e-9 * fits[way][1], "GB/s", f"bandwidth of {way}'s al
 # %% [markdown]
 # ### Predict the exposed time
 #
-# Assume that a full bucket leaves when a sender is free (NCCL has one, Gloo two threads), and takes `α + bytes / β`, or as long as the same message took alone. The next cell compares both predictions of the exposed time with the trace and with your ladder's `communication`, and shows what the exchange adds to the backward pass.
+# A model of the exchange: a message leaves when its bucket is full and a sender is free (NCCL has one, Gloo two threads). It takes `α + bytes / β`, or as long as the same message took alone.
 #
-# **Predict:** how many milliseconds are exposed with the larger batch (replace the number), and which layers' gradients leave first?
+# **Your turn: write the model** in five lines. `full` holds the seconds when the buckets of a pass are full, in order, `takes` those of their messages, and `alone` those of the pass. How long after the pass has the last message arrived?
+
+
+# %%
+def after_the_pass(full, takes, alone, senders):
+    """Return the exposed seconds, at least 0."""
+    ...  # your code
+
+
+# %%
+after_the_pass = nb03.check_after_the_pass(after_the_pass)
+
+# %% [markdown]
+# **Predict:** how many milliseconds are exposed with the larger batch (replace the number), is that less than with the smaller one, and which layers' gradients leave first?
 
 # %%
 guess = 50  # your number
 messages = measured["messages"]
 latency, bandwidth = fits[way]
-
-
-def after_the_pass(ready, takes, alone):
-    """Return how many seconds after the backward pass the last bucket has arrived."""
-    free = [0.0] * (1 if way == "NCCL" else 2)
-    for at, sending in zip(ready, takes, strict=True):
-        sender = free.index(min(free))
-        free[sender] = max(free[sender], at) + sending
-    return max(0, max(free) - alone)
-
-
-kinds = workshop.trace("ddp.json")  # of the larger batch
+senders = 1 if way == "NCCL" else 2
 columns = []
 for run in measured["runs"]:
-    ready, size, layers = zip(*run["buckets"], strict=True)
-    alone, together = np.median(run["alone"]), np.array(run["together"])
+    full, size, layers = zip(*run["buckets"], strict=True)
+    alone = np.median(run["alone"])
     line = latency + np.array(size) / bandwidth
-    by_line, predicted = (1e3 * after_the_pass(ready, takes, alone) for takes in (line, messages))
-    low, added, high = 1e3 * np.quantile(together - run["alone"], [0, 0.5, 1])
+    low, exposed, high = 1e3 * np.quantile(run["exposed"], [0, 0.5, 1])
     columns.append({
         "": f"batch {run['batch']}",
-        "backward pass alone, ms": f"{1e3 * alone:.0f}",
-        "exposed, from the line": f"{by_line:.0f}",
-        "exposed, from the messages alone": f"{predicted:.0f}",
-        "exposed, in the trace": "–",
-        "exposed, in the ladder": "–",
-        "added to the pass (range)": f"{added:.0f} ({low:.0f} to {high:.0f})",
-        "computing, share of the pass": f"{alone / np.median(together):.0%}",
+        "backward pass alone, ms": f"{1e3 * alone:.1f}",
+        "exposed, by the line, ms": f"{1e3 * after_the_pass(full, line, alone, senders):.1f}",
+        "exposed, by the messages alone, ms":
+            f"{1e3 * after_the_pass(full, messages, alone, senders):.1f}",
+        "exposed, measured, ms (range)": f"{exposed:.1f} ({low:.1f} to {high:.1f})",
     })  # fmt: skip
-exposed = kinds["exchange"]
-columns[-1]["exposed, in the trace"] = f"{exposed:.0f}"
-if in_ladder and (ranks, batch) == (workers, run["batch"]):
-    columns[-1]["exposed, in the ladder"] = f"{in_ladder:.0f}"
-for layer, nbytes, *seconds in zip(layers, size, ready, line, messages, strict=True):
-    full, sent, found = (f"{1e3 * s:.0f} ms" for s in seconds)
-    print(
-        f"{nbytes / 1e6:4.1f} MB from {layer}: full after {full}; takes {sent} (line), {found} alone"
-    )
+for layer, nbytes, *seconds in zip(layers, size, full, line, messages, strict=True):
+    at, by_line, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
+    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {by_line} (line),", end=" ")
+    print(f"{quiet} alone")
 for name in columns[0]:
-    print(f"{name:34}", *(f"{column[name]:>18}" for column in columns))
-print(f"Exposed: you predicted {guess} ms, the messages alone {predicted:.0f} ms;", end=" ")
-print(f"the trace shows {exposed:.0f} ms.")
-if len(together) >= 5 and low > 0 and added > exposed:
-    print(f"The exchange adds {added:.0f} ms to a pass. Of these, {exposed:.0f} ms are exposed,")
-    print(f"so about {added - exposed:.0f} ms are computation that became slower.")
-events = json.loads(Path("ddp.json").read_text())["traceEvents"]
-names = ("gloo:all_reduce", "ncclDevKernel_AllReduce")
-sent = sum(event["dur"] for event in events if event["name"].startswith(names)) / 3000
-quiet = 1e3 * sum(messages)
-print(f"Added up, a step's messages take {sent:.0f} ms in the trace,", end=" ")
-print(f"{sent / quiet:.1f} times as long as alone ({quiet:.0f} ms).")
-if where == "CPU":
-    crowded, waited = 1e3 * sum(measured["crowded"]), 1e3 * measured["waited"]
-    print(f"- Competition: while another thread of each rank computes, they take {crowded:.0f} ms,")
-    print(f"  {crowded / quiet:.1f} times as long as alone.")
-    print(f"- Waiting: {waited:.0f} ms of these are waits for another rank's bucket.")
-    print("- The rest was not measured; two messages can share the link.")
-session.note("exposed_ms", added, "ms", f"time that the exchange adds to a pass, on the {where}")
+    print(f"{name:34}", *(f"{column[name]:>24}" for column in columns))
+print(f"Exposed with {columns[-1]['']}: you predicted {guess} ms; measured: {exposed:.1f} ms.")
+smaller, larger = measured["runs"]
+less = workshop.ratio(np.divide(smaller["exposed"], larger["exposed"]))
+print(f"Exposed with {columns[0]['']}, divided by {columns[1]['']}: {less}")
+if less.clear:
+    print(f"In every turn, the larger batch exposes {'less' if less.low > 1 else 'more'}.")
+computing = np.subtract(larger["together"], larger["exposed"])  # until the last bucket is full
+slower = workshop.ratio(computing / larger["alone"])
+if slower.clear and slower.low > 1:
+    print(f"While messages travel, the pass computes more slowly: {slower} times as long.")
+workshop.trace("ddp.json")  # of the larger batch
+session.note("exposed_ms", exposed, "ms", f"exposed exchange of a backward pass, with {way}")
 
 # %% [markdown]
-# The last layers' gradients leave first. Both predictions ignore that exchange and computation share hardware: a few multiprocessors with NCCL, the cores on a CPU. A message also waits until every rank has filled its bucket. On a CPU, the last lines measure both. The trace and the ladder also count the wait for a late worker; the ladder's script may use Horovod, and loads images, too.
+# The last layers' gradients leave first. The model leaves out two things: exchange and computation share hardware (a few multiprocessors with NCCL, the cores on a CPU), and a message waits until *every* rank has filled its bucket. The measured time includes both.
 #
-# A pass of `p` ms alone computes for `p / (p + o)` of its time if `o` ms are added. Does the larger batch lengthen `p`? Compare.
+# A larger batch makes the pass longer, but not the messages. Does it hide more here? Compare with the ratio above.
 #
 # On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
 #
@@ -619,7 +543,7 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 # ```
 #
-# The last is the talk's; [docs/commands.md](../docs/commands.md#several-hosts) explains its flags, and what you see if a host fails.
+# `srun` runs outside the container, and needs Slurm. In a container, add `--network host` to `docker run`; as root, mpirun needs `--allow-run-as-root`. The last line is the talk's; [docs/commands.md](../docs/commands.md#several-hosts) explains its flags, and what you see if a host fails.
 #
 # ## Accuracy: recorded runs
 #

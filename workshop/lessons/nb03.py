@@ -1,4 +1,4 @@
-"""Notebook 03: the ring all-reduce, drawn, finished and checked."""
+"""Notebook 03: the ring, drawn and checked, and the check of the exposed time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rn50 import plot
 from workshop import output
 from workshop.checks import process_ranks
-from workshop.checks.compare import refuse, wrong
+from workshop.checks.compare import Mistake, examine, refuse, wrong
 from workshop.checks.engine import unanswered
 from workshop.lessons.choice import choose, write_chosen
 
@@ -212,3 +212,85 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
          "In step s, rank r sends chunk (r - s) % n and receives chunk (r - s - 1) % n. Wait for"
          " both requests before you use what arrived."),
     )  # fmt: skip
+
+
+# --- the learner's prediction ---------------------------------------------------------------------
+
+# the seconds when buckets are full, those of their messages, those of the pass, and the senders
+BUCKETS = (
+    ([0.1, 0.4, 0.7], [0.1, 0.2, 0.4], 0.8, 1),  # the sender is free when a bucket is full
+    ([0.1, 0.2, 0.7], [0.5, 0.3, 0.2], 0.8, 1),  # later ones wait for it
+    ([0.1, 0.2, 0.3, 0.7], [0.9, 0.2, 0.4, 0.3], 0.8, 2),  # the first sender is busy for long
+    ([0.1, 0.3], [0.1, 0.2], 0.8, 1),  # everything is hidden
+)
+
+
+def after_the_pass(
+    full: Sequence[float], takes: Sequence[float], alone: float, senders: int
+) -> float:
+    """Return how many seconds after the backward pass the last message has arrived."""
+    free = [0.0] * senders  # when each sender has sent what it has
+    for at, seconds in zip(full, takes, strict=True):
+        sender = free.index(min(free))
+        free[sender] = max(free[sender], at) + seconds
+    return max(0.0, max(free) - alone)
+
+
+def before_full(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return after_the_pass([0.0] * len(takes), takes, alone, senders)
+
+
+def never_busy(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return after_the_pass(full, takes, alone, len(takes))
+
+
+def arrival(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return after_the_pass(full, takes, 0.0, senders)
+
+
+def not_clamped(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return arrival(full, takes, alone, senders) - alone
+
+
+def one_sender(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return after_the_pass(full, takes, alone, 1)
+
+
+def by_turns(full: Any, takes: Any, alone: float, senders: int) -> float:
+    shares = [(full[i::senders], takes[i::senders]) for i in range(senders)]
+    return max(after_the_pass(*share, alone, 1) for share in shares)
+
+
+def all_exposed(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return sum(takes)
+
+
+AFTER_MISTAKES: tuple[Mistake, ...] = (
+    (before_full, "A message leaves before its bucket is full.",
+     "It starts at the later of two times: the bucket is full, and the sender is free."),
+    (never_busy, "A message does not wait until its sender is free.",
+     "It starts at the later of two times: the bucket is full, and the sender is free."),
+    (arrival, "You return when the last message arrives, counted from the start of the pass.",
+     "Exposed is only what comes after the pass: subtract `alone`."),
+    (not_clamped, "If everything arrives during the pass, you return a negative time.",
+     "Then nothing is exposed: return 0."),
+    (one_sender, "You use one sender, whatever `senders` is.",
+     "Keep one time per sender, and use the sender that is free first."),
+    (by_turns, "Each sender takes its turn, even if another is free earlier.",
+     "Use the sender that is free first."),
+    (all_exposed, "You count all of the exchange.",
+     "What arrives during the pass is hidden: find when the last message arrives."),
+)  # fmt: skip
+
+
+def check_after_the_pass(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a learner's prediction if it is right, else the finished one; print what is wrong."""
+    judge = functools.partial(judge_after_the_pass, answer)
+    return choose("after_the_pass", answer, after_the_pass, judge, show=True)
+
+
+def judge_after_the_pass(answer: Callable[..., Any]) -> str:
+    if answer(*BUCKETS[0]) is None:
+        raise NotImplementedError
+    examine(answer, BUCKETS, after_the_pass, AFTER_MISTAKES, one_case=True)
+    return "Four passes: hidden, exposed, a busy sender, two senders."

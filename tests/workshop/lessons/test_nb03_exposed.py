@@ -1,0 +1,51 @@
+"""The check of the exposed time that a learner predicts in notebook 03."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workshop.checks.compare import Wrong
+from workshop.lessons import nb03
+
+
+def by_heap(full: Any, takes: Any, alone: float, senders: int) -> float:
+    import heapq
+
+    free, last = [0.0] * senders, 0.0
+    for at, seconds in zip(full, takes, strict=True):
+        end = max(at, heapq.heappop(free)) + seconds
+        heapq.heappush(free, end)
+        last = max(last, end)
+    return last - alone if last > alone else 0
+
+
+def stub(full: Any, takes: Any, alone: float, senders: int) -> Any: ...
+
+
+def test_right_prediction_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb03.check_after_the_pass(by_heap) is by_heap
+    assert capsys.readouterr().out.startswith("✓")
+
+
+def test_known_times() -> None:
+    # 0.1 to 0.6, 0.6 to 0.9, 0.9 to 1.1; the pass ends at 0.8
+    assert nb03.after_the_pass(*nb03.BUCKETS[1]) == pytest.approx(0.3)
+    # 0.1 to 1.0 on the first sender; 0.2 to 0.4, 0.4 to 0.8, 0.8 to 1.1 on the second
+    assert nb03.after_the_pass(*nb03.BUCKETS[2]) == pytest.approx(0.3)
+    assert nb03.after_the_pass(*nb03.BUCKETS[3]) == 0
+
+
+def test_unwritten_prediction_gets_the_finished_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb03.check_after_the_pass(stub) is nb03.after_the_pass
+    said = capsys.readouterr().out
+    assert said.startswith("○ `after_the_pass` is not written yet.")
+    assert "free.index(min(free))" in said
+
+
+@pytest.mark.parametrize(("mistake", "diagnosis", "remedy"), nb03.AFTER_MISTAKES)
+def test_each_mistake_is_named(mistake: Any, diagnosis: str, remedy: str) -> None:
+    with pytest.raises(Wrong) as caught:
+        nb03.judge_after_the_pass(mistake)
+    assert (caught.value.diagnosis, caught.value.remedy) == (diagnosis, remedy)
