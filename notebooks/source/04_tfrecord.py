@@ -461,7 +461,11 @@ for before, name in compared:
 if TF:
     over = workshop.ratio(np.divide(timed["+ prefetch"], timed["PyTorch workers"]))
     verdict = (
-        "as fast as" if not over.clear else "faster than" if over.median > 1 else "slower than"
+        "not clearly different from"
+        if not over.clear
+        else "faster than"
+        if over.median > 1
+        else "slower than"
     )
     print(f"tf.data with prefetching is {verdict} PyTorch's workers here: {over}")
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
