@@ -460,13 +460,9 @@ for before, name in compared:
     print(f"{name!r} over {before!r}: {workshop.ratio(np.divide(timed[name], timed[before]))}")
 if TF:
     over = workshop.ratio(np.divide(timed["+ prefetch"], timed["PyTorch workers"]))
-    verdict = (
-        "not clearly different from"
-        if not over.clear
-        else "faster than"
-        if over.median > 1
-        else "slower than"
-    )
+    verdict = "not clearly different from"
+    if over.clear:
+        verdict = "faster than" if over.median > 1 else "slower than"
     print(f"tf.data with prefetching is {verdict} PyTorch's workers here: {over}")
 session.note("gain", gain, "times", "speed with all input stages over the Python loop")
 
