@@ -42,6 +42,13 @@ TECHNIQUES = {
     "a setting of rung 5": r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression)\b",
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
+GAP = "...  # your code"
+GAPS = {  # the line before each part of train.py that you write in notebook 02, and what it is
+    "def __getitem__(self, i):": "the lines of your __getitem__",
+    'with record_function("forward"):': "compute the loss",
+    'with record_function("backward"):': "erase the old gradients, then compute the new ones",
+    'with record_function("update"):': "change the weights",
+}
 NEVER = r"(?!)"  # matches nothing
 MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"DistributedSampler\(", r"set_epoch\(",
@@ -96,16 +103,50 @@ def finished(rung: str) -> Path:
     return paths.need_checkout() / "exercises" / "ladder" / f"{name}.py"
 
 
+def start_script() -> Path:
+    """Return your train.py; write it if there is none: rung 1 without the parts you write."""
+    own = _own()
+    if not own.exists():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(with_gaps(_text(finished("1_single"))), encoding="utf-8")
+    return own
+
+
+def with_gaps(text: str) -> str:
+    """Return the script of rung 1 with a line `...` in place of each part that you write."""
+    for before, part in GAPS.items():
+        block = rf"(?m)^( *){re.escape(before)}\n(?:\1 +.*\n)+"
+        text = re.sub(block, rf"\1{before}\n\1    {GAP}: {part}\n", text)
+    return text
+
+
+def has_gaps(script: Path) -> bool:
+    """Return True if a part that you write is still missing from a script."""
+    return GAP in _text(script)
+
+
+def is_rung_1(script: Path) -> bool:
+    """Return True for a script without gaps that uses nothing of a later rung."""
+    return not has_gaps(script) and not _used(script)
+
+
 def script(rung: str) -> Path:
     """Return your train.py if it uses what this rung needs and no more, or the finished script.
 
-    The first call copies the script of rung 1 to train.py; an existing file is never changed.
+    If there is no train.py, the script of rung 1 is copied; an existing file is never changed.
     """
     own = _own()
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
     wanted = finished(rung)
+    if has_gaps(own):
+        print(f"{own} still has lines `{GAP}`: using the finished {wanted.name} instead")
+        if rung != "1_single":
+            print(
+                "Paste your parts from notebook 02, or copy exercises/ladder/1_single.py over it."
+            )
+        return wanted
     yours, needed = _used(own), _used(wanted)
     if yours == needed:
         print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))

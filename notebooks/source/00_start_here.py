@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# After this notebook, you have trained a network and tested it on images, and you know what happens in a training step, why training is so expensive, and how these notebooks work. You should know Python and the basics of deep learning: convolutions, losses and gradient steps.
+# In this notebook you train a network, test it on images, and see what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps.
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
@@ -47,7 +47,7 @@ print(f"epochs: {epochs}")
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent. In training, crops are harder, and it is averaged while the network learns. `img/s` or `ips` is images per second, `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
+# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent. In training, it is the average over an epoch, on harder crops. `img/s` or `ips` is images per second, `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
@@ -81,9 +81,7 @@ fig.suptitle(f"True class above, answer (probability) below: {right} of 8 correc
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# Eight images are too few to judge by: the score above can be far from the real top-1. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded). The report also records the machine, the software versions, the reason for every setting, and where the time went.
-#
-# Then set `BATCH=8` in the training cell; the learning rate falls, too. **Predict:** how many steps per epoch, does the run take longer, and does the accuracy improve? Rerun the cells from that one to the next cell, which then shows both runs. If you have a GPU, run `nvidia-smi dmon` in a terminal meanwhile. Its column `sm` is the share of time in which the GPU computes. A low one has two possible causes: the GPU waits for images (the share that the cell prints), or the network is so small that starting its operations takes longer than they run.
+# Eight images are too few to judge by: the score above can be far from the real one. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded).
 
 # %%
 import json
@@ -102,7 +100,11 @@ for file in sorted(Path().glob("batch-*.json"), key=os.path.getmtime):
 session.expect({"roadsigns.resnet50.float32.top1": None})
 
 # %% [markdown]
-# Four times as many steps, each with a quarter of the learning rate, end in much the same place, but each step has a fixed cost: see notebook 02.
+# ### Change one thing
+#
+# **Your turn:** set `BATCH=8` in the training cell, and rerun the cells from there to the one above, which then shows both runs. (The learning rate falls with the batch.) **Predict:** how many steps per epoch? Does the run take longer? Is the network more accurate?
+#
+# Four times as many steps, each with a quarter of the learning rate, end in much the same place. But each step has a fixed cost: notebook 02 measures it.
 #
 # ## What happens in a step
 #
@@ -178,7 +180,7 @@ print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# So FP32 takes more than three days, FP16 almost one, and an H100 still hours. The cause is the work: 24.5 billion operations per image. The published runs took 2 to 3% longer, probably for validation, checkpoints and start-up, which the estimate leaves out. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number does not explain all of that: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). The published runs fit a batch of 96 (FP32) or 208 (FP16) on the same 16 GB. Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So FP32 takes more than three days, FP16 almost one, and an H100 still hours. The cause is the work: 24.5 billion operations per image. The published runs took 2 to 3% longer. FP16 and the larger batch it allows cut 82 hours to 23. That is more than halving the size of each number explains: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #

@@ -334,7 +334,7 @@ with tarfile.open(shards[0]) as tar:
 #
 # The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
 #
-# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast? And if opening a file takes 1 ms, say on shared storage, how long do one reader and eight readers take to open all of ImageNet's files?
+# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast?
 
 # %%
 import random
@@ -438,22 +438,10 @@ share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
-print()
-fast = session.results["published.h100.8gpu.ips"].value
-for gpus, speed in {"8 V100s": needed, "8 H100s": fast}.items():
-    print(
-        f"{gpus} train {speed:,.0f} images/s (published), or {speed * ARCHIVE / IMAGENET / 1e9:.1f}",
-        end=" ",
-    )
-    print(f"GB/s of JPEGs: an epoch of ImageNet in {IMAGENET / speed / 60:.1f} minutes.")
-one, eight = (IMAGENET * 0.001 / 60 / readers for readers in (1, 8))
-print(f"At 1 ms each, one reader opens all files in {one:.1f} minutes, eight in {eight:.1f}.")
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel, unless ranges overlap. The disk decides the cold ones. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
-#
-# If reading is many times as fast as training, packing won't help. But this is a local disk, without decoding, and "cold" files are still cheap to open: their directory entries stay in memory. On the shared storage of a cluster, opening a file takes a round trip over the network. At 1 ms each, even eight readers spend longer opening files than eight V100s need for the whole epoch. The records were also shuffled before packing, so a sequential reader sees mixed classes. One file is easier to copy, check and delete than a million. The price is a second copy, packed again whenever the data changes.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel, unless ranges overlap. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
 #
 # ## Resize or re-encode?
 #
@@ -503,6 +491,7 @@ for name, few in opened.items():
     )
     print(f" {high:.2f}) ms to decode ({1 - reading / whole:.1%}), {error}")
 one = 1000 / ms["pass through", "read and decode"]  # images/s
+fast = session.results["published.h100.8gpu.ips"].value
 print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. Feeding", end=" ")
 print(f"8 V100s takes {needed / one:,.0f} such cores, 8 H100s {fast / one:,.0f}.")
 
@@ -575,6 +564,36 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # %% [markdown]
 # `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. Its other error is about the list: `--skip-bad` leaves the two refused files in `odd.lst`, so the list has two entries without a record. Remove the files, then list and pack again. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you pass `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
 #
+# ## Would you pack?
+#
+# Packing costs a second copy, which you pack again whenever the data changes. One file is easier to copy, check and delete than a million. For speed, one comparison decides: can readers open files as fast as training uses images? On a local disk, even "cold" files are cheap to open, because their directory entries stay in memory. On shared storage, opening a file takes a round trip over the network, say 1 ms.
+#
+# **Your turn:** write the decision. `wanted` is in images/s, and `seconds` is the time in which one reader opens and reads one file. **Predict** the four answers below.
+
+
+# %%
+def should_pack(wanted, seconds, readers):
+    """Return True if `readers` at once deliver single files too slowly."""
+    return None  # your code
+
+
+# %%
+should_pack = nb01.check_decision(should_pack)
+local = 1 / middle["files_at_random", "cold"]
+for where, wanted, seconds, readers in (
+    ("this machine, its disk", training, local, 1),
+    ("8 V100s, shared storage", needed, 0.001, 8),
+    ("8 V100s, shared storage", needed, 0.001, 32),
+    ("8 H100s, shared storage", fast, 0.001, 32),
+):
+    print(f"{where:24} {readers:2} reader(s): {readers / seconds:7,.0f} files/s", end=" ")
+    print(
+        f"for {wanted:7,.0f} images/s: {'pack' if should_pack(wanted, seconds, readers) else 'no need'}"
+    )
+
+# %% [markdown]
+# So packing does not help if reading is faster than training, or if more readers hide the wait. Nor does it help a slow decoder: look at decoding's share above. (Shared storage may not serve 32 readers at full speed: measure yours.)
+#
 # TensorFlow has its own format, TFRecord, with checksums in each record. There, ImageNet's labels start at 1. Notebook [04](04_tfrecord.ipynb) covers it.
 #
 # ## Key takeaways
@@ -583,7 +602,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
-# - Packing pays off where opening or seeking is slow. Otherwise, the reader and the decoder set the speed.
+# - Pack if opening files is slower than training. Otherwise, keep the folder.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #

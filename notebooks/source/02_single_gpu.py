@@ -167,12 +167,17 @@ print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct
 #
 # ## The whole script
 #
-# `exercises/ladder/1_single.py` has the same parts in one file. The next cell copies it to `runs/train.py`, which is yours from now on. Paste your `__getitem__` over the one in it, and put the lines of your step into the blocks `forward`, `backward` and `update` of `main`. Here is everything but the data set:
+# The next cell writes `runs/train.py`, which is yours from now on, and shows it. It has four gaps.
 
 # %%
-script = workshop.ladder.script("1_single")
-text = script.read_text()
-print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endless") :], sep="")
+script = workshop.ladder.start_script()
+print(script.read_text())
+
+# %% [markdown]
+# **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step. `main` reads `loss` after the loop, so there is no `return`. Save the file. The next cell runs your parts on known images and a small network. (A finished script runs until your parts are right.)
+
+# %%
+mine = nb02_checks.check_script(script)
 
 # %% [markdown]
 # `main` builds all the parts, names the parts of your step for the profiler, and times input and computation.
@@ -186,7 +191,7 @@ print(text[: text.index("class Photos")], "...\n\n", text[text.index("def endles
 # %%
 guess = 50  # your number
 (rung,) = workshop.ladder.race(
-    ["1_single"], turns=session.turns, ranks=1, own="1_single", workers=2, steps=session.steps,
+    ["1_single"], turns=session.turns, ranks=1, own=mine, workers=2, steps=session.steps,
     image_size=session.image_size, batch_size=session.rung_batch,
     warm_up=5, trace=session.folder / "trace.json.gz",  # 5: uses up the prefetched batches
 ).values()  # fmt: skip
@@ -224,79 +229,77 @@ print(f"{', '.join(kinds)}: together {moving:.0%}")
 #
 # ### Can you feed the device faster?
 #
-# **Your turn:** in the next cell, each row adds a change to the row above, and all take turns:
-#
-# - `workers`: processes that decode; with 0, the loop decodes the images itself;
-# - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
-# - `wait=False`: wait for the GPU only at the end (a CPU has no queue, so nothing changes);
-# - `channels_last`: each pixel's channels next to each other in memory.
-#
-# **Predict** which one helps most, then add rows to `tries`.
+# First the input alone: the next cell loads batches at 224 pixels, and uses none. **Predict** the images/s of one worker, and how many workers a V100 in FP32 needs.
 
 # %%
-tries = {"no workers": {"workers": 0}, "2 workers: train.py": {"workers": 2}}
-if device.type == "cpu":  # nothing to pin, and workers share the network's cores
-    print("A CPU shows three rows; the others need a GPU.")
-else:
-    most = min(8, session.machine.cores)  # each worker has two batches in shared memory
-    tries[f"{most} workers"] = {"workers": most}
-    tries["+ pinned memory"] = {"workers": most, "pin": True}
-    tries["+ no waiting"] = {"workers": most, "pin": True, "wait": False}
-tries["+ channels_last"] = {**list(tries.values())[-1], "channels_last": True}
+large = Photos(session.data_root / "train", 224)
+
+
+def input_rate(workers):
+    """Return images/s of loading batches of 32."""
+    batches = iter(DataLoader(large, 32, shuffle=True, num_workers=workers))
+    for _ in range(2 * workers + 1):
+        next(batches)  # each worker has two batches ready: they are warm-up
+    begin = time.perf_counter()
+    for _ in range(session.feed_steps):
+        next(batches)
+    return 32 * session.feed_steps / (time.perf_counter() - begin)
+
+
+v100 = session.results["published.v100.1gpu.fp32.ips"].value
+counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
+for workers in counts:
+    print(f"{workers} workers load {input_rate(workers):6.0f} images/s")
+print(f"a V100 in FP32 trains {v100:.0f} images/s")
+
+# %% [markdown]
+# With 0 workers, the loop decodes the images itself. Workers add speed while cores are idle. If the network computes on the same cores, workers slow it down, and no loader setting gains much. With a GPU, the cores are free for workers, and three settings can hide the copy and the waiting:
+#
+# - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
+# - `wait=False`: wait for the GPU only at the end;
+# - `channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
+#
+# In the next cell, each row adds a change to the row above. **Predict** which one helps most, then add rows to `tries`.
+
+# %%
+most = counts[-1]
+tries = {"2 workers: train.py": {"workers": 2}, f"{most} workers": {"workers": most}}
+tries["+ pinned memory"] = {"workers": most, "pin": True}
+tries["+ no waiting"] = {"workers": most, "pin": True, "wait": False}
+tries["+ channels_last"] = {**tries["+ no waiting"], "layout": torch.channels_last}
 full = Photos(session.data_root / "train", session.image_size)
-large = Photos(session.data_root / "train", 224)  # for the input alone
-networks = {layout: ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
-            for layout in (torch.contiguous_format, torch.channels_last)}  # fmt: skip
 
 
-def feed(workers, pin=False, wait=True, channels_last=False, train=True):
-    """Return images/s of training ResNet-50 on real images; `wait` for the GPU as train.py does.
-
-    Without `train`, images of 224 pixels are loaded and not used.
-    """
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    network = networks[layout]
+def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
+    """Return images/s of training ResNet-50 on a GPU; `wait` for it in every step as train.py does."""
+    network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    ahead = 2 * workers  # batches that are ready at the start: until they are used, all is warm-up
-    steps = session.feed_steps if train else 4 * session.feed_steps
-    steps += -steps % (workers or 1)  # workers deliver in lockstep
-    count = session.rung_batch * (ahead + 1 + steps)
-    order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
-    batches = iter(DataLoader(full if train else large, session.rung_batch, sampler=order,
-                              num_workers=workers, pin_memory=pin))  # fmt: skip
-    for step in range(-ahead - 1, steps):
-        images, labels = next(batches)
-        if train:
-            images = images.to(device, memory_format=layout, non_blocking=pin)
-            labels = labels.to(device, non_blocking=pin)
-            if wait and device.type == "cuda":
-                torch.cuda.synchronize()
-            loss = training_step(network, optimizer, images, labels)
-            if wait or step in (-1, steps - 1):
-                float(loss)  # waits for the device
-        if step == -1:
+    warm_up, steps = 2 * workers + 1, 8  # steps: a multiple of the workers, which deliver in turn
+    order = torch.utils.data.RandomSampler(full, True, session.rung_batch * (warm_up + steps))
+    batches = DataLoader(
+        full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin
+    )
+    for step, (images, labels) in enumerate(batches, start=1):
+        images = images.to(device, memory_format=layout, non_blocking=pin)
+        training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
+        if wait or step in (warm_up, warm_up + steps):
+            torch.cuda.synchronize()
+        if step == warm_up:
             begin = time.perf_counter()
     return steps * session.rung_batch / (time.perf_counter() - begin)
 
 
-speeds = {name: [] for name in tries}
-for _ in range(session.feed_turns):
-    for name, settings in tries.items():
-        speeds[name].append(feed(**settings))
-above = None
-for name, found in speeds.items():
-    print(f"{name:20} {np.median(found):7.1f} images/s", end="")
-    if above:
-        print(f"; over the row above: {workshop.ratio(np.divide(found, above))}", end="")
-    print()
-    above = found
-workers, v100 = settings["workers"], session.results["published.v100.1gpu.fp32.ips"].value
-alone = np.median([feed(workers, train=False) for _ in range(3)])
-print(f"The input alone, {workers} workers, 224 pixels: {alone:.0f} images/s;", end=" ")
-print(f"a V100 in FP32 trains {v100:.0f}.")
+if device.type == "cuda":
+    speeds = np.array([[feed(**row) for row in tries.values()] for _ in range(5)])  # in turns
+    for i, name in enumerate(tries):
+        print(f"{name:20} {np.median(speeds[:, i]):7.1f} images/s", end="")
+        above = workshop.ratio(speeds[:, i] / speeds[:, i - 1]) if i else ""
+        print("; over the row above:" if i else "", above)
+else:
+    print("These settings need a GPU: a CPU has no copy to overlap, and no queue.")
 
 # %% [markdown]
-# Each ratio is of one turn. A clear difference needs five turns, all on one side of 1. If computing fills the step, as on a laptop, no loader setting gains much, and workers may take cores from it. Would a V100 wait for your loader? Compare the last line's numbers. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Each ratio is of one turn. A clear difference needs five turns, all on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
 #

@@ -131,6 +131,27 @@ def test_writer_of_records_in_01(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
+        ("", "○ `should_pack` is not written yet"),
+        ("return wanted * seconds > readers", "✓ `should_pack` is right in all"),
+        ("return readers / seconds > wanted", "the wrong way round"),
+        ("return 1 / seconds < wanted", "The readers work at once"),
+        ("return 1 / (seconds * readers) < wanted", "More readers make it slower"),
+        ("return readers / seconds * 1000 < wanted", "not milliseconds"),
+    ],
+)
+def test_decision_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    names = {"nb01": nb01, "middle": {("files_at_random", "cold"): 9000.0},
+             "training": 4.0, "needed": 10263.2, "fast": 40000.0}  # fmt: skip
+    execute("01", "def should_pack", answer, names, tmp_path)
+    printed = capsys.readouterr().out
+    assert said in printed
+    verdicts = [line.rpartition(": ")[2] for line in printed.splitlines() if "reader(s)" in line]
+    assert verdicts == ["no need", "pack", "no need", "pack"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
         ("", "Nothing returned yet"),
         ("return days * 24 * 7200 * 1000 * 90 / 1000 / rate / 86400 * 100 / 100", "Right: a year"),
         ("return days * 172800 * 90 / rate / 3600", "these are hours"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import itertools
 import json
@@ -152,6 +153,25 @@ def test_own_script_is_used_for_the_rung_that_it_is_written_for(
             assert ("your script" in capsys.readouterr().out) == (asked == rung)
             assert ladder.finished(asked) == finished
         assert (tmp_path / "train.py").read_text() == text
+
+
+def test_start_script_has_a_gap_for_each_part_of_the_learner(tmp_path, monkeypatch, capsys) -> None:
+    own, text = tmp_path / "train.py", (LADDER / "1_single.py").read_text()
+    monkeypatch.setattr(ladder.session, "need", lambda: SimpleNamespace(runs=tmp_path))
+    assert ladder.start_script() == own
+    started = own.read_text()
+    ast.parse(started)
+    assert started.count(ladder.GAP) == len(ladder.GAPS) == 4
+    diff = list(difflib.ndiff(text.splitlines(), started.splitlines()))
+    assert all(ladder.GAP in line for line in diff if line.startswith("+ "))
+    assert not re.search(
+        r"zero_grad|backward\(\)|cross_entropy\(|\.step\(\)\n +end|resize", started
+    )
+    for rung in ("1_single", "2_ddp"):
+        assert ladder.script(rung) == LADDER / f"{rung}.py"
+        assert "still has lines `...  # your code`" in capsys.readouterr().out
+    own.write_text("mine")
+    assert ladder.start_script().read_text() == "mine"
 
 
 @pytest.mark.parametrize("built, nccl, gpus, chosen", [

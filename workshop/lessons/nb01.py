@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from workshop.checks.compare import Mistake, examine, refuse, wrong
-from workshop.lessons.choice import Function, choose
+from workshop.lessons.choice import Function, choose, choose_by_cases
 
 KIT = "ILSVRC2012_devkit_t12"
 CLASSES = (  # WordNet id, words, road sign, in the kit's order, which is not sorted
@@ -132,6 +132,31 @@ def judge_item(records: Any, i: int, true: int, file: Path) -> None:
         (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
          "Pass i to read()."),
     )  # fmt: skip
+
+
+def should_pack(wanted: float, seconds: float, readers: int) -> bool:
+    """Return True if `readers` at once deliver single files too slowly."""
+    return readers / seconds < wanted
+
+
+DECISIONS = (  # images/s wanted, seconds per file, readers
+    (10_000.0, 0.001, 8), (10_000.0, 0.001, 32), (4.0, 0.001, 1), (4.0, 2.0, 2), (4.0, 0.2, 4),
+)  # fmt: skip
+DECISION_MISTAKES: tuple[Mistake, ...] = (
+    (lambda wanted, seconds, readers: not should_pack(wanted, seconds, readers),
+     "The answer is the wrong way round.", "Pack if the readers are slower than training."),
+    (lambda wanted, seconds, readers: should_pack(wanted, seconds, 1),
+     "The readers work at once.", "Together, they deliver readers / seconds files per second."),
+    (lambda wanted, seconds, readers: should_pack(wanted, seconds * readers, 1),
+     "More readers make it slower.", "Together, they deliver readers / seconds files per second."),
+    (lambda wanted, seconds, readers: should_pack(wanted, seconds / 1000, readers),
+     "The time is in seconds, not milliseconds.", "Do not divide it by 1,000."),
+)  # fmt: skip
+
+
+def check_decision(yours: Function) -> Function:
+    """Return a learner's `should_pack` if it is right, else the finished one."""
+    return choose_by_cases("should_pack", yours, should_pack, DECISIONS, DECISION_MISTAKES)
 
 
 def training_speed() -> float:

@@ -1,9 +1,11 @@
-"""Immediate checks of notebook 02: the learner's `Photos.__getitem__` and training step."""
+"""Immediate checks of notebook 02: the learner's crops, training step, and train.py."""
 
 from __future__ import annotations
 
+import ast
 import random
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,18 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from workshop.checks.compare import Mistake, known, refuse, wrong
+from workshop import ladder
+from workshop.checks.compare import NO_RETURN, RETURN, Mistake, Wrong, known, refuse, wrong
+from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import choose
+from workshop.lessons.choice import choose, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 12
 FILES, GREY = ("left/a", "left/b", "right/a", "stop/a"), 3  # of known images; some photos are grey
 STEP_LR = 0.1
+STEP_PARTS = ("forward", "backward", "update")  # blocks of train.py
+INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 UNSCALED = {  # wrong ranges, and what BLUE becomes
     "0 to 255": BLUE, "0 to 510": 2 * BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5,
     "-2 to 2": 2 * (BLUE / 127.5 - 1),
@@ -50,6 +56,40 @@ def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
 
 def check_photo(photos: Any) -> Callable[..., Any]:
     own = photos.__getitem__
+    return choose("__getitem__", own, photo, lambda: judge_photos(photos), show=True)
+
+
+def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a training step on a small network, against steps of the finished one."""
+    return choose("training_step", own, step, lambda: judge_step(own), show=True)
+
+
+def check_script(script: Path) -> str:
+    """Check the parts that a learner has pasted into train.py; print what is wrong.
+
+    Return "" if they are wrong, so that the finished script runs, else "1_single". A script that
+    still has gaps, or is past rung 1, is left to `ladder.script`.
+    """
+    try:
+        if ladder.is_rung_1(script):
+            print(f"✓ train.py: {judge_script(script)}")
+        return "1_single"
+    except Wrong as error:
+        print(f"✗ train.py: {error.diagnosis} {error.remedy}")
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(script)]
+        place = f" (line {lines[-1]})" if lines else ""
+        print(f"✗ train.py{place} ended with {sentence(message(error))}")
+    print("Until it is right, the finished script is used.")
+    return ""
+
+
+# --- one image ------------------------------------------------------------------------------------
+
+
+def judge_photos(photos: Any) -> str:
+    """Judge a class of images by its crops of known ones."""
     with tempfile.TemporaryDirectory() as folder:
         for i, name in enumerate(FILES):
             file = Path(folder, f"{name}.jpg")
@@ -58,16 +98,7 @@ def check_photo(photos: Any) -> Callable[..., Any]:
             if i == GREY:
                 image = image.convert("L")
             image.save(file, quality=100, subsampling=0)
-        made = photos(Path(folder), SIZE)
-        return choose("__getitem__", own, photo, lambda: judge_photo(made), show=True)
-
-
-def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a training step on a small network, against steps of the finished one."""
-    return choose("training_step", own, step, lambda: judge_step(own), show=True)
-
-
-# --- one image ------------------------------------------------------------------------------------
+        return judge_photo(photos(Path(folder), SIZE))
 
 
 def judge_photo(made: Any) -> str:
@@ -254,3 +285,51 @@ def close(got: list[list[float]], other: list[list[float]]) -> bool:
 
 def shown(losses: list[float]) -> str:
     return ", ".join(f"{loss:.4f}" for loss in losses)
+
+
+# --- the script -----------------------------------------------------------------------------------
+
+
+def judge_script(script: Path) -> str:
+    try:
+        tree = ast.parse(script.read_bytes())
+    except SyntaxError as error:
+        wrong(f"Line {error.lineno}: {error.msg}.", INDENT)
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(compile(tree, str(script), "exec"), names)  # `main` runs only as a script
+    refuse(("__getitem__" not in vars(names["Photos"]), "`Photos` has no `__getitem__`.", INDENT))
+    try:
+        judge_photos(names["Photos"])
+    except NotImplementedError:
+        wrong(f"`__getitem__`: {NO_RETURN}", RETURN)
+    try:
+        judge_step(step_of(tree, names, script))
+    except NotImplementedError:
+        wrong("The weights never change.", "Call loss.backward() and then optimizer.step().")
+    return "your crops and your step compute what the reference does."
+
+
+def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[..., Any]:
+    """Return the lines of a script's blocks forward, backward and update as one function."""
+    blocks = {
+        ast.unparse(node.items[0].context_expr): node.body
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+    }
+    lines = [line for part in STEP_PARTS for line in blocks.get(f"record_function('{part}')", [])]
+    inside = [node for line in lines for node in ast.walk(line)]
+    stored = {
+        node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    refuse(
+        (not lines, "The blocks forward, backward and update are missing.",
+         "Keep `with record_function(...)`, and put your lines inside."),
+        (any(isinstance(node, ast.Return) for node in inside),
+         "A `return` ends `main` after one step.", "Leave it out: `main` reads `loss`."),
+        ("loss" not in stored, "No line sets `loss`, which `main` prints at the end.",
+         "Call your loss `loss`."),
+    )  # fmt: skip
+    code = ast.parse("def step(model, optimizer, images, labels):\n    return loss.detach()")
+    code.body[0].body[:0] = lines  # type: ignore[attr-defined]
+    exec(compile(code, str(script), "exec"), names)
+    return names["step"]

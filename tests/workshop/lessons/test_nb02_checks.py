@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from tests.workshop.checks.answers import defined  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
+from workshop import ladder  # noqa: E402
 from workshop.lessons import nb02_checks as nb02  # noqa: E402
 
 pytestmark = pytest.mark.needs("torch")
@@ -159,3 +161,47 @@ def test_wrong_steps_are_diagnosed(
     assert problem in out.splitlines()[0]
     with_remedy = ("not written yet", "still holds its graph", "The loss is a float")
     assert ("loss.detach()" in out) == (problem in with_remedy)
+
+
+FINISHED = (ROOT / "exercises" / "ladder" / "1_single.py").read_text()
+INDENTED = "Indent `def __getitem__` by 4 spaces"
+WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a learner has instead
+    f"unexpected indent. {INDENTED}": ("width, height = image.size", "   width = 1"),
+    "`Photos` has no `__getitem__`": (
+        "    def __getitem__(self, i):", "    size = 1\n\n\ndef __getitem__(self, i):",
+    ),
+    "from 0 to 255, not from -1 to 1": ("pixels / 127.5 - 1", "pixels.float()"),
+    "`__getitem__`: your function returns nothing": ("return pixels", "result = pixels"),
+    "Every step adds its gradients": ("optimizer.zero_grad()\n", "pass\n"),
+    "A `return` ends `main`": ("optimizer.step()\n", "return loss\n"),
+    "No line sets `loss`": ("loss = F.cross", "error = F.cross"),
+    "the weights never change": ("                optimizer.step()", "                pass"),
+    "(line 42) ended with NameError": ("Image.open(self", "open_image(self"),
+    "and update are missing": ('with record_function("', 'with named("'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", WRONG_SCRIPTS)
+def test_wrong_pastes_are_diagnosed(problem: str, tmp_path: Path, capsys) -> None:
+    script, (right, wrong) = tmp_path / "train.py", WRONG_SCRIPTS[problem]
+    assert right in FINISHED
+    script.write_text(FINISHED.replace(right, wrong))
+    random.seed(1)
+    assert nb02.check_script(script) == ""
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("✗ train.py") and problem in first
+    assert last == "Until it is right, the finished script is used."
+
+
+def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, capsys) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FINISHED)
+    assert nb02.check_script(script) == "1_single"
+    assert capsys.readouterr().out.startswith("✓ train.py")
+    for text in (
+        ladder.with_gaps(FINISHED),  # nothing pasted yet
+        (ROOT / "exercises" / "ladder" / "2_ddp.py").read_text().replace("zero_grad", "pass_"),
+    ):
+        script.write_text(text)
+        assert nb02.check_script(script) == "1_single"
+        assert capsys.readouterr().out == ""
