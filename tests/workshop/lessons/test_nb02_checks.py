@@ -15,8 +15,8 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
-from tests.workshop.checks.answers import defined  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
+from tests.workshop.checks.answers import defined  # noqa: E402
 from workshop import ladder  # noqa: E402
 from workshop.lessons import nb02_checks as nb02  # noqa: E402
 
