@@ -52,7 +52,7 @@ found = found or workshop.ladder.climb("1_single", **brief)
 kinds = workshop.trace(file)
 parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
 shares = np.divide(parts, sum(parts))
-print("Of a step, input {:.0%}, computation {:.0%}, communication {:.0%}.".format(*shares))
+print("A step: input {:.1%}, computation {:.1%}, communication {:.1%}.".format(*shares))
 whole, moving = sum(kinds.values()), kinds["normalisation"] + kinds["pointwise"]
 print(f"Convolutions {kinds['convolution'] / whole:.0%},", end=" ")
 print(f"normalisation and pointwise operations {moving / whole:.0%}")
@@ -329,7 +329,7 @@ for rate in (1e-2, 1e-3, 1e-4):
         print(f"rate {rate:<6g} {str(dtype):15} {100 * kept / total:5.1f}% do not change")
 
 # %% [markdown]
-# So keep the weights in `float32`: these **master weights** are updated, and each step computes with a 16-bit copy.
+# So keep **master weights** in `float32`: updates change these, and each step computes with a 16-bit copy.
 #
 # ## `autocast` and `GradScaler`
 #
@@ -630,7 +630,7 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100 (in `float32`, with half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) fuses the layers that only move bytes; notebook 08 can race it. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
+# On the recorded H100 (`float32`: half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) fuses the layers that only move bytes; notebook 08 can race it. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
 #
 # ## Trace both precisions
 #
@@ -705,7 +705,7 @@ step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). By the count, convolutions gain most, the rest a factor of 2. Over half of the 16-bit step only moves bytes. A CPU's caches can beat the count; its batch norms can take a multiple.
+# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). By the count, convolutions gain most, the rest a factor of 2. Over half of the 16-bit step only moves bytes. A CPU's caches can beat the count; its other layers can take a multiple.
 #
 # Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
 
@@ -776,7 +776,7 @@ before = "tf32" if "tf32" in precisions else "float32"
 faster = np.median(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
 guess = script_gain(passes, faster)
 print(f"Both passes, {passes:.0%} of a step, are {faster:.2f} times as fast in {half}", end=" ")
-print(f"with the same batch of {batch} and {pixels} px.")
+print(f"at batch {batch} and {pixels} px.")
 workshop.ladder.predict("4_amp", guess)
 torch.cuda.empty_cache()  # the scripts need the memory
 found = workshop.ladder.race(
@@ -794,7 +794,7 @@ if found and found["4_amp"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The formula leaves the rest of the step as it is, but faster computation hides less of the input. So where is the time going now? Compare the rungs' parts above, and the shares in the last traces. If 16 bits are faster, layers that move bytes and, on fast devices, the input take larger shares. Notebook 08 continues there.
+# The formula assumes that the passes gain as much in the script as alone, and that the rest stays the same. Which part above disagrees? And where is the time going now? What gains less than a convolution takes a larger share: on fast devices, layers that move bytes, and the input. Notebook 08 continues there.
 #
 # ## The same accuracy?
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · Inference
 #
-# After this notebook, you can score a checkpoint, find where the time of a prediction goes, fold batch norms, capture a CUDA graph, compare engines and see where they are faster, and measure latency under load.
+# After this notebook, you can score a checkpoint, find where a prediction spends its time, fold batch norms, capture a CUDA graph, compare engines and see where they are faster, and measure latency under load.
 #
 # **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
 
@@ -105,7 +105,7 @@ def predict(net, dtype=torch.float32):
 logits = predict(model)
 right = (logits.argmax(1) == labels).float().mean()
 error = 200 * (right * (1 - right) / len(some)).sqrt()  # two standard errors
-print(f"{100 * right:.1f}% (± {error:.0f}) of {len(some)} images are classified correctly")
+print(f"{100 * right:.1f}% (± {error:.0f}) of {len(some)} are right (of all: {scored:.1f}%)")
 
 # %% [markdown]
 # The validation images were drawn by the same generator, from the same seed, as the training images, so their accuracy says little about other images. (Exercise `ex07.temperature` shows what this network answers for an empty road.)
@@ -151,7 +151,7 @@ answer_times = nb07_checks.check_clock(answer_times)
 wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
 
 # %% [markdown]
-# How much does each mistake change the time? The next cell puts them back one at a time, in turns with your clock. (Mistake 4 cannot be repeated here.) A difference counts only if at least five ratios are all on one side of 1 (`workshop.ratio`). **Predict** the largest.
+# How much does each mistake change the time? The next cell puts them back one at a time, in turns with your clock. (Mistake 4 cannot be repeated here.) A difference counts only with five or more ratios, all on one side of 1 (`workshop.ratio`). **Predict** the largest.
 
 # %%
 net, batch = copy.deepcopy(model), images[:4]
@@ -192,7 +192,7 @@ same = (predict(net.eval()).argmax(1) == logits.argmax(1)).float().mean()
 print(f"After the calls in training mode, {100 * same:.0f}% of the predictions are the same.")
 
 # %% [markdown]
-# Less than 100% means: training mode changed the network, even at no cost in time.
+# Less than 100% means that the calls in training mode changed the network.
 #
 # ## Where is the time going?
 #
@@ -237,7 +237,7 @@ share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope is the cost of one operator. Another cost does not depend on the batch either: every weight is read from memory, at best at the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
+# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope is the cost of one operator. Another cost does not depend on the batch either: every weight is read from memory, at about the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
 
 
 # %%
@@ -349,7 +349,7 @@ def capture(net, example):
 capture = nb07_checks.check_capture(capture, device.type)
 
 # %% [markdown]
-# **Predict:** by what factor does a graph help an H100 at batch 1, 16 and 256?
+# **Predict:** how much faster is an H100 with a graph at batch 1, 16 and 256?
 
 # %%
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
@@ -368,7 +368,7 @@ gain = recorded["h100.predict.pinned.256"] / recorded["h100.predict.eager.256"]
 print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fast")
 
 # %% [markdown]
-# The larger the batch, the longer each kernel runs, until it hides the launches. Then other things count: `torch.compile` (last row), which fuses bias, ReLU and addition, and **pinned** memory, from which a GPU copies while Python continues. (A loader's thread fills it: a second copy.)
+# The larger the batch, the longer each kernel runs, until it hides the launches. Then other things count: `torch.compile` (last row), which fuses bias, ReLU and addition, and **pinned** memory, from which a GPU copies while Python continues. (Filling it is a second copy.)
 #
 # ## Faster kernels: other engines, and eight bits
 #
@@ -499,7 +499,7 @@ for n in session.race:
         print(f"  {name}, speed over eager: {workshop.ratio(gain)}")
 
 # %% [markdown]
-# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces some in turns; ONNX Runtime on a CPU has its own profiler. The time of a convolution includes what is fused into it. **Predict** both.
+# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces some, not OpenVINO, in turns; ONNX Runtime profiles itself. The time of a convolution includes what is fused into it. **Predict** both.
 
 
 # %%
@@ -653,7 +653,7 @@ yours["network alone"] = {n: float(np.median(ips)) for n, ips in alone_ips.items
 series = {"FP16": published.load()["DGX-1", "mixed"], "FP32": published.load()["DGX-1", "FP32"]}
 v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in series.items()}
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-rise = {n: r[max(r)] / r[min(r)] for n, r in (yours | v100).items()}
+rise = {n: np.median(r[max(r)] / r[min(r)]) for n, r in (spread | v100).items()}
 titles = (f"Predictor here, {session.dtype}", "One V100, real images, published")
 looks = ("C0o-", "C1s--"), ("C2^-", "C3v--")
 for ax, title, rates, styles in zip(axes, titles, (yours, v100), looks, strict=True):

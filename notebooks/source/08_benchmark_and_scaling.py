@@ -151,7 +151,7 @@ for _ in range(session.turns):
     seconds.append([queued, each, pair / 2])
 thread.shutdown()
 queued, each, pairs = big / np.transpose(seconds)
-show(f"no waiting{', imitated' * (not gpus)}", queued, each)
+show(f"no waiting{', imitated' * (not gpus)}", queued, each if gpus else np.median(right))
 if gpus:
     show("waiting after every step", each, pairs)
 
@@ -241,7 +241,7 @@ for _ in range(session.turns):
         rate[threads].append(big / np.mean(measure(step, 1, 1, wait)))
 rate = {variant: np.array(rates) for variant, rates in rate.items()}
 equal = rate[half, batch] / rate[torch.float32, batch]
-print(f"{str(half)[6:]} over float32 (on GPUs TF32), batches of {batch} and {fewer}, then threads:")
+print(f"{str(half)[6:]} over float32 (TF32 on GPUs), batches {batch} and {fewer}; then threads:")
 show("unequal batches", rate[half, batch] / rate[torch.float32, fewer], equal, "times")
 show("1 thread", rate[1], rate[every])
 
@@ -606,7 +606,7 @@ fig.legend(handles=key, loc="outside lower center", ncols=3)
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* counts only the exchange; *barrier + α-β* adds what the controls (*together*, *barrier*) lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, the exchange probably slows computing. Without a clear difference, measure more turns. On a CPU, also compare with the dotted line: without several workers, you would use all cores. `NCCL_DEBUG=INFO` logs the link between GPUs.
+# *α-β* counts only the exchange; *barrier + α-β* adds what the controls (*together*, *barrier*) lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, the exchange probably slows computing. Without a clear difference, measure more turns. On a CPU, also compare with the dotted line: without several workers, you would use all cores. (Strong *perfect* is below *n*: small batches are slow.)
 #
 # ## Predict GPUs you do not have
 #
@@ -716,7 +716,7 @@ print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs (32 epochs, smaller images at first).
 #
-# Both causes are fitted to one DGX-1, which also sent 2 bytes per gradient. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
+# Both are fitted to one DGX-1; for A100s, *stragglers* was up to 7% too slow. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
 # ## Which changes matter on your device
 #
@@ -755,7 +755,7 @@ workshop.summary()
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
 # - A failed cell is neither 0 nor yesterday's number.
 # - Tune one device before you buy a second. Measure controls before you blame the exchange.
-# - Trust a prediction only as far as its models agree.
+# - Trust no prediction whose models disagree; measure.
 # - The goal is time to accuracy, not images per second.
 #
 # **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells, then "Decide".
