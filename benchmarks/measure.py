@@ -174,10 +174,10 @@ def run_rounds(contestants: dict[str, Callable[[], float]], rounds: int) -> dict
                 if number:
                     seconds[name].append(value)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # `timeout` sends it twice
         complete = min(map(len, seconds.values()))
         if not complete:
             raise
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # `timeout` sends it twice
         print(f"interrupted after {complete} of {rounds} rounds")
         interrupted = True
         seconds = {name: values[:complete] for name, values in seconds.items()}

@@ -7,9 +7,9 @@
 A prediction goes from a batch of uint8 NHWC images in NumPy to class probabilities in NumPy. A
 training step goes from the same images, on a GPU from a copy that is already there, to weights that
 were updated once. Ours runs as it is by default and with the settings in `OURS`. The peers run
-torchvision's ResNet-50 in channels_last (ONNX Runtime in its own layout); "replayed" means
-compiled with `mode="reduce-overhead"`. On a GPU, images are staged in pinned memory. All have the
-same weights, images and threads, and the same setting of the allocator. Before anything is timed
+torchvision's ResNet-50 in channels_last (ONNX Runtime in its own layout); their "compile,
+replayed" is `mode="reduce-overhead"`, ours a CUDA graph of the compiled network. For a prediction
+on a GPU, PyTorch's contestants stage the images in pinned memory. All have the same weights, images and threads, and the same setting of the allocator. Before anything is timed
 their answers are compared: the probabilities, or the loss of the first step. In training, "kernels"
 is a floor, not a peer: see `floor`.
 

@@ -222,7 +222,7 @@ if not engine.unanswered(exposed):
 #
 # *fill in · hard · 20 minutes*
 #
-# Now apply all of recipe 1 to a single-process script. On the CPU, it trains a small network to distinguish two road signs, for one epoch of 96 images in batches of 4.
+# Now apply all of recipe 1 to a single-process script. On the CPU, it trains a small network to distinguish two road signs, for one epoch of 96 images in batches of 4. The network without DDP must be able to load `net.pt`.
 
 
 # %%

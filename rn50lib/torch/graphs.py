@@ -140,5 +140,7 @@ class PinnedCopies:
             return tensor
         key = tensor.shape, tensor.dtype
         if key not in self.memory:
+            if len(self.memory) == SHAPES:
+                del self.memory[next(iter(self.memory))]  # the oldest
             self.memory[key] = torch.empty_like(tensor, pin_memory=True)
         return self.memory[key].copy_(tensor)

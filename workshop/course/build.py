@@ -109,7 +109,8 @@ def read_notebook(path: Path) -> Any:
     try:  # as Jupyter and papermill do
         return nbformat.read(path, as_version=4)
     except Exception as problem:  # each kind of damage has its own exception
-        raise UserError(f"{path} cannot be read as a notebook: {first_line(problem)}") from None
+        why = getattr(problem, "strerror", None) or first_line(problem)
+        raise UserError(f"{path} cannot be read as a notebook: {why}") from None
 
 
 def is_built(root: Path, master: Path) -> bool:

@@ -32,7 +32,9 @@ class Recorder:
         self.rank = int(rank) if rank else None  # otherwise `started` sets it
         self.shards: list[tuple[int, int, str]] = []  # of the data: how many, which, and of what
         self.shuffled: list[tuple[str, str]] = []  # data that was shuffled as a whole, its order
-        self.fixed_order = False  # of the data: the latest sampler does not shuffle
+        self.fixed_orders: list[
+            bool
+        ] = []  # for each sampler that took a shard: it does not shuffle
         self.known: set[str] = set()  # paths that have been recorded
         torch, tensorflow = pytorch.Watch(self), tensor_flow.Watch(self)
         self.imported: dict[str, Callable[[Any], None]] = {
@@ -55,7 +57,8 @@ class Recorder:
     def update(self, batch: list[bytes], weights: list[bytes], **what: Any) -> None:
         """Write down what led to an update of the weights."""
         hashes = {"inputs": [digest(sample) for sample in batch], "hash": digest(b"".join(weights))}
-        data = {"shards": self.shards, "shuffled": self.shuffled, "fixed_order": self.fixed_order}
+        fixed = bool(self.fixed_orders) and all(self.fixed_orders)
+        data = {"shards": self.shards, "shuffled": self.shuffled, "fixed_order": fixed}
         self.write("update", **hashes, **data, **what)
         self.left -= 1
 

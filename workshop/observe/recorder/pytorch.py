@@ -53,12 +53,13 @@ class Watch:
         self.recorder.wrote(file)
         parts = [value, *(value.values() if isinstance(value, dict) else ())]
         for names in (set(part) for part in parts if isinstance(part, dict)):
-            if names and all(str(name).startswith("module.") for name in names):
+            prefixed = names and all(str(name).startswith("module.") for name in names)
+            if prefixed and self.torch.distributed.is_initialized():
                 self.recorder.write("ddp names")
 
     def takes_shard(self, result: Any, sampler: Any) -> None:
         self.recorder.shards.append((sampler.num_replicas, sampler.rank, ""))
-        self.recorder.fixed_order = not sampler.shuffle
+        self.recorder.fixed_orders.append(not sampler.shuffle)
 
     def shuffles(self, result: Any, sampler: Any) -> None:
         """Note which data is shuffled as a whole, and the random state that decides its order."""
