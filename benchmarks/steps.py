@@ -7,11 +7,12 @@
 A prediction goes from a batch of uint8 NHWC images in NumPy to class probabilities in NumPy. A
 training step goes from the same images, on a GPU from a copy that is already there, to weights that
 were updated once. Ours runs as it is by default and with the settings in `OURS`. The peers run
-torchvision's ResNet-50 in channels_last (ONNX Runtime in its own layout); their "compile,
-replayed" is `mode="reduce-overhead"`, ours a CUDA graph of the compiled network. For a prediction
-on a GPU, PyTorch's contestants stage the images in pinned memory. All have the same weights, images and threads, and the same setting of the allocator. Before anything is timed
-their answers are compared: the probabilities, or the loss of the first step. In training, "kernels"
-is a floor, not a peer: see `floor`.
+torchvision's ResNet-50 in channels_last (ONNX Runtime in its own layout); their "compile, replayed"
+is `mode="reduce-overhead"`, ours a CUDA graph of the compiled network. For a prediction on a GPU,
+PyTorch's contestants stage the images in pinned memory. All have the same weights, images and
+threads, and the same setting of the allocator. Before anything is timed their answers are compared:
+the probabilities, or the loss of the first step. In training, "kernels" is a floor, not a peer: see
+`floor`.
 
 With a GPU, all contestants use it (`CUDA_VISIBLE_DEVICES=` hides it), each in its process, which
 gives back between its turns what it does not need: if the memory does not suffice for all, --only
