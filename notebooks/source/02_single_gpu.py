@@ -167,7 +167,7 @@ print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct
 #
 # ## The whole script
 #
-# The next cell writes `runs/train.py`, which is yours from now on, and shows it. It has four gaps.
+# The next cell shows `runs/train.py`, which is yours from now on. If there is none, it writes one with four gaps. (If yours is finished, keep it and read on, or move it away and run the cell again.)
 
 # %%
 script = workshop.ladder.start_script()
@@ -237,9 +237,11 @@ large = Photos(session.data_root / "train", 224)
 
 def input_rate(workers):
     """Return images/s of loading batches of 32."""
-    batches = iter(DataLoader(large, 32, shuffle=True, num_workers=workers))
-    for _ in range(2 * workers + 1):
-        next(batches)  # each worker has two batches ready: they are warm-up
+    warm_up = 2 * workers + 1  # each worker has two batches ready
+    order = torch.utils.data.RandomSampler(large, True, 32 * (warm_up + session.feed_steps))
+    batches = iter(DataLoader(large, 32, sampler=order, num_workers=workers))
+    for _ in range(warm_up):
+        next(batches)
     begin = time.perf_counter()
     for _ in range(session.feed_steps):
         next(batches)
@@ -299,7 +301,7 @@ else:
     print("These settings need a GPU: a CPU has no copy to overlap, and no queue.")
 
 # %% [markdown]
-# Each ratio is of one turn. A clear difference needs five turns, all on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Each ratio is of one turn. A clear difference needs five turns, all on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the cell that checks it, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
 #
