@@ -124,7 +124,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/pytorch:25.12-py3
 # ```
 #
-# It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in about 3 minutes. NCCL and data loaders need more shared memory than Docker's default, hence `--ipc=host`.
+# It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in 1 to 3 minutes. NCCL and data loaders need more shared memory than Docker's default, hence `--ipc=host`.
 #
 # **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none: every process would run the whole training alone, on the first GPU, without an error or a gain. Five changes turn them into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
 #
@@ -154,7 +154,7 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# **Predict** the speed-up over one worker (replace the number). On a CPU, one worker already uses all cores, so two can be slower. Both scripts start at once, then train in turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
+# **Predict** the speed-up over one worker (replace the number). On a CPU, one worker already uses all cores, so two can be slower. Both scripts start together, then take turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 
 # %%
 import numpy as np
@@ -180,7 +180,7 @@ session.note("ladder_2_ips", several["images_per_s"], "img/s", f"speed of {ranks
 workshop.ladder.figure()
 
 # %% [markdown]
-# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. Mistakes such as a missing `set_epoch` are listed first in the output above.
+# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. The output above lists mistakes such as a missing `set_epoch`.
 
 # %%
 flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
@@ -273,7 +273,6 @@ dist.destroy_process_group()
 # %%writefile overlap.py
 import json
 import os
-import statistics
 import sys
 import time
 
@@ -315,10 +314,10 @@ def timed(work, *arguments):
 
 
 def message(size, reduce=dist.all_reduce, where=device):
-    """Return the median seconds of an all-reduce of `size` bytes, after one that is not timed."""
+    """Return the shortest seconds of an all-reduce of `size` bytes, after an untimed one."""
     gradients = torch.zeros(size // 4, device=where)
     reduce(gradients)
-    return statistics.median(timed(reduce, gradients)[1] for _ in range(5))
+    return min(timed(reduce, gradients)[1] for _ in range(5))
 
 
 ways = {"Gloo": (dist.all_reduce, "cpu"), "your ring": (all_reduce, "cpu")}
@@ -485,7 +484,7 @@ session.note("exposed_ms", exposed, "ms", f"exposed exchange of a backward pass,
 # %% [markdown]
 # The last layers' gradients leave first. The model leaves out two things: exchange and computation share hardware (a few multiprocessors with NCCL, the cores on a CPU), and a message waits until *every* rank has filled its bucket. The measured time includes both.
 #
-# A larger batch makes the pass longer, but not the messages. Does it hide more here? Compare with the ratio above.
+# A larger batch makes the pass longer, not the messages. Once only the last message is exposed, it hides no more.
 #
 # On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
 #

@@ -60,7 +60,7 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes training [stays slow](https://github.com/NVIDIA/DALI/issues/892) because input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
+# People install DALI because training is slow, and sometimes training [stays slow](https://github.com/NVIDIA/DALI/issues/1639) because input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
 # `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom: the second speed over the first.
 
@@ -157,7 +157,7 @@ print(f"The device trains on {target:,.0f} images/s with a cached batch ({step._
 # %% [markdown]
 # - `num_workers`: processes that decode *while* the device computes. 0 means none.
 # - `persistent_workers=True`: keep the processes at the end of an epoch, instead of starting new ones.
-# - `prefetch_factor`: batches that each worker prepares ahead. More absorb slow images, but do not speed up decoding.
+# - `prefetch_factor`: batches that each worker prepares ahead. They absorb slow images, but do not speed up decoding.
 # - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which is faster and does not block the CPU.
 #
 # **Predict:** which row below gains most over the row above it?
@@ -397,7 +397,7 @@ if DALI:
 # %% [markdown]
 # Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that the two compete; a simulated device sleeps, so it takes no cores.
 #
-# **On a GPU**, take the row that is fastest *with training*. It need not be the fastest alone: in [NVIDIA's test](https://github.com/NVIDIA/DALI/pull/6366), sending 90% instead of 65% to the engine slowed decoding (15.6 to 17.7 ms), but sped up training by 1.8%. DALI's default has been both, so set it. To see what is busy, run the cell again and `nvidia-smi dmon -s u` in a terminal: `sm` is the compute units, `jpg` the engine.
+# **On a GPU**, take the row that is fastest *with training*. It need not be the fastest alone: in [NVIDIA's test](https://github.com/NVIDIA/DALI/pull/6366), sending 90% instead of 65% to the engine slowed decoding (15.6 to 17.7 ms), but sped up training by 1.8%. DALI's default has been both, so set it. To see what is busy, rerun the cell with `nvidia-smi dmon -s u` in a terminal: `sm` is the compute units, `jpg` the engine.
 #
 # ## A fair comparison
 #
@@ -639,11 +639,11 @@ for rung, report in found.items():
     print(f"headroom {1 + report['input_ms'] / rest:.2f} times")
 if "3_dali" in found and found["3_dali"]["paired"]:
     ratios = np.divide(found["3_dali"]["turns"], found["2"]["turns"])
-    print(f"You predicted that DALI is {guess:g} times as fast. Measured: {workshop.ratio(ratios)}")
+    print(f"DALI over rung 2: you predicted {guess:g}; measured: {workshop.ratio(ratios)}")
 workshop.ladder.figure("3_dali")
 
 # %% [markdown]
-# On a CPU, expect a headroom near 1, so DALI gains almost nothing; its threads compete with computing for the cores. On the recorded H100, bound by its input, DALI was 1.6 times as fast as rung 1.
+# On a CPU, expect a headroom near 1, so DALI gains almost nothing; both loaders take cores from the computation. On the recorded H100, bound by its input, DALI was 1.6 times as fast as rung 1.
 #
 # ## Key takeaways
 #
