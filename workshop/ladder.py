@@ -122,7 +122,7 @@ def with_gaps(text: str) -> str:
 
 def has_gaps(script: Path) -> bool:
     """Return True if a part that you write is still missing from a script."""
-    return GAP in _text(script)
+    return bool(re.search(r"(?m)^\s*\.\.\.\s*(#.*)?$", _text(script)))
 
 
 def is_rung_1(script: Path) -> bool:
@@ -142,10 +142,10 @@ def script(rung: str) -> Path:
     wanted = finished(rung)
     if has_gaps(own):
         print(f"{own} still has lines `{GAP}`: using the finished {wanted.name} instead")
-        if rung != "1_single":
-            print(
-                "Paste your parts from notebook 02, or copy exercises/ladder/1_single.py over it."
-            )
+        print(
+            "Fill them with your parts from notebook 02."
+            " The finished ones are in exercises/ladder/1_single.py."
+        )
         return wanted
     yours, needed = _used(own), _used(wanted)
     if yours == needed:

@@ -613,6 +613,10 @@ if not DALI:
     print("Without DALI, your script cannot be tried.")
 elif "nvidia.dali" not in own.read_text():
     print("Your runs/train.py does not use DALI yet. Run this cell again after your edit.")
+elif workshop.ladder.has_gaps(own):
+    print(
+        "Your runs/train.py still has gaps from notebook 02. Fill them, then run this cell again."
+    )
 else:
     small = ["--image-size", 32, "--batch-size", 4, "--steps", 3, "--warm-up", 0]
     tried = workshop.try_script(

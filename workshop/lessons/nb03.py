@@ -219,8 +219,8 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
 # the seconds when buckets are full, those of their messages, those of the pass, and the senders
 BUCKETS = (
     ([0.1, 0.4, 0.7], [0.1, 0.2, 0.4], 0.8, 1),  # the sender is free when a bucket is full
-    ([0.1, 0.2, 0.7], [0.5, 0.3, 0.2], 0.8, 1),  # later ones wait for it
-    ([0.1, 0.2, 0.3, 0.7], [0.9, 0.2, 0.4, 0.3], 0.8, 2),  # the first sender is busy for long
+    ([0.1, 0.2, 0.3, 0.7], [0.7, 0.6, 0.5, 0.2], 0.8, 1),  # later ones wait for it
+    ([0.1, 0.2, 0.3, 0.7], [0.9, 0.2, 0.8, 0.15], 0.8, 2),  # the last message does not end last
     ([0.1, 0.3], [0.1, 0.2], 0.8, 1),  # everything is hidden
 )
 
@@ -261,6 +261,18 @@ def by_turns(full: Any, takes: Any, alone: float, senders: int) -> float:
     return max(after_the_pass(*share, alone, 1) for share in shares)
 
 
+def two_senders(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return after_the_pass(full, takes, alone, 2)
+
+
+def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
+    free, end = [0.0] * senders, 0.0
+    for at, seconds in zip(full, takes, strict=True):
+        sender = free.index(min(free))
+        free[sender] = end = max(free[sender], at) + seconds
+    return max(0.0, end - alone)
+
+
 def all_exposed(full: Any, takes: Any, alone: float, senders: int) -> float:
     return sum(takes)
 
@@ -276,6 +288,10 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
      "Then nothing is exposed: return 0."),
     (one_sender, "You use one sender, whatever `senders` is.",
      "Keep one time per sender, and use the sender that is free first."),
+    (two_senders, "You use two senders, whatever `senders` is.",
+     "Keep one time per sender, and use the sender that is free first."),
+    (last_only, "You return the end of the last message; an earlier one can end later.",
+     "Use the latest of all senders: max(free)."),
     (by_turns, "Each sender takes its turn, even if another is free earlier.",
      "Use the sender that is free first."),
     (all_exposed, "You count all of the exchange.",

@@ -223,7 +223,7 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
             streams.append(Stream.current)
             return super().forward(images)
 
-    net = Watched(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval()
+    net = Watched(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval().requires_grad_(False)
     first, second = torch.randn(2, 2, 3, 8, 8).to(device)
     with torch.no_grad():
         of_first, of_second = net(first), net(second)
@@ -329,9 +329,10 @@ class Stream:
         self.waited_for.append(other)
 
     def synchronize(self) -> None:
-        """Let the current stream wait for this one, as the host does."""
-        if Stream.current:
-            Stream.current.waited_for.append(self)
+        """Let each stream wait for this one, as the host does."""
+        Stream.finished.append(self)
+        for stream in Stream.made:
+            stream.waited_for.append(self)
 
     @staticmethod
     def synchronize_all(*args: Any) -> None:
@@ -437,7 +438,8 @@ def stand_in() -> Iterator[None]:
     Stream.made.clear()
     Stream.finished.clear()
     with Stream().active(), mock.patch.multiple(
-        torch.cuda, CUDAGraph=Graph, graph=lambda graph, *args, **keywords: graph.recording,
+        torch.cuda, CUDAGraph=Graph, default_stream=lambda *args: Stream.made[0],
+        graph=lambda cuda_graph, *args, **keywords: cuda_graph.recording,
         Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
         synchronize=Stream.synchronize_all,
     ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip

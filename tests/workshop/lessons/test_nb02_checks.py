@@ -204,4 +204,29 @@ def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, caps
     ):
         script.write_text(text)
         assert nb02.check_script(script) == "1_single"
-        assert capsys.readouterr().out == ""
+        assert capsys.readouterr().out.startswith("○ train.py")
+
+
+@pytest.mark.parametrize(
+    ("edits", "said"),
+    [
+        ({"    seconds = {": "    criterion = torch.nn.CrossEntropyLoss()\n    seconds = {",
+          "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)"},
+         "Your step uses `criterion`"),
+        ({"                loss = F": "                images = images.to(device)\n                loss = F"},
+         "Your step uses `device`"),
+        ({"with record_function(": "with torch.profiler.record_function("}, "your step compute"),
+        ({"Photos": "Pictures"}, "no class `Photos`"),
+    ],
+)  # fmt: skip
+def test_a_script_in_another_style_is_not_accused(
+    edits: dict[str, str], said: str, tmp_path: Path, capsys
+) -> None:
+    script, text = tmp_path / "train.py", FINISHED
+    for before, after in edits.items():
+        assert before in text
+        text = text.replace(before, after)
+    script.write_text(text)
+    assert nb02.check_script(script) == "1_single"
+    out = capsys.readouterr().out
+    assert out.startswith("✓ train.py") and said in out

@@ -30,10 +30,10 @@ def test_right_prediction_is_used(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_known_times() -> None:
-    # 0.1 to 0.6, 0.6 to 0.9, 0.9 to 1.1; the pass ends at 0.8
-    assert nb03.after_the_pass(*nb03.BUCKETS[1]) == pytest.approx(0.3)
-    # 0.1 to 1.0 on the first sender; 0.2 to 0.4, 0.4 to 0.8, 0.8 to 1.1 on the second
-    assert nb03.after_the_pass(*nb03.BUCKETS[2]) == pytest.approx(0.3)
+    # 0.1 to 0.8, 0.8 to 1.4, 1.4 to 1.9, 1.9 to 2.1; the pass ends at 0.8
+    assert nb03.after_the_pass(*nb03.BUCKETS[1]) == pytest.approx(1.3)
+    # 0.1 to 1.0 and 1.0 to 1.15 on the first sender; 0.2 to 0.4, 0.4 to 1.2 on the second
+    assert nb03.after_the_pass(*nb03.BUCKETS[2]) == pytest.approx(0.4)
     assert nb03.after_the_pass(*nb03.BUCKETS[3]) == 0
 
 
