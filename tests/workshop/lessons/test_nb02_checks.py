@@ -213,7 +213,7 @@ def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, caps
         ({"    seconds = {": "    criterion = torch.nn.CrossEntropyLoss()\n    seconds = {",
           "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)"},
          "Your step uses `criterion`"),
-        ({"                loss = F": "                images = images.to(device)\n                loss = F"},
+        ({'("forward"):\n': '("forward"):\n                images = images.to(device)\n'},
          "Your step uses `device`"),
         ({"with record_function(": "with torch.profiler.record_function("}, "your step compute"),
         ({"Photos": "Pictures"}, "no class `Photos`"),
