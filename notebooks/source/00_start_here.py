@@ -104,7 +104,7 @@ session.expect({"roadsigns.resnet50.float32.top1": None})
 #
 # **Your turn:** set `BATCH=8` in the training cell, and rerun the cells from there to the one above, which then shows both runs. (The learning rate falls with the batch.) **Predict:** how many steps per epoch? Does the run take longer? Is the network more accurate?
 #
-# Four times as many steps, each with a quarter of the learning rate, end in much the same place. But each step has a fixed cost: notebook 02 measures it.
+# 300 steps per epoch, each with a quarter of the learning rate, end in much the same place. But each step has a fixed cost: notebook 02 measures it.
 #
 # ## What happens in a step
 #
@@ -180,7 +180,7 @@ print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# So FP32 takes more than three days, FP16 almost one, and an H100 still hours. The cause is the work: 24.5 billion operations per image. The published runs took 2 to 3% longer. FP16 and the larger batch it allows cut 82 hours to 23. That is more than halving the size of each number explains: the V100 also multiplies 16-bit numbers in special units, its Tensor Cores (notebook 06). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# So FP32 takes more than three days, FP16 almost one, and an H100 6.6 hours. The cause is the work: 24.5 billion operations per image. The published runs took 2 to 3% longer. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number explains only part of that: the V100 also multiplies 16-bit numbers in its Tensor Cores (notebook 06). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #
@@ -196,7 +196,7 @@ workshop.course_map()
 workshop.progress()
 
 # %% [markdown]
-# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in 1 to 3 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, or a recorded result with its source.
+# The profile decides how much a notebook computes, not what it teaches. `cpu` runs any notebook from top to bottom in under 3 minutes on two otherwise idle cores, and `gpu` runs long enough for reliable numbers. `ci` is for tests: its runs are so short that their accuracy and speed are meaningless. If you lack the hardware for a notebook, you get a smaller variant, a recorded result, or a note.
 #
 # ## Your turn
 #

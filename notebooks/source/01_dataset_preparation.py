@@ -255,7 +255,7 @@ print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**3
 # %% [markdown]
 # One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
-# ImageNet has about 8.6 such numbers if JPEG bytes are close to random: without this rule, a reader fails. You implement the rule in exercise `ex01.frame`.
+# ImageNet has about 8.6 such numbers if JPEG bytes are close to random: a reader that ignores the rule truncates those images. You implement the rule in exercise `ex01.frame`.
 #
 # ## The index
 #
@@ -310,7 +310,7 @@ if workshop.has("nvidia.dali"):
 # %% [markdown]
 # ## What you gain by packing
 #
-# A single file now holds the folder's images and labels, and any of them is one seek away. Training from the folder works, too: why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes it:
+# A single file now holds the folder's images and labels, and any of them is one seek away. Training from the folder works, too: why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes them:
 
 # %%
 import tarfile
@@ -405,7 +405,7 @@ needed = session.results["published.v100.8gpu.fp16.ips"].value
 middle = {key: np.median(values) for key, values in rates.items()}
 names = [way.__name__.replace("_", " ") for way in ways]
 gain, tar = (
-    {c: middle["records_in_order", c] / middle[way, c] for c in ("warm", "cold")}
+    {c: np.median(np.divide(rates["records_in_order", c], rates[way, c])) for c in ("warm", "cold")}
     for way in ("files_at_random", "tar_in_order")
 )
 training = nb01.training_speed()  # images/s of ResNet-50, 224 px
@@ -415,7 +415,7 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ends = [[m - min(v) for m, v in zip(mid, values, strict=True)],
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
     ax.barh(names, mid, xerr=ends, capsize=4)
-    ax.axvline(training, color="#d55e00", label=f"this machine trains on {training:,.0f}")
+    ax.axvline(training, color="#d55e00", lw=4, label=f"this machine trains on {training:,.0f}")
     ax.axvline(needed, color="black", ls="--", label=f"8 V100s train on {needed:,.0f}")
     over = np.divide(rates["records_in_order", cache], rates["files_at_random", cache])
     title = f"{cache}: records in order over files at random\n{workshop.ratio(over)}"
@@ -441,7 +441,7 @@ print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger 
 session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, so the system can read ahead if the cache is cold. Compare the two gains in each panel, unless ranges overlap. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
+# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, and the system can read ahead if the cache is cold. Ignore a gain if its two ranges overlap. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
 #
 # ## Resize or re-encode?
 #
@@ -496,7 +496,7 @@ print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. Fee
 print(f"8 V100s takes {needed / one:,.0f} such cores, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# Brackets show the range of the rounds, and decoding's share of an image's time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the size here, because the originals already have about that quality, but it changes the pixels. Originals in 4:4:4 also lose colour resolution: Pillow's default (4:2:0) halves it in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# Brackets show the range of the rounds, and decoding's share of an image's time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size: files below that quality grow, while those in 4:4:4 shrink, because Pillow's default (4:2:0) halves their colour resolution in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #
@@ -573,7 +573,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 
 # %%
 def should_pack(wanted, seconds, readers):
-    """Return True if `readers` at once deliver single files too slowly."""
+    """Return True if `readers` in parallel read single files too slowly."""
     return None  # your code
 
 
@@ -600,7 +600,7 @@ for where, wanted, seconds, readers in (
 #
 # - Look at the data first: count, view a few images and plot a histogram.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
-# - ImageNet's kit numbers the classes in its own order: look numbers up, never subtract 1.
+# - ImageNet's kit numbers the classes in its own order: look them up; don't subtract 1.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
 # - Pack if opening files is slower than training. Otherwise, keep the folder.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.

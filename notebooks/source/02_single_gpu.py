@@ -130,7 +130,7 @@ losses = train(small, loader, session.loop_steps)
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# Guessing, with equal probabilities for all 12 classes, gives a loss of ln 12 = 2.48.
+# Equal probabilities for all 12 classes give a loss of ln 12 = 2.48.
 #
 # ## Does it learn?
 #
@@ -196,7 +196,8 @@ guess = 50  # your number
     warm_up=5, trace=session.folder / "trace.json.gz",  # 5: uses up the prefetched batches
 ).values()  # fmt: skip
 speeds = rung["turns"]
-print(f"{rung['images_per_s']:.1f} images/s, from {min(speeds):.1f} to {max(speeds):.1f}")
+print(f"{session.image_size} px: {rung['images_per_s']:.1f} images/s", end=" ")
+print(f"({min(speeds):.1f} to {max(speeds):.1f})")
 input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
@@ -210,11 +211,11 @@ workshop.ladder.figure()
 #
 # On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs keep 10 bits of mantissa. Notebook 06 measures both.
 #
-# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower of the two sets the pace, unless both share the cores of a CPU. Without it, the times add up.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up. On a CPU, decoding takes cores from the computation.
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. With `--trace FILE`, the script runs `torch.profiler` for three steps, which `race` does not time. [ui.perfetto.dev](https://ui.perfetto.dev) opens the file, too.
+# A **profiler** records every operation. With `--trace FILE`, the script runs `torch.profiler` for three untimed steps: compare shares, not milliseconds. [ui.perfetto.dev](https://ui.perfetto.dev) opens the file, too.
 #
 # **Predict:** what share of a step is convolution, and which kind is second?
 
@@ -251,8 +252,8 @@ def input_rate(workers):
 v100 = session.results["published.v100.1gpu.fp32.ips"].value
 counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
 for workers in counts:
-    print(f"{workers} workers load {input_rate(workers):6.0f} images/s")
-print(f"a V100 in FP32 trains {v100:.0f} images/s")
+    print(f"{workers} workers load {(loaded := input_rate(workers)):6.0f} images/s")
+print(f"a V100 in FP32 trains {v100:.0f} images/s: work for {v100 * workers / loaded:.1f} of them")
 
 # %% [markdown]
 # With 0 workers, the loop decodes the images itself. Workers add speed while cores are idle. If the network computes on the same cores, workers slow it down, and no loader setting gains much. With a GPU, the cores are free for workers, and three settings can hide the copy and the waiting:
@@ -273,7 +274,7 @@ full = Photos(session.data_root / "train", session.image_size)
 
 
 def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
-    """Return images/s of training ResNet-50 on a GPU; `wait` for it in every step as train.py does."""
+    """Return images/s of training ResNet-50 on a GPU; `wait`: synchronise after every step."""
     network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     warm_up, steps = 2 * workers + 1, 8  # steps: a multiple of the workers, which deliver in turn
@@ -301,7 +302,7 @@ else:
     print("These settings need a GPU: a CPU has no copy to overlap, and no queue.")
 
 # %% [markdown]
-# Each ratio is of one turn. A clear difference needs five turns, all on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the cell that checks it, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Ratios are per turn; a difference is clear if all five are on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the cell that checks it, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
 #
@@ -381,7 +382,7 @@ per_image = kept_bytes(2) - kept_bytes(1)  # the weights, kept as well, cancel o
 fixed = 3 * 4 * 25_557_032  # weights, gradients, momentum
 print(f"per image {per_image / 1e6:.0f} MB, plus a fixed {fixed / 1e6:.0f} MB")
 for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 208)):
-    print(f"{name}, 16 GB as on a V100: room for {(16e9 - fixed) / size:.0f} images;", end=" ")
+    print(f"{name}, 16 GB as on a V100: room for {(16e9 - fixed) // size:.0f} images;", end=" ")
     print(f"the published batch of {published} needs {(fixed + published * size) / 1e9:.1f} GB")
 if device.type == "cuda":
     network = ResNet(resnet.resnet(50)).to(device)
@@ -511,7 +512,7 @@ for precision in ("float32", "bfloat16"):
 for kind in ("fp32.top1", "fp32.hours", "fp16.top1", "fp16.hours"):
     yours[f"published.v100.1gpu.{kind}"] = None
 minutes = 9 * len(photos) / rung["images_per_s"] / 60
-print(f"9 epochs of {len(photos):,} images with your script: {minutes:.1f} minutes")
+print(f"{session.image_size} px, batch {session.rung_batch}: 9 epochs take {minutes:.1f} minutes")
 session.expect(yours)
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 session.note("data_share", waiting, "%", "share of a step waiting for input")
@@ -521,7 +522,7 @@ session.note("data_share", waiting, "%", "share of a step waiting for input")
 #
 # - A training script takes about a hundred lines. Most of a library makes long runs reliable.
 # - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
-# - If input and computation overlap, only the slower one counts. Time the parts, then trace the slow one.
+# - If input and computation overlap on separate hardware, only the slower counts. Time the parts, then trace the slow one.
 # - Activations fill the memory; they grow with the batch and the image area.
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.
