@@ -52,7 +52,7 @@ def run_script(
 def command(
     script: str, arguments: Sequence[object], np: int, launcher: str
 ) -> tuple[list[str], str, dict[str, str]]:
-    """Return Python's arguments that start a script on `np` ranks, the line to show, and variables.
+    """Return Python's arguments that start a script on `np` ranks, the line to show, and the thread limits.
 
     Raises UserError for an unknown launcher, or if the machine is too small for the ranks.
     """

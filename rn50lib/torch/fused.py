@@ -28,7 +28,7 @@ except ImportError:  # PyTorch for a GPU brings it
     triton = None
 
 ROWS, COLUMNS = 64, 64  # pixels and channels of the tile that a program has in registers
-SUMMED, TOTALLED = 512, 16  # parts and channels whose sums a program adds at a time
+SUMMED, TOTALLED = 512, 16  # parts, and channels, in the tile of a program that adds sums
 PROGRAMS = 1024  # that sum, each a part of the pixels of some channels: some 8 per multiprocessor
 WARPS = 8
 

@@ -32,9 +32,7 @@ class Recorder:
         self.rank = int(rank) if rank else None  # otherwise `started` sets it
         self.shards: list[tuple[int, int, str]] = []  # of the data: how many, which, and of what
         self.shuffled: list[tuple[str, str]] = []  # data that was shuffled as a whole, its order
-        self.fixed_orders: list[
-            bool
-        ] = []  # for each sampler that took a shard: it does not shuffle
+        self.fixed_orders: list[bool] = []  # one for each sampler that took a shard
         self.known: set[str] = set()  # paths that have been recorded
         torch, tensorflow = pytorch.Watch(self), tensor_flow.Watch(self)
         self.imported: dict[str, Callable[[Any], None]] = {
