@@ -52,8 +52,9 @@ def run_script(
 def command(
     script: str, arguments: Sequence[object], np: int, launcher: str
 ) -> tuple[list[str], str, dict[str, str]]:
-    """Return Python's arguments that start a script on `np` ranks, the line to show, and the thread limits.
+    """Return Python's arguments that start a script on `np` ranks, the line to show, and variables.
 
+    The variables are `thread_limits`.
     Raises UserError for an unknown launcher, or if the machine is too small for the ranks.
     """
     worker = [sys.executable, script, *map(str, arguments)]
