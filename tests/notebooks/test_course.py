@@ -16,15 +16,9 @@ from workshop import catalogue
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
 NAMES = [item.name for item in catalogue.existing(ROOT)]
-# two that use all of the machinery; the others are for `make acceptance`, and
-# test_learner_cells.py has the learners' cells of all
-SMALL = ("00_start_here", "06_mixed_precision")
-PARAMETERS = [
-    pytest.param(name, marks=() if name in SMALL else pytest.mark.acceptance) for name in NAMES
-]
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_notebook_passes_and_its_page_is_whole(
     name: str, course_data: Path, tmp_path: Path
 ) -> None:
