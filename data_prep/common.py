@@ -29,14 +29,17 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         with refuse_denied():
             return main() or 0
 
+    def status() -> int:
+        with whole_output():
+            try:
+                code = status_of(work)
+            except Exception:
+                if not lifetime.terminated:
+                    raise
+        return TERMINATED if lifetime.terminated else code
+
     lifetime.end_on_sigterm()
-    with whole_output():
-        try:
-            code = status_of(work)
-        except Exception:
-            if not lifetime.terminated:
-                raise
-    sys.exit(TERMINATED if lifetime.terminated else code)
+    lifetime.end_with(status)
 
 
 @contextlib.contextmanager

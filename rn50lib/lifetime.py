@@ -107,7 +107,8 @@ def end_with(work: Callable[[], int]) -> NoReturn:
 
     A thread of Gloo that releases a tensor during finalization aborts the process ("terminate
     called without an active exception"), and closing the group first would make a failed worker
-    wait for its peers.
+    wait for its peers. Any thread that only begins then is a segmentation fault: Python has freed
+    its state. SIGTERM can come while it is being started.
     """
     from rn50lib.files import escape_unprintable
 

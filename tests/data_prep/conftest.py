@@ -14,6 +14,7 @@ def error_of(monkeypatch, capsys):
     def run(main, *arguments):
         monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
         monkeypatch.setattr(common.lifetime, "end_on_sigterm", lambda: None)
+        monkeypatch.setattr(common.lifetime, "end_with", lambda status: sys.exit(status()))
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             common.run_program(main)

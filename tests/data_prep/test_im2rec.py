@@ -384,6 +384,62 @@ def test_sigterm_removes_drafts(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a.lst", "images"]
 
 
+LATE_THREAD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+typedef void *(*Routine)(void *);
+static Routine routine;
+static void *wait_for_the_end(void *argument) {
+    mkdir("starting", 0700);
+    for (int i = 0; access("torn down", F_OK) && i < 30000; i++) usleep(1000);
+    return routine(argument);
+}
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, Routine start, void *argument) {
+    routine = start;
+    return ((int (*)(pthread_t *, const pthread_attr_t *, Routine, void *))
+        dlsym(RTLD_NEXT, "pthread_create"))(thread, how, wait_for_the_end, argument);
+}
+"""
+AT_THE_END = """
+import os, sys, time
+from data_prep.encoding import frame
+class Held:
+    def __del__(self, mkdir=os.mkdir, sleep=time.sleep):
+        mkdir("torn down")
+        sleep(1)
+sys.held = Held()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("compiler")
+def test_sigterm_while_a_thread_starts(tmp_path):
+    """Python frees the state of a thread that begins only while the interpreter is torn down.
+
+    A busy machine lets the progress bar's thread begin so late.
+    """
+    prefix, root = make_set(tmp_path, x=image_bytes((40, 30)))
+    (tmp_path / "late.c").write_text(LATE_THREAD)
+    (tmp_path / "own.py").write_text(AT_THE_END)
+    compiler = ["g++", "-x", "c", "-shared", "-fPIC", "-o", "late.so", "late.c", "-ldl"]
+    subprocess.run(compiler, cwd=tmp_path, check=True)
+    command = [sys.executable, "-m", "data_prep.im2rec", "--framing", "own.py:frame", prefix, root]
+    late = {"LD_PRELOAD": str(tmp_path / "late.so"), "MALLOC_PERTURB_": "165"}  # in what is freed
+    env = clean_environment(**late, OPENBLAS_NUM_THREADS="1")
+    child = subprocess.Popen(command, cwd=tmp_path, env=env)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "starting").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (tmp_path / "starting").exists()
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=60) == 143
+    assert not list(tmp_path.glob(".a.*"))
+
+
 @pytest.mark.acceptance
 def test_record_files_beyond_4_gib_are_written(tmp_path):
     """Nine sparse files of 500 MB and a small one: 4.5 GB are really written."""
