@@ -629,19 +629,19 @@ if device.type == "cuda":
 # %% [markdown]
 # ## Shared costs: one image, or many
 #
-# The images of a batch share its starts and its weights. If nothing else changed, a batch of *n* would take the shared time once and the rest of one image's time *n* times. The next cell compares this prediction with eager batches, in turns. **Predict** by what factor the throughput rises from batch 1 to the largest.
+# The images of a batch share its starts and its weights. If nothing else changed, a batch of *n* would take the shared time once and the rest of one image's time *n* times (on a GPU, the longer of the starts and *n* times the kernels of one image). The next cell compares this with eager batches, in turns. **Predict** by what factor the throughput rises from batch 1 to the largest.
 
 # %%
 batches = race({n: lambda _, n=n: eager(many[:n]) for n in session.batches}, None, rounds)
 shared = operators * start + reading
+rest = np.maximum(batches[1] - shared, 0)
 rates, predicted = {}, {}
 for n, ms in batches.items():
     rates[n] = 1000 * n / ms
-    predicted[n] = 1000 * n / (shared + n * (batches[1] - shared))
-    print(f"Batch {n}: {np.median(rates[n]):,.0f} img/s, predicted", end=" ")
-    print(
-        f"{np.median(predicted[n]):,.0f}; measured over it: {workshop.ratio(rates[n] / predicted[n])}"
-    )
+    expected = np.maximum(operators * start, n * busy) if kernels else shared + n * rest
+    predicted[n] = 1000 * n / expected
+    print(f"Batch {n}: {np.median(rates[n]):,.0f} img/s;", end=" ")
+    print(f"measured over predicted: {workshop.ratio(rates[n] / predicted[n])}")
 _, _, busy_many = traced(eager, many[:n], "many.json")
 print(f"Batch {n}:", end=" ")
 if kernels:
@@ -663,8 +663,8 @@ for ax, title, curves, styles in zip(axes, titles, (here, v100), looks, strict=T
     for (name, values), style in zip(curves.items(), styles, strict=True):
         middle = {n: np.median(values[n]) for n in sorted(values)}
         ax.plot(middle.keys(), middle.values(), style, label=name)
-        for n in middle:
-            ax.vlines(n, np.min(values[n]), np.max(values[n]), style[:2], lw=4, alpha=0.4)
+        ends = [(np.min(values[n]), np.max(values[n])) for n in middle]
+        ax.vlines(list(middle), *zip(*ends, strict=True), style[:2], lw=4, alpha=0.4)
         rise[name] = middle[max(middle)] / middle[min(middle)]
     risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in curves)
     ax.set(title=f"{title}: largest over smallest\nbatch, {risen}")
@@ -840,6 +840,6 @@ session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load
 # - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop and several sequences of arrivals.
 # - A batch shares starts and weights, and may get faster kernels: trace both.
 #
-# **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load?
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.
