@@ -16,7 +16,6 @@ from workshop.session import has
 from workshop.trace import trace
 
 load_triton_first()
-summary = progress  # at the end of the course
 
 __all__ = [
     "check",
@@ -31,7 +30,6 @@ __all__ = [
     "ratio",
     "solution",
     "start",
-    "summary",
     "table",
     "trace",
     "try_script",

@@ -72,10 +72,10 @@ class Steps:
     gpu: list[Lane]
 
 
-def trace(file: str | PathLike, show: bool = True) -> dict[str, float]:
+def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str, float]:
     """Show a timeline of one step and a table of all; return the milliseconds per step by kind.
 
-    Without `show`, only return them.
+    Without `show`, only return them. `of` is what the figure and the table call a step.
     They add up to the step. If the trace has GPU kernels, they are times of the GPU: what runs at
     the same time counts once, computation before copies and exchange, and `waiting` is what is
     left. Without kernels, they are the times of operators on the host, without those that they
@@ -93,15 +93,15 @@ def trace(file: str | PathLike, show: bool = True) -> dict[str, float]:
     ms = {kind: total(timeline, kind) / count for kind in KINDS}
     if not show:
         return ms
-    output.Slot().update(draw(found))
+    output.Slot().update(draw(found, of))
     whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
     rows = [[kind, spent, 100 * spent / whole] for kind, spent in longest if spent]
     output.table(
-        [*rows, ["the step", whole, 100.0]],
-        ["kind", "ms per step", "%"],
-        f"Time of the {where}, mean of {count} steps; the profiler adds some",
+        [*rows, [f"the {of}", whole, 100.0]],
+        ["kind", f"ms per {of}", "%"],
+        f"Time of the {where}, mean of {count} {of}s; the profiler adds some",
     )
     lines = []
     exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
@@ -243,7 +243,7 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
     return sum(end - begin for begin, end, its in spans if kind in ("", its))
 
 
-def draw(found: Steps) -> dict[str, Any]:
+def draw(found: Steps, of: str = "step") -> dict[str, Any]:
     """Return the timeline of the step with the median duration as a display bundle."""
     import matplotlib.pyplot as plt
 
@@ -252,6 +252,7 @@ def draw(found: Steps) -> dict[str, Any]:
     begin, end = sorted(found.steps, key=lambda step: step[1] - step[0])[len(found.steps) // 2]
     rows = [(lane, clipped(lane.spans, begin, end)) for lane in [*found.host, *found.gpu]]
     rows = [(lane, spans) for lane, spans in rows if spans]
+    drawn = {kind for _, spans in rows for _, _, kind in spans}
     texts = []
     with plot.style():
         fig, axes = plt.subplots(figsize=(10, 1.3 + 0.75 * len(rows)))
@@ -273,11 +274,12 @@ def draw(found: Steps) -> dict[str, Any]:
         axes.set_yticks(range(len(rows)), [lane.name for lane, _ in rows])
         axes.set(xlim=(0, end - begin), ylim=(len(rows) - 0.45, -0.55), xlabel="time (ms)")
         axes.set(axisbelow=True)
-        axes.set(title="One step by thread and stream; blank: no operator or kernel runs")
+        axes.set(title=f"One {of} by thread and stream; blank: no operator or kernel runs")
         keys = [plt.Rectangle((0, 0), 1, 1, fc=c, hatch="///" if k == "waiting" else None,
-                              ec="#777777", lw=0, label=k) for k, c in KINDS.items()]  # fmt: skip
+                              ec="#777777", lw=0, label=k)
+                for k, c in KINDS.items() if k in drawn]  # fmt: skip
         fig.legend(handles=keys, ncols=8, fontsize="small", loc="outside lower center")
-    alt = f"Timeline of a step of {short(end - begin)}; {'; '.join(texts)}."
+    alt = f"Timeline of a {of} of {short(end - begin)}; {'; '.join(texts)}."
     return output.figure_bundle(fig, alt)
 
 

@@ -231,10 +231,24 @@ def traced(net, batch, file):
     return (len(calls) - len(inner)) // 3, len(kernels) // 3, sum(kernels) / 3
 
 
+def convolutions(file):
+    """Print which code ran the convolutions of a trace on a CPU; return its milliseconds."""
+    events = json.loads(Path(file).read_text())["traceEvents"]
+    codes = {"aten::_slow_conv2d_forward": "PyTorch's own", "aten::mkldnn_convolution": "oneDNN's"}
+    took = {}
+    for name, code in codes.items():
+        ms = [event["dur"] / 3000 for event in events if event["name"] == name]
+        took[code] = sum(ms)
+        print(f"{len(ms) // 3} convolutions run {code} code, {sum(ms):.2f} ms")
+    return took
+
+
 operators, kernels, busy = traced(eager, one, "one.json")
-kinds = workshop.trace("one.json")
+kinds = workshop.trace("one.json", of="prediction")
 share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
+if not kernels:
+    inside = convolutions("one.json")
 
 # %% [markdown]
 # What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope is the cost of one operator. Another cost does not depend on the batch either: every weight is read from memory, at about the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
@@ -279,9 +293,12 @@ for what, costs in (
     print(f"({low:.0f} to {high:.0f}% in most turns)")
 if kernels:
     print(f"{kernels} kernels run for {100 * busy / np.median(alone):.0f}% of the time")
+else:
+    rest = np.median(alone) - operators * start - reading
+    print(f"The rest, {rest:.2f} ms, is spent inside the operators; the trace shows where.")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. On a CPU, most of the rest is the time of convolutions (the lines below the trace). For one small image, PyTorch may run its own code, not that of oneDNN, a library for CPUs.
 #
 # ## Fewer operators: fold the batch norms
 #
@@ -499,35 +516,48 @@ for n in session.race:
         print(f"  {name}, speed over eager: {workshop.ratio(gain)}")
 
 # %% [markdown]
-# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces some, not OpenVINO, in turns; ONNX Runtime profiles itself. The time of a convolution includes what is fused into it. **Predict** both.
+# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions; the engines profile themselves, all in turns. The time of a convolution includes what is fused into it. **Predict** both.
 
 
 # %%
+def parts(nodes):
+    """Return the milliseconds of convolutions and of the rest, from (operator, ms) pairs."""
+    ms = [0.0, 0.0]
+    for operator, took in nodes:
+        ms[not operator.endswith(("Conv", "Convolution"))] += took
+    return ms
+
+
 def profiled(names, batch, turns):
-    """Trace versions in turns; return each one's operators, and (convolution, rest) in ms by turn."""
+    """Profile versions in turns; return each one's operators, and (convolution, rest) in ms."""
     engines, counts, spent = {}, {}, {name: [] for name in names}
     for name in exported:
         options.profile_file_prefix = f"{name}, batch {len(batch)}"
         engines[name] = onnxruntime.InferenceSession(exported[name], options, providers=[provider])
-    for engine in engines.values():
-        engine.run(["logits"], {"images": batch.numpy()})  # warms up; a trace does so itself
-    for _ in range(turns):
+    if "OpenVINO" in names:
+        request = core.compile_model("float.onnx", "CPU", limits | {"PERF_COUNT": True})
+        request = request.create_infer_request()
+    for turn in range(turns + 1):  # the first one warms up
         for name in names:
             if name in engines:
                 engines[name].run(["logits"], {"images": batch.numpy()})
-            else:
+            elif name == "OpenVINO":
+                request.infer(batch.numpy())
+                nodes = [(node.node_type, 1000 * node.real_time.total_seconds())
+                         for node in request.profiling_info if node.real_time]  # fmt: skip
+                counts[name] = len(nodes)
+                spent[name] += [parts(nodes)] * (turn > 0)
+            elif turn:
                 counts[name] = traced(forms[name], batch, "version.json")[bool(kernels)]
                 ms = workshop.trace("version.json", show=False)
                 spent[name].append((ms["convolution"], sum(ms.values()) - ms["convolution"]))
     for name, engine in engines.items():
         events = json.loads(Path(engine.end_profiling()).read_text())
-        nodes = [event for event in events if "op_name" in event.get("args", {})]
+        nodes = [(event["args"]["op_name"], event["dur"] / 1000)
+                 for event in events if "op_name" in event.get("args", {})]  # fmt: skip
         counts[name] = len(nodes) // (turns + 1)
         for turn in range(1, turns + 1):
-            ms = [0.0, 0.0]
-            for event in nodes[turn * counts[name] : (turn + 1) * counts[name]]:
-                ms["Conv" not in event["args"]["op_name"]] += event["dur"] / 1000
-            spent[name].append(ms)
+            spent[name].append(parts(nodes[turn * counts[name] : (turn + 1) * counts[name]]))
     return counts, {name: np.array(ms).T for name, ms in spent.items()}
 
 
@@ -536,7 +566,8 @@ exported = exported if device.type == "cpu" else {}
 options.enable_profiling = True
 rows = []
 for n in session.race:
-    opened = [name for name in ("folded", *exported, "torch.compile") if name in results[n]]
+    opened = ["folded", *exported, "OpenVINO", "torch.compile"]
+    opened = [name for name in opened if name in results[n]]
     counts, spent = profiled(opened, many[:n], session.turns)
     for name, (convolution, rest) in spent.items():
         faster = str(workshop.ratio(spent["folded"][0] / convolution)) if name != "folded" else None
@@ -558,7 +589,7 @@ for ax, (n, ms) in zip(axes, results.items(), strict=True):
     colours = ["#bbbbbb" if "int8" in x else "C1" if x == best[n] else "C0" for x in ms]
     ax.barh(names, middle, xerr=(middle - low, high - middle), capsize=4, color=colours)
     ax.invert_yaxis()
-    ax.set(title=f"Batch {n}, lowest without int8: {best[n]}")
+    ax.set(title=f"Batch {n}, lowest without int8: {best[n]} (orange)")
     ax.set(
         xlabel=f"milliseconds: median and range of {rounds} rounds",
         xlim=(0, min(1.1 * max(high), 2 * max(middle))),
@@ -598,90 +629,59 @@ if device.type == "cuda":
 # %% [markdown]
 # ## Shared costs: one image, or many
 #
-# The images of a batch share its starts and its weights. How far does that go? NVIDIA's inference tables report **Total IPS**: the batch size divided by the mean seconds per iteration, data and computation together, excluding the first iteration of each epoch. The next cell measures it with JPEGs at 224 pixels, in turns with the network alone. Threads prepare the next batch while the network works. (`rn50 benchmark --only-inference` is the same measurement as a command, with NVIDIA's flags.)
-#
-# **Predict** for this machine: by what factor does the throughput rise from batch 1 to the largest batch, and from real images to the network alone?
+# The images of a batch share its starts and its weights. If nothing else changed, a batch of *n* would take the shared time once and the rest of one image's time *n* times (on a GPU, the longer of the starts and *n* times the kernels of one image). The next cell compares this with eager batches, in turns. **Predict** by what factor the throughput rises from batch 1 to the largest.
 
 # %%
-from concurrent.futures import ThreadPoolExecutor
-
-predictor, iterations = forms["Predictor"], session.iterations
-
-
-@torch.inference_mode()
-def real_images(n):
-    """Return the Total IPS of an epoch whose first iteration does not count."""
-    with ThreadPoolExecutor(session.machine.cores) as pool:
-        start = lambda i: [  # noqa: E731
-            pool.submit(prepare, files[(i * n + k) % len(files)], 224) for k in range(n)
-        ]
-        ready, ends = start(0), []
-        for i in range(1 + iterations):
-            batch = torch.stack([image.result() for image in ready])
-            ready = start(i + 1)
-            predictor(batch.to(device, dtype, memory_format=torch.channels_last))
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            ends.append(time.perf_counter())
-    return n / np.diff(ends).mean()
-
-
-def network_alone(n):
-    """Return the images per second of batches that are in memory."""
-    batch = torch.randn(n, 3, 224, 224, device=device, dtype=dtype)
-    batch = batch.contiguous(memory_format=torch.channels_last)
-    return 1000 * n / np.mean(answer_times(predictor, batch, iterations, 1, wait))
-
-
-turns = {(n, kind): [] for n in session.batches for kind in (real_images, network_alone)}
-for _ in range(session.turns):
-    for (n, kind), rates in turns.items():
-        rates.append(kind(n))
-real, alone_ips = (
-    {n: np.array(turns[n, kind]) for n in session.batches} for kind in (real_images, network_alone)
-)
-for n in session.batches:
-    print(f"Batch {n}: {np.median(real[n]):,.1f} img/s; the network alone over it:", end=" ")
-    print(workshop.ratio(alone_ips[n] / real[n]))
+batches = race({n: lambda _, n=n: eager(many[:n]) for n in session.batches}, None, rounds)
+shared = operators * start + reading
+rest = np.maximum(batches[1] - shared, 0)
+rates, predicted = {}, {}
+for n, ms in batches.items():
+    rates[n] = 1000 * n / ms
+    expected = np.maximum(operators * start, n * busy) if kernels else shared + n * rest
+    predicted[n] = 1000 * n / expected
+    print(f"Batch {n}: {np.median(rates[n]):,.0f} img/s;", end=" ")
+    print(f"measured over predicted: {workshop.ratio(rates[n] / predicted[n])}")
+_, _, busy_many = traced(eager, many[:n], "many.json")
+print(f"Batch {n}:", end=" ")
+if kernels:
+    print(f"kernels run for {busy_many / n:.3f} ms per image; those of one image, {busy:.2f} ms")
+else:
+    convolutions("many.json")
 
 # %%
 from rn50 import published
 
-yours = {"real images": {n: float(np.median(ips)) for n, ips in real.items()}}
-spread = {"real images": real, "network alone": alone_ips}
-yours["network alone"] = {n: float(np.median(ips)) for n, ips in alone_ips.items()}
 series = {"FP16": published.load()["DGX-1", "mixed"], "FP32": published.load()["DGX-1", "FP32"]}
 v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in series.items()}
+here = {"measured": rates, "predicted from shared costs": predicted}
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-rise = {n: np.median(r[max(r)] / r[min(r)]) for n, r in (spread | v100).items()}
-titles = (f"Predictor here, {session.dtype}", "One V100, real images, published")
+titles = f"Eager here, {session.dtype}, {size} px", "One V100, real images, published"
 looks = ("C0o-", "C1s--"), ("C2^-", "C3v--")
-for ax, title, rates, styles in zip(axes, titles, (yours, v100), looks, strict=True):
-    for (name, values), style in zip(rates.items(), styles, strict=True):
-        ax.plot(
-            *zip(*sorted(values.items()), strict=True),
-            style,
-            label=name + ", median and range" * (name in spread),
-        )
-        for n, ips in spread.get(name, {}).items():
-            ax.vlines(n, min(ips), max(ips), style[:2], lw=4, alpha=0.4)
-    risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in rates)
-    ax.set(title=f"{title}: largest over\nsmallest batch, {risen}")
+rise = {}
+for ax, title, curves, styles in zip(axes, titles, (here, v100), looks, strict=True):
+    for (name, values), style in zip(curves.items(), styles, strict=True):
+        middle = {n: np.median(values[n]) for n in sorted(values)}
+        ax.plot(middle.keys(), middle.values(), style, label=name)
+        ends = [(np.min(values[n]), np.max(values[n])) for n in middle]
+        ax.vlines(list(middle), *zip(*ends, strict=True), style[:2], lw=4, alpha=0.4)
+        rise[name] = middle[max(middle)] / middle[min(middle)]
+    risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in curves)
+    ax.set(title=f"{title}: largest over smallest\nbatch, {risen}")
     ax.set(xlabel="batch", ylabel="images/s", xscale="log")
     ax.set_ylim(0, None)
-    ticks = [n for n in (1, 2, 4, 16, 64, 208) if n in set().union(*rates.values())]
+    ticks = [n for n in (1, 2, 4, 16, 64, 208) if n in middle]
     ax.set_xticks(ticks, ticks)
     ax.minorticks_off()
     ax.legend()
+axes[0].set_xlabel(f"batch: median and range of {rounds} rounds")
 finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
-workshop.figure(fig, alt=f"Total IPS by batch size. Largest over smallest batch: {finding}.")
-for name, ips in spread.items():
-    print(f"Largest over smallest batch, {name}: {workshop.ratio(ips[max(ips)] / ips[min(ips)])}")
+workshop.figure(fig, alt=f"Images/s by batch size. Largest over smallest batch: {finding}.")
 
 # %% [markdown]
-# The published figures come from one 16 GB V100 and real ImageNet records, in NVIDIA's MXNet container 18.12 ([docs/recipes.md](../docs/recipes.md)).
+# If the measured curve is clearly above the prediction, a batch does more than share costs: it runs faster kernels, as the last lines show. On a CPU, PyTorch chooses the code of a convolution by the size of its input. On a GPU, one image cannot keep all cores busy.
 #
-# If the network alone is faster, the gap is mostly the input; the rise of that curve is the network's own. On a CPU, preparation and network share the cores, and one 224-pixel image can occupy several: the curves may be flatter, or even fall.
+# NVIDIA's figures are **Total IPS**: the batch size divided by the mean seconds per iteration, with real ImageNet records, in the MXNet container 18.12 ([docs/recipes.md](../docs/recipes.md)). Compare Total IPS only with Total IPS (`rn50 benchmark --only-inference`).
 #
 # ## One request
 #
@@ -768,10 +768,13 @@ for (name, load), runs in served.items():
     p95s[name].append(middle)
     print(f"{name}, load {100 * load:.0f}%: p50 {np.median(runs):.1f} ms,", end=" ")
     print(f"p95 {middle:.1f} ms ({low:.1f} to {high:.1f}, {len(runs)} sequences)")
-    shift, colour = (-0.5, "C0") if limits[name] == 1 else (0.5, "C1")
-    ax.vlines(100 * load + shift, low, high, colour, lw=4, alpha=0.4)
-for (name, values), style in zip(p95s.items(), ("C0o-", "C1s--"), strict=True):
-    ax.plot([100 * load for load in loads], values, style, label=name)
+    at, colour = (
+        100 * load + (-0.4 if limits[name] == 1 else 0.4),
+        "C0" if limits[name] == 1 else "C1",
+    )
+    ax.vlines(at, low, high, colour, lw=4, alpha=0.4)
+for (name, values), style, shift in zip(p95s.items(), ("C0o-", "C1s--"), (-0.4, 0.4), strict=True):
+    ax.plot([100 * load + shift for load in loads], values, style, label=name)
 ends = ", ".join(f"{values[1]:.3g} ms {name}" for name, values in p95s.items())
 ax.axvspan(100, 113, color="#eeeeee", zorder=0, label="one at a time: grows with the requests")
 ax.set(
@@ -800,14 +803,11 @@ print(workshop.ratio(most * times[1] / times[most]))
 fastest = {n: np.median(results[n][best[n]]) for n in (small, large)}
 print(f"One image, eager: {np.median(alone):.2f} ms; starting", end=" ")
 print(f"{operators} operators takes {operators * start:.2f} ms, reading weights {reading:.2f} ms")
-rest = np.median(alone) - operators * start - reading
 if kernels:  # launches overlap with them
     print(f"Its {kernels} kernels run for {busy:.2f} ms")
-elif rest > small * flops / peak:
-    print(f"The rest, {rest:.2f} ms, if it is all arithmetic, runs at", end=" ")
-    print(f"{small * flops / rest / peak:.0%} of the matrix product's rate")
 else:
-    print("These two leave too little time for the arithmetic: measure on a quiet machine")
+    print(f"In its trace, convolutions take {kinds['convolution']:.2f} ms,", end=" ")
+    print(", ".join(f"{ms:.2f} in {code} code" for code, ms in inside.items()))
 print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
 print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
 print(f"One request, from the JPEG: {p50:.2f} ms (p50); its network alone", end=" ")
@@ -827,8 +827,6 @@ session.note("folded_faster", gain, "times", f"Predictor over eager, batch {larg
 session.note("decoding", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of {requests} single requests")
 session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load, one at a time")
-ips = yours["real images"]
-session.note("real_ips", ips[min(ips)], "img/s", f"Total IPS, real images, batch {min(ips)}")
 
 # %% [markdown]
 # A single request waits for its preparation, its arithmetic and the fixed costs that a batch shares. Near capacity, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
@@ -840,8 +838,8 @@ session.note("real_ips", ips[min(ips)], "img/s", f"Total IPS, real images, batch
 # - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
 # - Call a version faster only if it wins in every round, and ask a profiler why.
 # - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop and several sequences of arrivals.
-# - Total IPS includes the input. Compare it only with Total IPS.
+# - A batch shares starts and weights, and may get faster kernels: trace both.
 #
-# **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load? To train for a new task from these weights, use `rn50 run --init-from model` ([docs/weights.md](../docs/weights.md)).
+# **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load?
 #
 # The last notebook asks how much faster 8 or 512 GPUs would be.

@@ -85,6 +85,19 @@ def test_timeline_shows_threads_and_streams(tmp_path: Path) -> None:
     )
 
 
+def test_a_prediction_is_not_called_a_step(tmp_path: Path, capsys: Any) -> None:
+    trace(write(tmp_path / "t", [STEP]), of="prediction")
+    printed = capsys.readouterr().out
+    for said in (
+        "Timeline of a prediction of",
+        "ms per prediction",
+        "the prediction ",
+        "1 predictions",
+    ):
+        assert said in printed
+    assert "the step" not in printed
+
+
 def test_operators_count_without_those_that_they_call(tmp_path: Path) -> None:
     step = [
         (HOST, "user_annotation", "ProfilerStep#1", 0, 100),

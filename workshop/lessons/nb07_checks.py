@@ -6,6 +6,7 @@ import contextlib
 import gc
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from unittest import mock
@@ -215,12 +216,13 @@ def compare_to(name: str, got: Tensor, right: Tensor, values: tuple[Any, ...]) -
 
 def judge_capture(own: Callable[..., Any], device: str) -> str:
     calls: list[bool] = []  # is it captured?
-    streams: list[Stream | None] = []  # of the stand-in
+    warm_ups: list[tuple[Stream, Counter, int]] = []  # of the stand-in: what judge_streams takes
 
     class Watched(nn.Sequential):  # torch.cuda.make_graphed_callables refuses hooks
         def forward(self, images: Tensor) -> Tensor:
             calls.append(capturing(device))
-            streams.append(Stream.current)
+            if Stream.current and not Recording.active:
+                warm_ups.append((Stream.current, Stream.current.done(), Stream.made[0].work))
             return super().forward(images)
 
     net = Watched(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval().requires_grad_(False)
@@ -228,7 +230,7 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
     with torch.no_grad():
         of_first, of_second = net(first), net(second)
     calls.clear()
-    streams.clear()
+    warm_ups.clear()
     values = first.clone()
     replay = own(net, values.view_as(values))  # `values` does not keep the example itself alive
     if replay is None:
@@ -242,7 +244,7 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
          "Call net(static) three times on a side stream, so that cuDNN chooses its kernels there."),
     )  # fmt: skip
     if Stream.current:
-        judge_streams(Stream.current, streams[0])
+        judge_streams(*warm_ups[0])
     captured, weight = len(calls), weakref.ref(net[0].weight)
     del net
     gc.collect()
@@ -289,15 +291,20 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
     return said
 
 
-def judge_streams(current: Stream, side: Stream | None) -> None:
-    """Raise Wrong unless the warm-up ran on a side stream, and each stream waited for the other."""
+def judge_streams(side: Stream, done: Counter, written: int) -> None:
+    """Raise Wrong unless the warm-up ran on a side stream, and each stream waited for the other.
+
+    Before the warm-up, `done` was what had happened before anything on `side`, and `written` the
+    work on the current stream.
+    """
+    current = Stream.made[0]
     refuse(
-        (side is None or side is current, "The warm-up runs on the current stream.",
+        (side is current, "The warm-up runs on the current stream.",
          "Call net(static) in `with torch.cuda.stream(side):`."),
-        (side and current not in side.waited_for, "The side stream does not wait for the current"
-         " one, which may still write `static`.",
-         "Call side.wait_stream(torch.cuda.current_stream()) before the warm-up."),
-        (side not in current.waited_for, "The current stream does not wait for the warm-up.",
+        (done[current] < written, "The side stream does not wait for the current one, which may"
+         " still write `static`.",
+         "Call side.wait_stream(torch.cuda.current_stream()) after the clone, before the warm-up."),
+        (current.done()[side] < side.work, "The current stream does not wait for the warm-up.",
          "Call torch.cuda.current_stream().wait_stream(side) after it."),
     )  # fmt: skip
 
@@ -314,32 +321,47 @@ def close(got: Tensor, wanted: Tensor) -> bool:
 
 
 class Stream:
-    """A stand-in for a CUDA stream: all work is done at once, and what it waits for is recorded."""
+    """A stand-in for a CUDA stream: all work is done at once; what it would wait for is recorded.
+
+    `seen` counts, per stream, the work that has happened before anything new on this one.
+    """
 
     current: Stream | None = None
-    made: ClassVar[list[Stream]] = []
-    finished: ClassVar[list[Stream]] = []  # the host has waited for them, so later streams need not
+    made: ClassVar[list[Stream]] = []  # the default stream first
+    host: ClassVar[Counter[Stream]] = Counter()  # what Python has waited for
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
-        self.waited_for: list[Stream | None] = [*Stream.finished]
+        self.work = 0
+        self.seen: Counter[Stream] = Counter()
         Stream.made.append(self)
 
+    def done(self) -> Counter[Stream]:
+        """Return the work that has happened before anything new on this stream."""
+        return self.seen | Stream.host | Counter[Stream]({self: self.work})
+
     def wait_stream(self, other: Stream) -> None:
-        """Record that this stream waits for another."""
-        self.waited_for.append(other)
+        """Let this stream wait for the work of another so far."""
+        self.seen |= other.done()
+
+    def wait_event(self, event: Event) -> None:
+        """Let this stream wait for an event."""
+        self.seen |= event.done
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record the work of this stream so far."""
+        event = event or Event()
+        event.record(self)
+        return event
 
     def synchronize(self) -> None:
-        """Let each stream wait for this one, as the host does."""
-        Stream.finished.append(self)
-        for stream in Stream.made:
-            stream.waited_for.append(self)
+        """Let Python wait for this stream."""
+        Stream.host |= self.done()
 
     @staticmethod
     def synchronize_all(*args: Any) -> None:
-        """Let each stream wait for all others, as the host waits for the device."""
-        Stream.finished[:] = Stream.made
+        """Let Python wait for all streams."""
         for stream in Stream.made:
-            stream.waited_for += Stream.made
+            stream.synchronize()
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -351,15 +373,56 @@ class Stream:
             Stream.current = before
 
 
+class Event:
+    """A stand-in for a CUDA event: the work of a stream when it was recorded."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        self.done: Counter[Stream] = Counter()
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Record the work of a stream so far."""
+        self.done = (stream or Stream.current).done()  # type: ignore[union-attr]
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let a stream wait for this event."""
+        (stream or Stream.current).wait_event(self)  # type: ignore[union-attr]
+
+    def synchronize(self) -> None:
+        """Let Python wait for this event."""
+        Stream.host |= self.done
+
+
 class Graph:
     """A stand-in for a CUDA graph; `torch.cuda.graph` enters its recording."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         self.recording = Recording()
 
+    def capture_begin(self, *args: Any, **keywords: Any) -> None:
+        """Begin to record. Raises RuntimeError on the default stream, as on a GPU."""
+        if Stream.current is Stream.made[0]:
+            raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
+        self.recording.__enter__()
+
+    def capture_end(self) -> None:
+        """End the recording."""
+        self.recording.__exit__(None, None, None)
+
     def replay(self) -> None:
         """Repeat what was recorded."""
         self.recording.replay()
+
+
+class Work(TorchDispatchMode):
+    """Counts the operators of each stand-in for a stream, without those that are only recorded."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator, and count it."""
+        if Stream.current and not Recording.active:
+            Stream.current.work += 1
+        return function(*args, **(kwargs or {}))
 
 
 class Recording(TorchDispatchMode):
@@ -406,11 +469,11 @@ class Recording(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         """Erase the results, which a GPU would not have computed."""
-        Recording.active = False
         super().__exit__(*error)
         for tensor in self.made.values():
             if tensor.untyped_storage().data_ptr() not in self.outside:
                 tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+        Recording.active = False
 
     def replay(self) -> None:
         """Repeat all operators. Raises RuntimeError if a tensor from outside is gone."""
@@ -436,9 +499,9 @@ class Recording(TorchDispatchMode):
 def stand_in() -> Iterator[None]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
     Stream.made.clear()
-    Stream.finished.clear()
-    with Stream().active(), mock.patch.multiple(
-        torch.cuda, CUDAGraph=Graph, default_stream=lambda *args: Stream.made[0],
+    Stream.host.clear()
+    with Stream().active(), Work(), mock.patch.multiple(
+        torch.cuda, CUDAGraph=Graph, Event=Event, default_stream=lambda *args: Stream.made[0],
         graph=lambda cuda_graph, *args, **keywords: cuda_graph.recording,
         Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
         synchronize=Stream.synchronize_all,

@@ -158,6 +158,38 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
         "torch.cuda.synchronize()\n    side = torch.cuda.Stream()",
     ): "✓ `capture` is right",
+    (
+        "static = example.clone()  # the graph always reads its input here\n"
+        "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
+        "torch.cuda.synchronize()\n    side = torch.cuda.Stream()\n    static = example.clone()",
+    ): "✗ The side stream does not wait",
+    (
+        "static = example.clone()  # the graph always reads its input here\n"
+        "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
+        "side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())\n"
+        "    static = example.clone()",
+    ): "✗ The side stream does not wait",
+    (
+        "side.wait_stream(torch.cuda.current_stream())",
+        "side.wait_event(torch.cuda.current_stream().record_event())",
+    ): "✓ `capture` is right",
+    (
+        "torch.cuda.current_stream().wait_stream(side)",
+        "event = torch.cuda.Event()\n    event.record(side)\n    event.wait()",
+    ): "✓ `capture` is right",
+    (
+        "torch.cuda.current_stream().wait_stream(side)",
+        "torch.cuda.Event().wait()",
+    ): "✗ The current stream does not",
+    (
+        "with torch.cuda.graph(graph):\n        output = net(static)",
+        "with torch.cuda.stream(side):\n        graph.capture_begin()\n"
+        "        output = net(static)\n        graph.capture_end()\n    ",
+    ): "✓ `capture` is right",
+    (
+        "with torch.cuda.graph(graph):\n        output = net(static)",
+        "graph.capture_begin()\n    output = net(static)\n    graph.capture_end()\n    ",
+    ): "✗ `capture` ended with RuntimeError: CUDA graphs must be captured on a non-default",
     ("net(static)  # recorded", "net(example + 0)  # recorded"): "✗ `capture` ended with Runtime",
     ("return replay", "return output"): "✗ The result is a Tensor",
     ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
