@@ -301,7 +301,7 @@ def shards() -> Path:
 
     folder = shards_folder()
     if not (folder / "classes.txt").exists():  # notebook 04 writes it last
-        print(f"No shards of yours in {folder}: `data_prep.tfrecord` writes them.")
+        print(f"Your shards are missing in {folder}: `data_prep.tfrecord` writes them.")
         tfrecord.convert(session.need().data_root, folder, shards={"train": 8}, quiet=True)
     return folder
 

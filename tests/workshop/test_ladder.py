@@ -231,7 +231,7 @@ def test_shards_are_yours_or_written_once(
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     folder = ladder.shards()
     assert len(list(folder.glob("train-*"))) == len(list((folder / "index").glob("train-*"))) == 8
-    assert "No shards of yours" in capsys.readouterr().out
+    assert "Your shards are missing in" in capsys.readouterr().out
     for file in folder.glob("train-*"):
         file.write_bytes(b"mine")
     assert ladder.shards() == folder
