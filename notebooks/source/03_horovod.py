@@ -154,7 +154,7 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# **Predict** the speed-up over one worker (replace the number). On a CPU, one worker already uses all cores, so two can be slower. Both scripts start together, then take turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
+# **Predict** the speed-up over one worker. On a CPU, one worker already uses all cores, so two can be slower. Both scripts start together, then take turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 
 # %%
 import numpy as np
@@ -196,7 +196,7 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
-# In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: that is their **efficiency**.
+# In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: their **efficiency**.
 #
 # ### Leave out each change
 #
@@ -437,7 +437,7 @@ session.note("bandwidth", 1e-9 * fits[way][1], "GB/s", f"bandwidth of {way}'s al
 #
 # A model of the exchange: a message leaves when its bucket is full and a sender is free (NCCL has one, Gloo two threads). It takes `α + bytes / β`, or as long as the same message took alone.
 #
-# **Your turn: write the model** in five lines. `full` holds the seconds when the buckets of a pass are full, in order, `takes` those of their messages, and `alone` those of the pass. How long after the pass has the last message arrived?
+# **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass has the last one arrived?
 
 
 # %%
@@ -450,7 +450,7 @@ def after_the_pass(full, takes, alone, senders):
 after_the_pass = nb03.check_after_the_pass(after_the_pass)
 
 # %% [markdown]
-# **Predict:** how many milliseconds after the larger batch's pass does the exchange end (replace the number), how many after the smaller one's, and which layers' gradients leave first?
+# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, how many after the smaller one's, and which layers' gradients leave first?
 
 # %%
 guess = 50  # your number
