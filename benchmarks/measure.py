@@ -113,7 +113,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 def set_environment(threads: int = 1) -> None:
     """Set what all contestants inherit: threads, and the allocator setting of `rn50 run`.
 
-    As there, a setting of yours stays.
+    As there, your own settings stay.
     """
     from rn50.launch import ALLOCATOR, with_library
 

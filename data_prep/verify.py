@@ -156,7 +156,8 @@ def _parts_of_folder(path: Path, problems: Problems) -> list[Part]:
     splits = {part.split for part in parts}
     for missing in {*SPLITS} - splits:
         kind = "dangling" if (path / missing).is_symlink() else "one-split"
-        problems.add(kind, path, source.FORMS[parts[0].form].describe_missing(path, missing))
+        why = source.FORMS[parts[0].form].describe_missing(path, missing)
+        problems.add(kind, path, f"{missing} is missing: {why}")
     # a run takes the first form that is there
     taken = next(form for form in source.FORMS if form in {part.form for part in parts})
     for missing in splits - {part.split for part in parts if part.form == taken}:

@@ -152,6 +152,8 @@ def script(rung: str) -> Path:
         print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
         return own
     lacks, has = (", ".join(sorted(names)) for names in (needed - yours, yours - needed))
+    if not yours & {"Horovod", "DDP"}:  # either would do
+        lacks = re.sub(r"\b(Horovod|DDP)\b", "Horovod or DDP", lacks)
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
     if {"Horovod"} == yours & {"Horovod", "DDP"} and "DDP" in needed:
         why += " (Horovod cannot run it here: it is not built, or not for GPUs)"
@@ -301,7 +303,7 @@ def shards() -> Path:
 
     folder = shards_folder()
     if not (folder / "classes.txt").exists():  # notebook 04 writes it last
-        print(f"No shards of yours in {folder}: `data_prep.tfrecord` writes them.")
+        print(f"Your shards are missing in {folder}: `data_prep.tfrecord` writes them.")
         tfrecord.convert(session.need().data_root, folder, shards={"train": 8}, quiet=True)
     return folder
 

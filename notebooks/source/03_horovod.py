@@ -50,7 +50,7 @@ os.environ |= {  # for the cells that begin with %%bash
 }
 
 # %% [markdown]
-# Your script from notebook 02 is the first rung of the ladder. If computation takes most of its time, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
+# Your script from notebook 02 is the first rung of the ladder. If it mostly computes, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
 #
 # ## Data parallelism
 #
@@ -118,13 +118,13 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # The recipe is from the talk behind this course, *AV Datasets & Multi-GPU Training* (2018).
 #
-# **Step one: start an NVIDIA container** (unnecessary if this notebook runs).
+# **Step one: start an NVIDIA container** (if this notebook doesn't run).
 #
 # ```
 # docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/pytorch:25.12-py3
 # ```
 #
-# It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in 1 to 3 minutes. NCCL and data loaders need more shared memory than Docker's default, hence `--ipc=host`.
+# It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in 1 to 3 minutes.
 #
 # **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none: every process would run the whole training alone, on the first GPU, without an error or a gain. Five changes turn them into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
 #
@@ -145,7 +145,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits, as `communication`: with Horovod, the exchange after the backward pass; with DDP, the rest of `backward()` after the last gradient. Either library works on every rung.
 #
-# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026, and the last NVIDIA container known to include it is TensorFlow 25.02. *Start new work with DDP.*
+# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026. *Start new work with DDP.*
 #
 # **Your turn.** Choose a library, and make the changes in your `runs/train.py` before you open a solution:
 
@@ -154,7 +154,7 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# **Predict** the speed-up over one worker (replace the number). On a CPU, one worker already uses all cores, so two can be slower. Both scripts start together, then take turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
+# **Predict** the speed-up over one worker. On a CPU, one worker already uses all cores, so two can be slower. Both scripts start together, then take turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 
 # %%
 import numpy as np
@@ -163,17 +163,22 @@ guess = 1.6  # your number
 workshop.ladder.predict("2", guess)
 one, several = workshop.ladder.race(["1_single", "2"], ranks=ranks, own="2", **sizes).values()
 for rung in (one, several):
-    print(f"workers: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}")
+    parts = {part: rung.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")}
+    print(f"workers: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
+    print(", ".join(f"{part} {ms:.1f}" for part, ms in parts.items()))
 if several["paired"]:
     gain = workshop.ratio(np.divide(several["turns"], one["turns"]))
     print(f"The speed-up: {gain}; you predicted {guess:g}.")
 else:  # too little memory for both at once
     gain = several["images_per_s"] / one["images_per_s"]
     print(f"The speed-up, one script after the other: {gain:.2f}; you predicted {guess:g}.")
-parts = [several.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
-if in_ladder := parts[-1]:  # if your script times it
-    share = in_ladder / sum(parts)
-    print(f"Exposed: {in_ladder:.1f} ms, {share:.0%} of a step, with any wait for a slower worker")
+if not gpus:
+    longer = parts["compute"] / one["compute_ms"]
+    threads = f"{os.environ['OMP_NUM_THREADS']} of {session.machine.cores} cores"
+    print(f"With {threads} per worker, computing takes {longer:.2f} times as long.")
+if exposed := parts["communication"]:  # if your script times it
+    share = exposed / sum(parts.values())
+    print(f"Exposed: {share:.0%} of a step, with any wait for a slower worker")
 else:
     print("Your script does not time `communication`: the exposed time is missing here.")
 session.note("ladder_2_ips", several["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
@@ -191,11 +196,11 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
-# In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: that is their **efficiency**. Notebook 08 asks where the other 11% went.
+# In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: their **efficiency**.
 #
 # ### Leave out each change
 #
-# `leave_out.py` trains a small network on the CPU, leaving out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It measures what to check in every parallel program: how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# `leave_out.py` trains a small network on the CPU, leaving out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile leave_out.py
@@ -328,8 +333,8 @@ sweep = {way: [(size, message(size, *how)) for size in sizes] for way, how in wa
 
 model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)
 names = {weight: name for name, weight in model.named_parameters()}
-# nothing but gradients: DDP would also broadcast batch norm's statistics before each forward pass
-model = DistributedDataParallel(model, broadcast_buffers=False)
+# the exchange alone: by default, DDP also sends batch norm's statistics, and copies all gradients
+model = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
 full = []  # when each bucket of a pass was full, its bytes, and the layer of its first gradient
 
 
@@ -346,17 +351,21 @@ def loss_of(model, count):
 
 
 model.register_comm_hook(None, exchange)
-runs = [{"batch": n, "alone": [], "together": [], "exposed": [], "full": []} for n in batches]
+runs = [{"batch": n, "alone": [], "together": [], "parts": [], "full": []} for n in batches]
+everyone = [None] * dist.get_world_size()
 for turn in range(1 + turns):  # DDP forms its buckets after the first pass
     for run in runs:
         for exchanging in (False, True):
             full.clear()
-            begin, seconds = timed(loss_of(model, run["batch"]).backward)
+            loss, busy = loss_of(model, run["batch"]), time.process_time()
+            begin, seconds = timed(loss.backward)
+            busy = time.process_time() - busy
+            dist.all_gather_object(everyone, full[-1][0])  # the ranks of a machine share a clock
+            last, mean = max(everyone) - begin, sum(everyone) / len(everyone) - begin
             if turn > 0:
                 run["together" if exchanging else "alone"].append(seconds)
-                if exchanging:
-                    run["exposed"].append(begin + seconds - full[-1][0])
-                else:
+                run["parts"].append([mean, last - mean, seconds - last, busy])
+                if not exchanging:
                     run["full"].append([(at - begin, *of) for at, *of in full])
 for run in runs:  # of the pass with the median time
     run["buckets"] = sorted(zip(run["alone"], run.pop("full"), strict=True))[turns // 2][1]
@@ -428,7 +437,7 @@ session.note("bandwidth", 1e-9 * fits[way][1], "GB/s", f"bandwidth of {way}'s al
 #
 # A model of the exchange: a message leaves when its bucket is full and a sender is free (NCCL has one, Gloo two threads). It takes `α + bytes / β`, or as long as the same message took alone.
 #
-# **Your turn: write the model** in five lines. `full` holds the seconds when the buckets of a pass are full, in order, `takes` those of their messages, and `alone` those of the pass. How long after the pass has the last message arrived?
+# **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass has the last one arrived?
 
 
 # %%
@@ -441,52 +450,82 @@ def after_the_pass(full, takes, alone, senders):
 after_the_pass = nb03.check_after_the_pass(after_the_pass)
 
 # %% [markdown]
-# **Predict:** how many milliseconds are exposed with the larger batch (replace the number), is that less than with the smaller one, and which layers' gradients leave first?
+# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, how many after the smaller one's, and which layers' gradients leave first?
 
 # %%
 guess = 50  # your number
 messages = measured["messages"]
 latency, bandwidth = fits[way]
 senders = 1 if way == "NCCL" else 2
-columns = []
+rows = {}
 for run in measured["runs"]:
     full, size, layers = zip(*run["buckets"], strict=True)
     alone = np.median(run["alone"])
     line = latency + np.array(size) / bandwidth
-    low, exposed, high = 1e3 * np.quantile(run["exposed"], [0, 0.5, 1])
-    columns.append({
-        "": f"batch {run['batch']}",
-        "backward pass alone, ms": f"{1e3 * alone:.1f}",
-        "exposed, by the line, ms": f"{1e3 * after_the_pass(full, line, alone, senders):.1f}",
-        "exposed, by the messages alone, ms":
-            f"{1e3 * after_the_pass(full, messages, alone, senders):.1f}",
-        "exposed, measured, ms (range)": f"{exposed:.1f} ({low:.1f} to {high:.1f})",
-    })  # fmt: skip
+    by_line, by_messages = (after_the_pass(full, t, alone, senders) for t in (line, messages))
+    turns = 1e3 * np.reshape(run["parts"], (-1, 2, 4))  # without and with the exchange
+    without, exchanging = turns.mean(axis=0)
+    for name, ms in {
+        "exchange after the pass, by the line": 1e3 * by_line,
+        "exchange after the pass, by the messages": 1e3 * by_messages,
+        "exchange after the pass, measured": exchanging[2],
+        "waiting for the slowest rank": exchanging[1],
+        "exposed: exchange after the pass, and waiting": exchanging[1:3].sum(),
+        "lead over the slowest rank, no exchange": without[1],
+        "computing, no exchange": without[0],
+        "computing, with the exchange": exchanging[0],
+        "processor time that the exchange adds": exchanging[3] - without[3],
+    }.items():
+        rows.setdefault(name, []).append(ms)
 for layer, nbytes, *seconds in zip(layers, size, full, line, messages, strict=True):
-    at, by_line, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
-    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {by_line} (line),", end=" ")
+    at, takes, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
+    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {takes} (line),", end=" ")
     print(f"{quiet} alone")
-for name in columns[0]:
-    print(f"{name:34}", *(f"{column[name]:>24}" for column in columns))
-print(f"Exposed with {columns[-1]['']}: you predicted {guess} ms; measured: {exposed:.1f} ms.")
-smaller, larger = measured["runs"]
-less = workshop.ratio(np.divide(smaller["exposed"], larger["exposed"]))
-print(f"Exposed with {columns[0]['']}, divided by {columns[1]['']}: {less}")
-if less.clear:
-    print(f"In every turn, the larger batch exposes {'less' if less.low > 1 else 'more'}.")
-computing = np.subtract(larger["together"], larger["exposed"])  # until the last bucket is full
-slower = workshop.ratio(computing / larger["alone"])
+print(f"{'ms per pass (mean)':46}", *(f"batch {run['batch']:4}" for run in measured["runs"]))
+for name, values in rows.items():
+    print(f"{name:46}", *(f"{ms:10.1f}" for ms in values))
+print(f"You predicted {guess} ms for batch {run['batch']}; measured: {exchanging[2]:.1f} ms.")
+slower = workshop.ratio(turns[:, 1, 0] / turns[:, 0, 0])
 if slower.clear and slower.low > 1:
-    print(f"While messages travel, the pass computes more slowly: {slower} times as long.")
+    print(f"With the exchange, computing takes {slower} times as long.")
 workshop.trace("ddp.json")  # of the larger batch
-session.note("exposed_ms", exposed, "ms", f"exposed exchange of a backward pass, with {way}")
+session.note("exposed_ms", exchanging[1:3].sum(), "ms", f"exposed exchange of a pass, with {way}")
 
 # %% [markdown]
-# The last layers' gradients leave first. The model leaves out two things: exchange and computation share hardware (a few multiprocessors with NCCL, the cores on a CPU), and a message waits until *every* rank has filled its bucket. The measured time includes both.
+# The last layers' gradients leave first. A larger batch makes the pass longer, not the messages: once only the last one is exposed, it hides no more. Your model predicts that one. The other rows measure what it leaves out: faster ranks wait for the slowest, even without messages, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
 #
-# A larger batch makes the pass longer, not the messages. Once only the last message is exposed, it hides no more.
+# ### Eight GPUs
 #
-# On several GPUs, `nvidia-smi topo -m` names the links behind β, and `NCCL_DEBUG=INFO` makes NCCL log the transport that it chose; [docs/commands.md](../docs/commands.md#links-between-gpus) says what to look for.
+# No run on several GPUs was recorded here, but your model can predict one, with the bandwidths that [NCCL 2.18 assumes](https://github.com/NVIDIA/nccl/blob/v2.18.5-1/src/graph/topo.h). The step is your GPU's, or else a recorded one. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
+
+# %%
+step, whose = 256 / session.results["h100.float16.ips"].value, "recorded H100, float16, batch 256"
+if gpus:
+    step, whose = one["compute_ms"] / 1e3, f"yours, batch {batch}"
+print(f"A step of one GPU ({whose}): {1e3 * step:.1f} ms")
+ready = np.array(full) / full[-1] * 2 / 3 * step
+print(f"{'ms on':26}{'all messages':>14}{'exposed':>10}{'efficiency':>12}")
+for link, gigabytes, hop in (  # per second, GPU (or host) and direction; seconds per hop
+    ("H100's NVLink", 371, 3.4e-6),
+    ("V100's NVLink", 120, 3.4e-6),
+    ("PCI Express 3.0", 12, 5.7e-6),
+    ("InfiniBand, 400 Gbit/s", 48, 14e-6),
+    ("Ethernet, 10 Gbit/s", 1.2, 14e-6),
+):
+    takes = 2 * (8 - 1) * (hop + np.array(size) / 8 / (1e9 * gigabytes))
+    exposed = after_the_pass(ready, takes, ready[-1], 1)
+    total = 1e3 * takes.sum()
+    if link == "V100's NVLink":
+        nvlink = total
+    print(f"{link:26}{total:14.1f}{1e3 * exposed:10.1f}", end="")
+    print(f"{step / (step + exposed):12.1%}")
+one_v100, eight = (session.results[f"published.v100.{n}gpu.fp16.ips"].value for n in (1, 8))
+longer = 1e3 * 208 * (8 / eight - 1 / one_v100)
+print(f"8 V100s (published, batch 208): a step takes {longer:.1f} ms longer than on one.")
+print(f"All messages on their NVLink: {nvlink:.1f} ms, hidden or not.")
+
+# %% [markdown]
+# With NVLink, bandwidth explains little of the V100s' loss; notebook 08 looks for the rest. A fast GPU cannot hide a slow network. With several GPUs, `nvidia-smi topo -m` names their links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
 #
 # ## A larger batch
 #
@@ -528,11 +567,11 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# Averaged over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Several hosts
 #
-# Each line starts 16 processes on two 8-GPU hosts; run `torchrun` on both. With `srun`, a script reads its rank from `SLURM_PROCID`, as `rn50 train` does. The project's tests train in all four ways on two simulated hosts.
+# Each line starts 16 processes on two 8-GPU hosts; run `torchrun` on both. With `srun`, a script reads its rank from `SLURM_PROCID`, as `rn50 train` does. The tests train in all four ways on two simulated hosts.
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
@@ -542,11 +581,11 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 # ```
 #
-# `srun` runs outside the container, and needs Slurm. In a container, add `--network host` to `docker run`; as root, mpirun needs `--allow-run-as-root`. The last line is the talk's; [docs/commands.md](../docs/commands.md#several-hosts) explains its flags, and what you see if a host fails.
+# In a container, add `--network host` to `docker run`; as root, mpirun needs `--allow-run-as-root`. The last line is the talk's; [docs/commands.md](../docs/commands.md#several-hosts) explains its flags, and what you see if a host fails.
 #
 # ## Accuracy: recorded runs
 #
-# Full runs of the road-sign recipe: one worker with a batch of 32, and two with 16 each.
+# Full road-sign runs: one worker with a batch of 32, and two with 16 each.
 
 # %%
 starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
@@ -562,7 +601,7 @@ print("With so few seeds, a difference of up to about two points would go unnoti
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
 # - Without one of the last four, the script still runs. Count the images and compare the weights.
-# - A message takes latency plus bytes over bandwidth. The backward pass hides most buckets, but they may slow it; the rest is exposed.
+# - A message takes latency plus bytes over bandwidth. The backward pass hides most of them. The last one is exposed, and so is waiting for the slowest rank.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow, with [three more traps](../docs/migration.md); exercise `ex04.hunt` checks your answer).
 #

@@ -6,6 +6,7 @@ import dis
 import html
 import inspect
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def choose_by_cases(
     """
 
     def judge() -> str:
-        if own(*cases[0]) is None:
+        if own(*deepcopy(cases[0])) is None:
             raise NotImplementedError
         examine(own, cases, finished, mistakes, one_case=True)
         return right or f"`{name}` is right in all {len(cases)} test cases."

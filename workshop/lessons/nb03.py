@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -273,6 +274,18 @@ def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
     return max(0.0, end - alone)
 
 
+def from_last_bucket(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return after_the_pass(full, takes, full[-1], senders)
+
+
+def both_times(full: Any, takes: Any, alone: float, senders: int) -> float:
+    free = [0.0] * senders
+    for at, seconds in zip(full, takes, strict=True):
+        sender = free.index(min(free))
+        free[sender] += at + seconds
+    return max(0.0, max(free) - alone)
+
+
 def all_exposed(full: Any, takes: Any, alone: float, senders: int) -> float:
     return sum(takes)
 
@@ -284,13 +297,17 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
      "It starts at the later of two times: the bucket is full, and the sender is free."),
     (arrival, "You return when the last message arrives, counted from the start of the pass.",
      "Exposed is only what comes after the pass: subtract `alone`."),
+    (from_last_bucket, "You count from the last full bucket.",
+     "The pass ends later: subtract `alone`."),
+    (both_times, "A message starts at the sum of two times: the bucket is full, the sender free.",
+     "It starts at the later of the two."),
     (not_clamped, "If everything arrives during the pass, you return a negative time.",
      "Then nothing is exposed: return 0."),
     (one_sender, "You use one sender, whatever `senders` is.",
      "Keep one time per sender, and use the sender that is free first."),
     (two_senders, "You use two senders, whatever `senders` is.",
      "Keep one time per sender, and use the sender that is free first."),
-    (last_only, "You return the end of the last message; an earlier one can end later.",
+    (last_only, "You return the end of the last message, or of one sender: another can end later.",
      "Use the latest of all senders: max(free)."),
     (by_turns, "Each sender takes its turn, even if another is free earlier.",
      "Use the sender that is free first."),
@@ -306,7 +323,7 @@ def check_after_the_pass(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def judge_after_the_pass(answer: Callable[..., Any]) -> str:
-    if answer(*BUCKETS[0]) is None:
+    if answer(*deepcopy(BUCKETS[0])) is None:
         raise NotImplementedError
     examine(answer, BUCKETS, after_the_pass, AFTER_MISTAKES, one_case=True)
     return "Four passes: hidden, exposed, a busy sender, two senders."

@@ -105,9 +105,11 @@ def judge_read(yours: Function, folder: Path) -> str:
         found, error = read_all(yours, folder / "damaged")
         of = part.removeprefix("the checksum of ")
         refuse(
-            (error is None, f"A flipped bit in {part} goes unnoticed.",
+            (error is None, f"A flipped bit in {part} raises no ValueError.",
              "Compare masked_crc(…) of the 8 bytes of the length, and of the data, with the stored"
              " checksums; raise ValueError if one differs."),
+            (isinstance(error, AssertionError), f"With a flipped bit in {part}, an assert fails.",
+             "Raise ValueError instead: `python -O` skips every assert."),
             (not isinstance(error, ValueError), f"With a flipped bit in {part}, it ends with"
              f" {type(error).__name__}, not with ValueError.",
              f"Compare the checksum of {of} before you use {of}."),
@@ -160,6 +162,8 @@ def _refuse_records(found: list[Any], contents: list[bytes], records: list[bytes
          "Use `yield`, or return a list of the data of all records."),
         (first == records[0], "It yields whole records.",
          "Leave out the 12 bytes before the data and the 4 after."),
+        (first == records[0][8 : 8 + len(contents[0])], "The data begin 4 bytes too early.",
+         "They come after the 8 bytes of the length and the 4 of its checksum."),
         (isinstance(first, int), "It returns the bytes of a record.",
          "Yield the data of each record instead."),
         (not isinstance(first, bytes), f"It yields {type(first).__name__}.",

@@ -72,6 +72,16 @@ def test_what_is_said(own: Callable[..., Any], said: str, capsys: pytest.Capture
     assert chosen is (own if said.startswith("✓") else finished)
 
 
+def test_an_answer_that_changes_its_arguments_leaves_the_cases_intact() -> None:
+    cases = [([2.0, 3.0],), ([1.0],)]
+
+    def pops(numbers: list[float]) -> float:
+        return numbers.pop()
+
+    choose_by_cases("total", pops, sum, cases)
+    assert cases == [([2.0, 3.0],), ([1.0],)]
+
+
 def test_a_check_that_runs_again_says_the_same(capsys: pytest.CaptureFixture) -> None:
     used = choose_by_cases("twice", forgets, finished, [(2.0, 3.0)])
     first = capsys.readouterr().out

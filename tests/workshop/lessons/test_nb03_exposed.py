@@ -29,6 +29,15 @@ def test_right_prediction_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("✓")
 
 
+def test_an_answer_that_empties_its_argument_leaves_the_check_intact() -> None:
+    def pops(full: Any, takes: Any, alone: float, senders: int) -> float:
+        full.pop()
+        return 0.0
+
+    assert nb03.check_after_the_pass(pops) is nb03.after_the_pass
+    assert nb03.check_after_the_pass(by_heap) is by_heap
+
+
 def test_known_times() -> None:
     # 0.1 to 0.8, 0.8 to 1.4, 1.4 to 1.9, 1.9 to 2.1; the pass ends at 0.8
     assert nb03.after_the_pass(*nb03.BUCKETS[1]) == pytest.approx(1.3)
