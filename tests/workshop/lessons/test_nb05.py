@@ -81,6 +81,20 @@ def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, 
     assert "✗" in wrong and any(part in wrong for part in said.split("|")), wrong
 
 
+def test_photos_may_decode_whole_images_with_a_share_for_the_gpus_engine(capsys):
+    source = PHOTOS
+    for old, new in [
+        ("image_random_crop(", "image("),
+        ("random_area=[0.37, 0.75], random_aspect_ratio=[1, 1],", "hw_decoder_load=0.9,"),
+        ("fn.resize(images, size=[size, size])", "fn.random_resized_crop(images,"
+         " size=[size, size], random_area=[0.37, 0.75], random_aspect_ratio=[1, 1])"),
+    ]:  # fmt: skip
+        assert old in source
+        source = source.replace(old, new)
+    whole = edited(source, "", "")
+    assert nb05.check(whole, stub)[0] is whole, capsys.readouterr().out
+
+
 def test_iterator_may_use_the_name_of_the_readers_own_photos(capsys):
     """With a name, DALI's iterator ends after each epoch; auto_reset and a loop continue it."""
     named = edited(PHOTOS, "random_shuffle=True", 'random_shuffle=True, name="jpegs"')
