@@ -407,6 +407,8 @@ def step_of(
          "A `return` ends `main` after one step.", "Leave it out: `main` reads `loss`."),
         ("training_step" in names_in(lines, ast.Load) and "training_step" not in names,
          "The script does not know the notebook's functions.", "Paste the lines of your step."),
+        (loss not in stored and not backward, "Nothing computes gradients.",
+         "Call backward() of your loss in the block backward."),
         (loss not in stored, "No line sets `loss`, which `main` prints at the end.",
          "Call your loss `loss`."),
     )  # fmt: skip

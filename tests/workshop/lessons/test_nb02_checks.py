@@ -237,7 +237,7 @@ CRITERION = {
         ({"Photos": "Pictures"}, "✓ train.py: your crops and your step"),
         ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: The values"),
         ({"loss": "value"}, "✓ train.py: your crops and your step"),
-        ({"loss": "value", "value.backward()": "pass"}, "✗ train.py: No line sets `loss`"),
+        ({"loss": "value", "value.backward()": "pass"}, "✗ train.py: Nothing computes"),
         ({"loss = F.cross_entropy": "value = F.cross_entropy", "loss.backward": "value.backward"},
          "✗ train.py: No line sets `loss`"),
         ({"class Photos(Dataset)": "class Pictures:\n    pass\n\n\nclass Photo(Dataset)",
