@@ -79,12 +79,13 @@ fig, axes = plt.subplots(2, 4, figsize=(10, 5), layout="constrained")
 for ax, file, answer, share in zip(axes.flat, chosen, answers, sure, strict=True):
     ax.imshow(Image.open(file))
     ax.set(xticks=[], yticks=[], title=file.parent.name, xlabel=f"{answer}, {100 * share:.0f}%")
+    ax.xaxis.label.set_color("black" if answer == file.parent.name else "#d55e00")
 right = sum(answers == truth)
-fig.suptitle(f"True class above, answer (probability) below: {right} of 8 correct")
+fig.suptitle(f"{right} of 8 correct (above: the true class, below: the answer and its probability)")
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# **Your turn:** which class will `speed-50` be confused with? In the cell that chooses the images, replace `*/*.jpg` with `speed-50/*.jpg`. Then run it and the next two again.
+# **Try it:** which class will `speed-50` be confused with? In the cell that chooses the images, replace `*/*.jpg` with `speed-50/*.jpg`. Then run it and the next two again.
 #
 # Eight images are too few to judge a network by. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. The next cell compares it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded).
 
