@@ -207,7 +207,7 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
 workshop.ladder.figure()
 
 # %% [markdown]
-# This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. A bar's length is the speed; its colours show where the time goes.
+# This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. Colours show where the time goes.
 #
 # On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs keep 10 bits of mantissa. Notebook 06 measures both.
 #
@@ -226,7 +226,7 @@ moving = sum(parts[kind] for kind in kinds) / sum(parts.values())
 print(f"{', '.join(kinds)}: together {moving:.0%}")
 
 # %% [markdown]
-# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Colours mean kinds of operation here: amber is normalisation, not input.)
+# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Here, amber is normalisation, not input.)
 #
 # ### Can you feed the device faster?
 #
@@ -374,7 +374,7 @@ workshop.figure(fig, alt=f"Images/s by batch, with the fitted line. {found}.")
 #
 # ### What limits the batch?
 #
-# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. On a GPU, the cell compares this with the measured peak.
+# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. **Predict:** how many images fit into a V100's 16 GB in FP32? On a GPU, the cell compares the count with the measured peak.
 
 
 # %%
