@@ -235,6 +235,7 @@ def race(
         rates = [images / sum(turn) for turn in runner.turns] or [one["images_per_s"]]
         one |= {"images_per_s": statistics.median(rates), "turns": rates}
         one["paired"] = together and bool(runner.turns)
+        one |= {"image_size": flags.get("image_size", 224), "batch_size": flags["batch_size"]}
         if runner.turns:  # the script divides by all steps, but its sums are of those that count
             ms = 1000 * images / window / one["images_per_s"]
             parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
@@ -338,7 +339,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
             1, 1 + bool(climbed), figsize=(10 if climbed else 6, 2 + 0.3 * rows), squeeze=False
         )
     here, there = axes[0, 0], axes[0, -1]
-    labels, guesses, turns = [], {}, set()
+    labels, guesses, turns, named = [], {}, set(), set()
     for row, name in enumerate(climbed):
         found = record["rungs"][name]
         rate, spread, ranks = found["images_per_s"], found.get("turns"), found.get("ranks", 1)
@@ -347,7 +348,9 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         left = 0.0
         for part, ms in parts.items():
             width = rate * ms / sum(parts.values())
-            here.barh(row, width, 0.6, left, color=PARTS[part], label="" if row else part)
+            label = part if ms and part not in named else ""
+            here.barh(row, width, 0.6, left, color=PARTS[part], label=label)
+            named |= {label}
             left += width
         if spread:
             turns.add(len(spread))
@@ -362,7 +365,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         counts = " or ".join(map(str, sorted(turns)))
         lines = f", median and range of {counts} turns" if turns else ""
         most = max(record["rungs"][name]["images_per_s"] for name in climbed)
-        here.set(title=f"This machine: up to {output.cell_text(most)} images/s")
+        here.set(title=f"This machine: up to {output.cell_text(most)} images/s{_sizes(record)}")
         here.set(xlabel=f"images/s{lines}; colours: share of the step")
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(len(climbed) - 0.5, -0.5)
@@ -371,8 +374,8 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         drawn = there.barh(list(bars), list(bars.values()), 0.6, color=colour)
         there.bar_label(drawn, fmt="{:,.0f}", padding=3)
     there.set(
-        title=f"{'V100: published. ' if values else ''}H100: recorded, batch 128\n"
-        "(from JPEG files; your DALI rungs read shards)",
+        title=f"224 px{'. V100: published, batch 96 or 208' if values else ''}\n"
+        "H100: recorded, batch 128, from JPEG files\n(your DALI rungs read shards)",
         xlabel="images/s",
     )
     there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
@@ -403,6 +406,14 @@ def _label(script: str) -> str:
     if rung == "2":
         return LIBRARIES[chosen]
     return f"{RUNGS[rung]} ({LIBRARIES[chosen]})" if chosen else RUNGS[rung]
+
+
+def _sizes(record: Mapping[str, Any]) -> str:
+    """Return a line with the pixels and batches of all rungs; "" if an earlier version ran them."""
+    rungs = [rung for rung in record["rungs"].values() if "image_size" in rung]
+    sizes = sorted({f"{rung['image_size']} px, batch {rung['batch_size']}" for rung in rungs})
+    each = " per worker" if any(rung["ranks"] > 1 for rung in rungs) else ""
+    return f"\n{' or '.join(sizes)}{each}" if sizes else ""
 
 
 def _before(script: str, rungs: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this notebook you train a network, test it on images, and see what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps.
+# In this notebook, you train a network, test it on images, and see what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps.
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
@@ -11,7 +11,7 @@ epochs: int | None = None  # epochs to train
 seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells from top to bottom with Shift + Enter. The cell above contains the notebook's parameters: to change one, edit it and rerun everything below. Every notebook starts with a cell like the next one. It reports the hardware, sizes the runs accordingly (the *profile*), and generates the course's images of road signs if they are missing.
+# Run the cells from top to bottom with Shift + Enter. The cell above contains the notebook's parameters: to change one, edit it and rerun everything below. Every notebook starts with a cell like the next one. It reports your hardware, chooses a *profile* (how long the runs are), and generates the course's images of road signs if they are missing.
 
 # %%
 import os
@@ -30,7 +30,7 @@ print(f"epochs: {epochs}")
 # %% [markdown]
 # ## Train a network first
 #
-# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course: it uses the same code but trains far faster. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
+# The command below trains a network to recognise twelve kinds of road sign. The network, `tiny`, is a small version of ResNet-50, the network of this course. It uses the same code but trains much faster. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
 #
 # - `-b`: images per step, the *batch*; with 2,400 training images, an epoch is 75 steps of 32
 # - `-e`: passes over the data, the *epochs*
@@ -38,7 +38,10 @@ print(f"epochs: {epochs}")
 # - `--image-shape 64` and `crop_area=0.5`: random crops of at least half of each image, scaled to 64 × 64 pixels
 # - `2>&1`: show the command's messages as ordinary output
 #
-# **Predict** before you run it: random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach?
+# **Predict:** random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach? Replace the number.
+
+# %%
+guess = 50  # your number, in percent
 
 # %% language="bash" magic_args="-e"
 # BATCH=32  # images per step; later 8
@@ -47,7 +50,7 @@ print(f"epochs: {epochs}")
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` are settings under their long names, each with its reason. `top-1` is the accuracy in percent. In training, it is the average over an epoch, on harder crops. `img/s` or `ips` is images per second, `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
+# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the accuracy in percent. For training images, it is an average over the epoch, on random crops, which are harder. `img/s` or `ips` is images per second, `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
@@ -76,12 +79,15 @@ fig, axes = plt.subplots(2, 4, figsize=(10, 5), layout="constrained")
 for ax, file, answer, share in zip(axes.flat, chosen, answers, sure, strict=True):
     ax.imshow(Image.open(file))
     ax.set(xticks=[], yticks=[], title=file.parent.name, xlabel=f"{answer}, {100 * share:.0f}%")
+    ax.xaxis.label.set_color("black" if answer == file.parent.name else "#d55e00")
 right = sum(answers == truth)
-fig.suptitle(f"True class above, answer (probability) below: {right} of 8 correct")
+fig.suptitle(f"{right} of 8 correct (above: the true class, below: the answer and its probability)")
 workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} of them right")
 
 # %% [markdown]
-# Eight images are too few to judge by: the score above can be far from the real one. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. Compare it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded).
+# **Try it:** which class will `speed-50` be confused with? In the cell that chooses the images, replace `*/*.jpg` with `speed-50/*.jpg`. Then run it and the next two again.
+#
+# Eight images are too few to judge a network by. The run's report contains the **top-1** on the whole validation set: the share of images for which the highest-scoring class is the right one. The next cell compares it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded).
 
 # %%
 import json
@@ -97,6 +103,7 @@ for file in sorted(Path().glob("batch-*.json"), key=os.path.getmtime):
         f"and waiting for images took {seconds['data'] / sum(seconds.values()):.0%} of the training"
     )
     print("  validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value in top1))
+print(f"You expected {guess}%, and your last run reached {top1[-1]:.1f}%.")
 session.expect({"roadsigns.resnet50.float32.top1": None})
 
 # %% [markdown]
@@ -159,7 +166,7 @@ workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 #
 # How long does one training run take? Estimate it for ImageNet, the data set behind the published ResNet-50 results. It has 1,281,167 training images, and the recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
 #
-# The next cell computes both, compares them with the published hours, adds an H100, and counts the arithmetic. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
+# The next cell computes both, compares the hours with the published ones, adds an H100, and counts the arithmetic. (The published runs are `runner -n 1 -b 96 --dtype float32` and `runner -n 1 -b 208`, with FP16 as the default.)
 
 # %%
 from rn50lib import resnet
@@ -180,7 +187,7 @@ print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# So FP32 takes more than three days, FP16 almost one, and an H100 6.6 hours. The cause is the work: 24.5 billion operations per image. The published runs took 2 to 3% longer. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number explains only part of that: the V100 also multiplies 16-bit numbers in its Tensor Cores (notebook 06). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# One run takes more than three days in FP32, almost one in FP16, and 6.6 hours on an H100. The published runs took 2 to 3% longer. The cause is the work: 24.5 billion operations per image. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number explains only part of that: the V100 also multiplies 16-bit numbers in its Tensor Cores (notebook 06). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #
@@ -214,6 +221,7 @@ yours = training_days(days=365, rate=1442.6)  # one V100, FP16
 kept = 100 * 8 * 30 * (2 * 60 * 60) / 1000  # images per day
 factor = (yours or 0) * 1442.6 * 24 * 60 * 60 / (365 * kept * 90)
 hints = {24: "these are hours", 86400: "these are seconds", 1 / 90: "the 90 epochs are missing"}
+hints |= {1440: "these are minutes", 1 / 8: "each car has 8 cameras", 1 / 100: "there are 100 cars"}
 hints |= {1000: "only one image in 1,000 is kept", 1 / 3600: "2 hours are 7,200 seconds"}
 if yours is None:
     print(

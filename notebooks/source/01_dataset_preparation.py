@@ -81,25 +81,32 @@ for ax, file in zip(axes.flat, firsts, strict=True):
     ax.imshow(Image.open(file).convert("RGB"))
     ax.set_title(file.parent.name, fontsize=10)
     ax.axis("off")
-fig.suptitle("The first training image of each class")
+fig.suptitle(f"The first training image of each of the {len(per_class)} classes")
 workshop.figure(fig, alt=f"One image of each class: {', '.join(sorted(per_class))}")
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
-common = Counter(shapes)
-left.scatter(*zip(*common, strict=True), s=[900 * n / len(train) for n in common.values()])
-left.set(title="Image shapes (marker area: count)", xlabel="width, px", ylabel="height, px")
-right.hist(kilobytes, bins=40)
-lines = {"here": kilobytes.mean(), "ImageNet": ARCHIVE / IMAGENET / 1000}
-for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
-    right.axvline(mean, color="black", ls=dashes, label=f"mean {name}: {mean:.0f} KB")
-right.set(title="File sizes", xlabel="kilobytes", ylabel="training images")
-right.legend()
 upright = 100 * np.mean(height > width)
+common = Counter(shapes).most_common(10)
+colours = ["C1" if h > w else "C0" for (w, h), _ in common]
+names, counts = [f"{w} × {h}" for (w, h), _ in common], [count for _, count in common]
+bars = left.barh(names, counts, color=colours)
+left.bar_label(bars, fmt="{:,.0f}", padding=3)
+left.margins(x=0.15)
+left.invert_yaxis()
+left.set(title=f"{upright:.0f}% of the images are in portrait orientation (orange)")
+left.set(xlabel="training images", ylabel="width × height, pixels")
+right.hist(kilobytes, bins=40)
+lines = {"here": kilobytes.mean(), "in ImageNet": ARCHIVE / IMAGENET / 1000}
+for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
+    right.axvline(mean, color="black", ls=dashes, label=f"mean {name}: {mean:.1f} KB")
+right.set(title=f"File sizes: {kilobytes.min():.0f} to {kilobytes.max():.0f} KB")
+right.set(xlabel="file size, KB", ylabel="training images")
+right.legend()
 finding = (
     f"{upright:.0f}% are in portrait orientation; the largest file is {kilobytes.max():.0f} KB"
 )
-workshop.figure(fig, alt=f"Width against height, and a histogram of file sizes. {finding}.")
+workshop.figure(fig, alt=f"The commonest image shapes, and a histogram of file sizes. {finding}.")
 print(finding)
 
 # %% [markdown]
@@ -398,6 +405,7 @@ begin = time.perf_counter()
 for _ in range(rounds):
     tar_headers()
 headers = (time.perf_counter() - begin) / rounds  # seconds, warm
+training = nb01.training_speed()  # images/s: trains ResNet-50 at 224 px for a few steps
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(10, 2.6), layout="constrained", sharey=True)
@@ -408,7 +416,6 @@ gain, tar = (
     {c: np.median(np.divide(rates["records_in_order", c], rates[way, c])) for c in ("warm", "cold")}
     for way in ("files_at_random", "tar_in_order")
 )
-training = nb01.training_speed()  # images/s of ResNet-50, 224 px
 for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     values = [rates[way.__name__, cache] for way in ways]
     mid = [np.median(v) for v in values]
@@ -418,9 +425,11 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ax.axvline(training, color="#d55e00", lw=4, label=f"this machine trains on {training:,.0f}")
     ax.axvline(needed, color="black", ls="--", label=f"8 V100s train on {needed:,.0f}")
     over = np.divide(rates["records_in_order", cache], rates["files_at_random", cache])
-    title = f"{cache}: records in order over files at random\n{workshop.ratio(over)}"
-    ax.set(title=title, xlabel=f"images/s, median and range of {rounds} rounds")
+    name = f"{cache.capitalize()} cache: records in order over files at random"
+    ax.set(title=f"{name}\n{workshop.ratio(over)}")
+    ax.set(xlabel=f"images/s without decoding, median and range of {rounds} rounds")
     ax.locator_params(axis="x", nbins=5)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
 axes[0].invert_yaxis()
 axes[1].legend(fontsize=8)
 finding = (
@@ -433,7 +442,7 @@ print(f"this machine trains on {training:,.0f} images/s (ResNet-50, 224 px)")
 for way in ("files_at_random", "records_in_order"):
     times = middle[way, "cold"] / training
     digits = 0 if times > 99 else 1
-    print(f"cold, {way.replace('_', ' ')}: one reader delivers {times:,.{digits}f} times as many")
+    print(f"cold, {way.replace('_', ' ')}: one reader delivers {times:,.{digits}f} times that")
 share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
 print(f"warm, Python spends {share:.0%} of tar's time on the headers")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
@@ -469,8 +478,11 @@ for _ in range(rounds):
         found.append((time.perf_counter() - begin) / len(opened[name]))
 ms = {key: 1000 * np.median(found) for key, found in seconds.items()}
 originals = [image for image, _ in opened["pass through"]]
-full = sum(get_sampling(image) == 0 for image in originals)  # 4:4:4, colours in full resolution
-print(f"{full} of {len(originals)} originals have colours in full resolution (4:4:4)")
+size = {name: np.subtract(few.ends, few.offsets) / 1000 for name, few in opened.items()}  # KB
+full = np.array([get_sampling(image) == 0 for image in originals])  # colours in full resolution
+for which, chosen in {"in 4:4:4": full, "in 4:2:0 or grey": ~full}.items():
+    factor = np.mean(size["quality 95"][chosen] / size["pass through"][chosen])
+    print(f"{sum(chosen)} originals {which}: quality 95 makes them {factor:.2f} times as large")
 tables = {}  # from a file's quantisation table to Pillow's quality
 for quality in range(1, 101):
     Image.new("L", (8, 8)).save(buffer := io.BytesIO(), "JPEG", quality=quality)
@@ -478,25 +490,24 @@ for quality in range(1, 101):
 known = [tables.get(tuple(image.quantization[0]), 0) for image in originals]
 print(f"by their quantisation tables, their quality is {min(known)} to {max(known)}")
 exact = [np.asarray(image.convert("RGB"), float) for image in originals]
+print(f"\n{'per image':20}   KB  read, ms    decode, ms (range)   share  error of 255")
 for name, few in opened.items():
     pixels = [np.asarray(image.convert("RGB"), float) for image, _ in few]
     errors = [abs(a - b).mean() for a, b in zip(pixels, exact, strict=True) if a.shape == b.shape]
-    error = f"error {np.mean(errors):.2f} of 255" if errors else "a different size"
-    size = os.path.getsize(few.file.name) / len(few) / 1000
+    error = f"{np.mean(errors):.2f}" if errors else "other size"
     reading, whole = (ms[name, step] for step in steps)
     low, high = (1000 * end(seconds[name, "read and decode"]) - reading for end in (min, max))
-    print(
-        f"{name:20}{size:6.1f} KB{reading:7.3f} ms to read,{whole - reading:6.2f} ({low:.2f} to",
-        end="",
-    )
-    print(f" {high:.2f}) ms to decode ({1 - reading / whole:.1%}), {error}")
+    decoding = f"{whole - reading:.2f} ({low:.2f} to {high:.2f})"
+    print(f"{name:20}{size[name].mean():5.1f}{reading:10.3f}{decoding:>22}", end="")
+    print(f"{1 - reading / whole:8.1%}{error:>14}")
 one = 1000 / ms["pass through", "read and decode"]  # images/s
 fast = session.results["published.h100.8gpu.ips"].value
-print(f"One core here reads and decodes {one:,.0f} images/s, without a crop. Feeding", end=" ")
-print(f"8 V100s takes {needed / one:,.0f} such cores, 8 H100s {fast / one:,.0f}.")
+print(f"\nOne core here reads and decodes {one:,.0f} images/s, without a crop. Feeding", end=" ")
+print(f"this machine takes {training / one:.2g} such cores,", end=" ")
+print(f"8 V100s {needed / one:,.0f}, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# Brackets show the range of the rounds, and decoding's share of an image's time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size: files below that quality grow, while those in 4:4:4 shrink, because Pillow's default (4:2:0) halves their colour resolution in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size. Files of a lower quality grow; those in 4:4:4 shrink on average, because Pillow's default (4:2:0) halves their colour resolution in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #

@@ -180,13 +180,13 @@ print(script.read_text())
 mine = nb02_checks.check_script(script)
 
 # %% [markdown]
-# `main` builds all the parts, names the parts of your step for the profiler, and times input and computation.
+# `main` names the parts of your step for the profiler, and times input and computation.
 #
 # A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before; you measure that below.
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. The script is timed in several turns, because speed varies; the cell prints the median speed, and how a step divides on average over all turns. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. Because speed varies, the cell times several turns; it prints their median speed and mean step. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
 
 # %%
 guess = 50  # your number
@@ -196,8 +196,8 @@ guess = 50  # your number
     warm_up=5, trace=session.folder / "trace.json.gz",  # 5: uses up the prefetched batches
 ).values()  # fmt: skip
 speeds = rung["turns"]
-print(f"{session.image_size} px: {rung['images_per_s']:.1f} images/s", end=" ")
-print(f"({min(speeds):.1f} to {max(speeds):.1f})")
+print(f"{session.image_size} px, batch {session.rung_batch}:", end=" ")
+print(f"{rung['images_per_s']:.1f} images/s ({min(speeds):.1f} to {max(speeds):.1f})")
 input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
@@ -207,15 +207,15 @@ if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
 workshop.ladder.figure()
 
 # %% [markdown]
-# This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. A bar's length is the speed; its colours show where the time goes.
+# This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. Colours show where the time goes.
 #
 # On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs keep 10 bits of mantissa. Notebook 06 measures both.
 #
-# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up. On a CPU, decoding takes cores from the computation.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up. On a CPU, decoding takes cores from the computation: part of its cost is in `compute_ms`.
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. With `--trace FILE`, the script runs `torch.profiler` for three untimed steps: compare shares, not milliseconds. [ui.perfetto.dev](https://ui.perfetto.dev) opens the file, too.
+# A **profiler** records every operation. With `--trace FILE`, the script runs `torch.profiler` for three untimed steps: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too.
 #
 # **Predict:** what share of a step is convolution, and which kind is second?
 
@@ -226,11 +226,11 @@ moving = sum(parts[kind] for kind in kinds) / sum(parts.values())
 print(f"{', '.join(kinds)}: together {moving:.0%}")
 
 # %% [markdown]
-# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Colours mean kinds of operation here: amber is normalisation, not input.)
+# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Here, amber is normalisation, not input.)
 #
 # ### Can you feed the device faster?
 #
-# First the input alone: the next cell loads batches at 224 pixels, and uses none. **Predict** the images/s of one worker, and how many workers a V100 in FP32 needs.
+# First the input alone: the next cell loads batches at 224 pixels, and uses none. **Predict** the images/s of one worker, and how many workers your device and a V100 in FP32 need.
 
 # %%
 large = Photos(session.data_root / "train", 224)
@@ -253,55 +253,69 @@ v100 = session.results["published.v100.1gpu.fp32.ips"].value
 counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
 for workers in counts:
     print(f"{workers} workers load {(loaded := input_rate(workers)):6.0f} images/s")
-print(f"a V100 in FP32 trains {v100:.0f} images/s: work for {v100 * workers / loaded:.1f} of them")
+own = 1000 * session.rung_batch / compute_ms
+for what, wanted in {"your script computes": own, "a V100 in FP32 trains": v100}.items():
+    print(
+        f"{what} {wanted:.0f} images/s: work for {wanted * workers / loaded:.1f} of these workers"
+    )
 
 # %% [markdown]
-# With 0 workers, the loop decodes the images itself. Workers add speed while cores are idle. If the network computes on the same cores, workers slow it down, and no loader setting gains much. With a GPU, the cores are free for workers, and three settings can hide the copy and the waiting:
+# With 0 workers, the loop decodes the images itself. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shorten by as much as the wait?
+#
+# On a GPU, each further row adds a change. **Predict** which one helps most, then add rows to `tries`:
 #
 # - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `wait=False`: wait for the GPU only at the end;
 # - `channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
-#
-# In the next cell, each row adds a change to the row above. **Predict** which one helps most, then add rows to `tries`.
 
 # %%
 most = counts[-1]
-tries = {"2 workers: train.py": {"workers": 2}, f"{most} workers": {"workers": most}}
-tries["+ pinned memory"] = {"workers": most, "pin": True}
-tries["+ no waiting"] = {"workers": most, "pin": True, "wait": False}
-tries["+ channels_last"] = {**tries["+ no waiting"], "layout": torch.channels_last}
+tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most})}
+if device.type == "cuda":  # a CPU has no copy to overlap, and no queue
+    tries["+ pinned memory"] = {"workers": most, "pin": True}
+    tries["+ no waiting"] = {"workers": most, "pin": True, "wait": False}
+    tries["+ channels_last"] = {**tries["+ no waiting"], "layout": torch.channels_last}
 full = Photos(session.data_root / "train", session.image_size)
 
 
 def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
-    """Return images/s of training ResNet-50 on a GPU; `wait`: synchronise after every step."""
+    """Return the ms of a training step, and those of its wait for a batch.
+
+    With `wait`, the loop synchronises with a GPU after every step.
+    """
     network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     warm_up, steps = 2 * workers + 1, 8  # steps: a multiple of the workers, which deliver in turn
     order = torch.utils.data.RandomSampler(full, True, session.rung_batch * (warm_up + steps))
-    batches = DataLoader(
-        full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin
+    batches = iter(
+        DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
     )
-    for step, (images, labels) in enumerate(batches, start=1):
+    for step in range(-warm_up, steps):
+        if step == 0:
+            begin, waited = time.perf_counter(), 0.0
+        asked = time.perf_counter()
+        images, labels = next(batches)
+        if step >= 0:
+            waited += time.perf_counter() - asked
         images = images.to(device, memory_format=layout, non_blocking=pin)
         training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
-        if wait or step in (warm_up, warm_up + steps):
+        if device.type == "cuda" and (wait or step in (-1, steps - 1)):
             torch.cuda.synchronize()
-        if step == warm_up:
-            begin = time.perf_counter()
-    return steps * session.rung_batch / (time.perf_counter() - begin)
+    return 1000 * (time.perf_counter() - begin) / steps, 1000 * waited / steps
 
 
-if device.type == "cuda":
-    speeds = np.array([[feed(**row) for row in tries.values()] for _ in range(5)])  # in turns
-    for i, name in enumerate(tries):
-        print(f"{name:20} {np.median(speeds[:, i]):7.1f} images/s", end="")
-        above = workshop.ratio(speeds[:, i] / speeds[:, i - 1]) if i else ""
-        print("; over the row above:" if i else "", above)
-else:
-    print("These settings need a GPU: a CPU has no copy to overlap, and no queue.")
+ms = np.array([[feed(**row) for row in tries.values()] for _ in range(session.turns)])  # in turns
+for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=True)):
+    print(f"{name:15} {1000 * session.rung_batch / whole:7.1f} images/s,", end=" ")
+    print(f"{waited:6.1f} of {whole:6.1f} ms waiting for a batch", end="")
+    above = workshop.ratio(ms[:, i - 1, 0] / ms[:, i, 0]) if i else ""
+    print("; speed over the row above:" if i else "", above)
+shorter, less = np.median(ms[:, 0] - ms[:, 1], 0)
+print(f"From 0 to 2 workers, the wait shrinks by {less:.1f} ms, and the step by {shorter:.1f} ms.")
 
 # %% [markdown]
+# If the step shortens by much less than the wait, decoding is not free: it takes cores from the computation, and no loader setting gains much.
+#
 # Ratios are per turn; a difference is clear if all five are on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the cell that checks it, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
@@ -343,12 +357,13 @@ change = 100 * (rates[last] / rates[last // 2] - 1)
 print(f"From {last // 2} to {last} images, the speed changes by {change:+.0f}%.")
 print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
 print(f"The times differ from it by up to {off:.0%}." if len(counts) > 3 else "Too few to test it.")
-title = f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2"
+gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2"
 fig, axes = plt.subplots(figsize=(8, 3), layout="constrained")
 axes.semilogx(counts, counts / seconds, "o", base=2, label="measured")
 predicted = counts / (fixed + each * counts)
 axes.semilogx(counts, predicted, base=2, label="fixed + batch × time per image")
-axes.set(title=title, xlabel="images per step", ylabel="images/s", ylim=0, xticks=counts)
+axes.set(title=f"{gain} ({session.image_size} px)", ylim=0, xticks=counts)
+axes.set(xlabel="images per step", ylabel="images/s, forward and backward")
 axes.set_xticklabels(counts)
 axes.legend()
 found = ", ".join(f"{count}: {rate:.1f}" for count, rate in rates.items())
@@ -359,7 +374,7 @@ workshop.figure(fig, alt=f"Images/s by batch, with the fitted line. {found}.")
 #
 # ### What limits the batch?
 #
-# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. On a GPU, the cell compares this with the measured peak.
+# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. **Predict:** how many images fit into a V100's 16 GB in FP32? On a GPU, the cell compares the count with the measured peak.
 
 
 # %%
@@ -396,7 +411,7 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. What filled the rest is not published; on your GPU, *peak* shows what the count misses.
+# By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. On your GPU, *peak* shows what the count misses.
 #
 # ## What decides the accuracy?
 #
@@ -522,7 +537,7 @@ session.note("data_share", waiting, "%", "share of a step waiting for input")
 #
 # - A training script takes about a hundred lines. Most of a library makes long runs reliable.
 # - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
-# - If input and computation overlap on separate hardware, only the slower counts. Time the parts, then trace the slow one.
+# - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both do. Time the parts, then trace the slow one.
 # - Activations fill the memory; they grow with the batch and the image area.
 # - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
 # - A run that resumes needs the optimizer's state, too.

@@ -64,6 +64,7 @@ JPEG = "Image.open(io.BytesIO(r[32 : 8 + length]))"
         (f"{READ}return int(label), {JPEG}", "of type int"),
         (f"{READ}return {JPEG}", "Return two values"),
         (f"{READ}return {JPEG}, label", "of type float"),
+        (f"{READ}return Image.open(first), int(label)", "Open the bytes of self.read(i)"),
         (f"{READ}return {JPEG}, struct.unpack_from('<f', r, 12)", "take its first"),
         (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 12)[0]", "these are a float32's bits"),
         (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 8)[0]", "after the flag"),
@@ -79,6 +80,8 @@ def test_reader_of_records_in_01(
     capsys.readouterr()
     names = {"Path": Path, "os": os, "np": np, "struct": struct, "Image": Image, "io": io,
              "nb01": nb01, "data": photos.root}  # fmt: skip
+    _, _, first = Path("records/val.lst").read_text().splitlines()[0].split("\t")
+    names["first"] = photos.root / "val" / first
     execute("01", "class Records", answer, names, tmp_path)
     assert said in capsys.readouterr().out
 
@@ -105,6 +108,7 @@ ZEROS = "bytes(-len(jpeg) % 4)"
             f"return {WORD} + {HEADER.replace('number', '0')} + jpeg + {ZEROS}",
             "✗ .*number is missing",
         ),
+        (f"return {WORD} + {HEADER.replace('0, l', '1, l')} + jpeg + {ZEROS}", "✗ .*flag is 1"),
         (
             f"return {WORD.replace('<', '>')} + {HEADER.replace('<', '>')} + jpeg + {ZEROS}",
             "✗ .*`<`",
@@ -136,7 +140,13 @@ def test_writer_of_records_in_01(
         ("return readers / seconds > wanted", "the wrong way round"),
         ("return 1 / seconds < wanted", "The readers work at once"),
         ("return 1 / (seconds * readers) < wanted", "More readers make it slower"),
-        ("return readers / seconds * 1000 < wanted", "not milliseconds"),
+        ("return readers / seconds * 1000 < wanted", "Do not divide it by 1,000"),
+        ("return readers / seconds / 1000 < wanted", "Do not multiply it by 1,000"),
+        ("return wanted > readers * seconds", "not files per second"),
+        ("return False", "should_pack(10000, 0.001, 8) gives False. It should be True"),
+        ("return True", "should_pack(10000, 0.001, 32) gives True. It should be False"),
+        ("return readers / seconds < training", "gives False. It should be True"),
+        ("return 'pack'", "Return True or False"),
     ],
 )
 def test_decision_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
@@ -156,6 +166,8 @@ def test_decision_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
         ("return days * 24 * 7200 * 1000 * 90 / 1000 / rate / 86400 * 100 / 100", "Right: a year"),
         ("return days * 172800 * 90 / rate / 3600", "these are hours"),
         ("return days * 172800 / rate / 86400", "the 90 epochs are missing"),
+        ("return days * 172800 * 90 / rate / 60", "these are minutes"),
+        ("return days * 21600 * 90 / rate / 86400", "each car has 8 cameras"),
         ("return 365 * 172800 * 90 / 1442.6 / 86400", "Right for these two numbers only"),
         ("return days * 172800 * 1000 * 90 / rate / 86400", "only one image in 1,000"),
     ],

@@ -215,6 +215,10 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     for name, rate in {"3_dali_ddp": 7.0, "2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0}.items():
         record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 9.0}
     record["rungs"]["2_ddp"]["turns"] = [4.0, 5.0, 7.0]
+    assert ladder._sizes(record) == ""  # of an earlier version
+    for name in ("1_single", "2_ddp"):
+        record["rungs"][name] |= {"image_size": 64, "batch_size": 16, "ranks": int(name[0])}
+    assert ladder._sizes(record) == "\n64 px, batch 16 per worker"
     (tmp_path / "ladder.json").write_text(json.dumps(record))
     text = ladder.picture(tmp_path / "ladder.json")["text/html"]
     assert "This machine: one device 4, Horovod 6, DDP 5, DALI (DDP) 7." in text

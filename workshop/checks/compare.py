@@ -112,7 +112,7 @@ def examine(
     """Raise Wrong unless a function returns for all cases the same as the function `right`.
 
     A mistake is recognised if it agrees with the answer in every case, or, with `one_case`, in the
-    first case that is wrong.
+    first case that is wrong. In one case, every wrong True or False would agree.
     """
     expected = [right(*case) for case in cases]
     results = []
@@ -132,7 +132,7 @@ def examine(
     if at is None:
         return
     decisive = [range(len(cases)), range(at, at + 1)]
-    for places in decisive[: 1 + one_case]:
+    for places in decisive[: 1 + (one_case and not isinstance(expected[at], bool))]:
         for mistake, diagnosis, remedy in mistakes:
             if all(same(got[i], mistake(*cases[i])) for i in places):
                 wrong(diagnosis, remedy)
@@ -250,6 +250,11 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
         return bytes(value)
     if isinstance(form, str):
         return str(value)
+    if isinstance(form, bool):
+        if isinstance(value, str):
+            wrong(f"{what} is {kind_of(value, 'a bool')}.", f"{asks_for(what)} True or False.")
+        found = whole(value, what)
+        return bool(found) if found in (0, 1) else found
     if not isinstance(form, list | tuple):
         if isinstance(form, float):
             return number(value, what)

@@ -65,6 +65,8 @@ PACK_MISTAKES: tuple[Mistake, ...] = (
      "The third value of the header is `number`."),
     (lambda n, label, jpeg: variant(n, n, jpeg), "The number is in place of the label.",
      "The header is flag, label, number, 0."),
+    (lambda n, label, jpeg: pack(n, label, jpeg)[:8] + b"\1" + pack(n, label, jpeg)[9:],
+     "The flag is 1.", "For one label it is 0."),
     (lambda n, label, jpeg: variant(int(label), n, jpeg), "Label and number are exchanged.",
      "The header is flag, label, number, 0."),
 )  # fmt: skip
@@ -130,17 +132,18 @@ def judge_item(records: Any, i: int, true: int, file: Path) -> None:
         (not isinstance(label, int), f"The label is of type {type(label).__name__}.",
          "Convert it with int()."),
         (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
-         "Pass i to read()."),
+         "Open the bytes of self.read(i)."),
     )  # fmt: skip
 
 
 def should_pack(wanted: float, seconds: float, readers: int) -> bool:
-    """Return True if `readers` at once deliver single files too slowly."""
+    """Return True if `readers` in parallel read single files too slowly."""
     return readers / seconds < wanted
 
 
 DECISIONS = (  # images/s wanted, seconds per file, readers
     (10_000.0, 0.001, 8), (10_000.0, 0.001, 32), (4.0, 0.001, 1), (4.0, 2.0, 2), (4.0, 0.2, 4),
+    (10_000.0, 2.0, 2), (4.0, 0.00001, 1),
 )  # fmt: skip
 DECISION_MISTAKES: tuple[Mistake, ...] = (
     (lambda wanted, seconds, readers: not should_pack(wanted, seconds, readers),
@@ -151,6 +154,10 @@ DECISION_MISTAKES: tuple[Mistake, ...] = (
      "More readers make it slower.", "Together, they deliver readers / seconds files per second."),
     (lambda wanted, seconds, readers: should_pack(wanted, seconds / 1000, readers),
      "The time is in seconds, not milliseconds.", "Do not divide it by 1,000."),
+    (lambda wanted, seconds, readers: should_pack(wanted, seconds * 1000, readers),
+     "The time is in seconds, not milliseconds.", "Do not multiply it by 1,000."),
+    (lambda wanted, seconds, readers: wanted > readers * seconds,
+     "Seconds per file are not files per second.", "Divide: readers / seconds."),
 )  # fmt: skip
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import random
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from workshop import ladder
 from workshop.checks.compare import NO_RETURN, RETURN, Mistake, Wrong, known, refuse, wrong
@@ -27,6 +29,7 @@ CROPS = 12
 FILES, GREY = ("left/a", "left/b", "right/a", "stop/a"), 3  # of known images; some photos are grey
 STEP_LR = 0.1
 STEP_PARTS = ("forward", "backward", "update")  # blocks of train.py
+GIVEN = {"model", "optimizer", "images", "labels", "device"}  # to the step of the test
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 UNSCALED = {  # wrong ranges, and what BLUE becomes
     "0 to 255": BLUE, "0 to 510": 2 * BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5,
@@ -76,7 +79,8 @@ def check_script(script: Path) -> str:
         elif not ladder.is_rung_1(script):
             print("○ train.py is past this notebook, so it is not checked here.")
         else:
-            print(f"✓ train.py: {judge_script(script)}")
+            checked, said = judge_script(script)
+            print(f"{'✓' if checked else '○'} train.py: {said}")
         return "1_single"
     except Wrong as error:
         print(f"✗ train.py: {error.diagnosis} {error.remedy}")
@@ -190,6 +194,8 @@ def check_boxes(boxes: np.ndarray) -> None:
     """Raise Wrong unless crops are random squares with 0.7 to 1 times the shorter side."""
     sides, short = boxes[:, 2:], min(WIDTH, HEIGHT)
     refuse(
+        (sides.max() < 4, "The side of a crop is 1 pixel or less.",
+         "Multiply the factor by min(image.size)."),
         (np.any(np.abs(sides[:, 0] / sides[:, 1] - 1) > 0.1),
          "The crops are not squares, so the images are distorted.",
          "Use the same side for width and height: (left, top, left + side, top + side)."),
@@ -294,29 +300,53 @@ def shown(losses: list[float]) -> str:
 # --- the script -----------------------------------------------------------------------------------
 
 
-def judge_script(script: Path) -> str:
+def judge_script(script: Path) -> tuple[bool, str]:
+    """Return whether a script is right, or False if it cannot be checked; and a sentence."""
     try:
         tree = ast.parse(script.read_bytes())
     except SyntaxError as error:
         wrong(f"Line {error.lineno}: {error.msg}.", INDENT)
     names: dict[str, Any] = {"__name__": "train"}
     exec(compile(tree, str(script), "exec"), names)  # `main` runs only as a script
-    if "Photos" not in names:
-        return "it has no class `Photos`, so it is not checked here."
-    refuse(("__getitem__" not in vars(names["Photos"]), "`Photos` has no `__getitem__`.", INDENT))
+    own = [it for it in names.values() if isinstance(it, type) and issubclass(it, Dataset)]
+    made = [it for it in own if it.__module__ == "train"]
+    photos = names.get("Photos", made[0] if len(made) == 1 else None)
+    if photos is None:
+        return False, "it has no class `Photos`, so it is not checked here."
+    refuse(
+        ("__getitem__" not in vars(photos), f"`{photos.__name__}` has no `__getitem__`.", INDENT),
+        (is_pasted_twice(tree), "One `def __getitem__` is inside another.", "Paste its lines."),
+    )
     try:
-        judge_photos(names["Photos"])
+        judge_photos(photos)
     except NotImplementedError:
         wrong(f"`__getitem__`: {NO_RETURN}", RETURN)
-    if taken := taken_from_main(tree):
-        return (
-            f"your crops are right. Your step uses `{taken[0]}` of `main`: it is not checked here."
-        )
+    lines = lines_of_step(tree)
+    taken, unknown = taken_from_main(tree, lines, names.keys())
+    if unknown:
+        said = f"Your step uses `{unknown[0]}` of `main`: it is not checked here."
+        return False, f"your crops are right. {said}"
     try:
-        judge_step(step_of(tree, names, script))
+        judge_step(step_of(tree, lines, taken, names, script))
     except NotImplementedError:
         wrong("The weights never change.", "Call loss.backward() and then optimizer.step().")
-    return "your crops and your step compute what the reference does."
+    return True, "your crops and your step compute what the reference does."
+
+
+def is_pasted_twice(tree: ast.Module) -> bool:
+    """Return True if a `def __getitem__` directly contains another."""
+    defined = [node for node in ast.walk(tree) if is_getitem(node)]
+    return any(is_getitem(inner) for node in defined for inner in ast.iter_child_nodes(node))
+
+
+def is_getitem(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__getitem__"
+
+
+def names_in(lines: Iterable[ast.AST], context: type) -> list[str]:
+    """Return the names that lines read (ast.Load) or set (ast.Store), each as often as it is."""
+    nodes = [node for line in lines for node in ast.walk(line)]
+    return [it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, context)]
 
 
 def lines_of_step(tree: ast.Module) -> list[ast.stmt]:
@@ -329,37 +359,61 @@ def lines_of_step(tree: ast.Module) -> list[ast.stmt]:
     return [line for part in STEP_PARTS for line in blocks.get(part, [])]
 
 
-def taken_from_main(tree: ast.Module) -> list[str]:
-    """Return what a step uses of `main` that the test's step does not have, such as a criterion."""
-    inside = {node for line in lines_of_step(tree) for node in ast.walk(line)}
-    loaded = {node.id for node in inside if isinstance(node, ast.Name)}
-    stored: set[str] = set()
-    for main in tree.body:
-        if isinstance(main, ast.FunctionDef) and main.name == "main":
-            for node in set(ast.walk(main)) - inside:
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    stored.add(node.id)
-                elif isinstance(node, ast.FunctionDef):
-                    stored.add(node.name)
-    return sorted((loaded & stored) - {"model", "optimizer", "images", "labels", "loss"})
+def taken_from_main(
+    tree: ast.Module, lines: Sequence[ast.stmt], known: Iterable[str]
+) -> tuple[list[ast.Assign], list[str]]:
+    """Return the lines of `main` that make what a step uses, and names whose lines need more.
+
+    `criterion = torch.nn.CrossEntropyLoss()` needs only what the script has outside `main`.
+    """
+    inside = {node for line in lines for node in ast.walk(line)}
+    mains = [it for it in tree.body if isinstance(it, ast.FunctionDef) and it.name == "main"]
+    outside = [node for main in mains for node in ast.walk(main) if node not in inside]
+    stored = [it.id for it in outside if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)]
+    stored += [it.name for it in outside if isinstance(it, ast.FunctionDef)]
+    taken, unknown = [], []
+    needed = set(names_in(lines, ast.Load)) - {*GIVEN, *names_in(lines, ast.Store)}
+    for name in sorted(needed.intersection(stored)):
+        setters = [
+            it
+            for it in outside
+            if isinstance(it, ast.Assign) and ast.unparse(it.targets[0]) == name
+        ]
+        more = set(names_in(setters, ast.Load)) - {*known, *vars(builtins), *GIVEN}
+        if stored.count(name) == len(setters) == 1 and not more:
+            taken += setters
+        else:
+            unknown.append(name)
+    return taken, unknown
 
 
-def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[..., Any]:
-    """Return the lines of a script's blocks forward, backward and update as one function."""
-    lines = lines_of_step(tree)
+def step_of(
+    tree: ast.Module, lines: Sequence[ast.stmt], taken: Sequence[ast.stmt], names: dict[str, Any],
+    script: Path,
+) -> Callable[..., Any]:  # fmt: skip
+    """Return the lines of a step, after those taken from `main`, as one function."""
     inside = [node for line in lines for node in ast.walk(line)]
-    stored = {
-        node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    stored = names_in(lines, ast.Store)
+    backward = [
+        node.func.value.id for node in inside
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "backward" and isinstance(node.func.value, ast.Name)
+    ]  # fmt: skip
+    loss = "loss" if "loss" in [*names_in([tree], ast.Load), *stored] else [*backward, "loss"][0]
     refuse(
         (not lines, "The blocks forward, backward and update are missing.",
          "Keep `with record_function(...)`, and put your lines inside."),
         (any(isinstance(node, ast.Return) for node in inside),
          "A `return` ends `main` after one step.", "Leave it out: `main` reads `loss`."),
-        ("loss" not in stored, "No line sets `loss`, which `main` prints at the end.",
+        ("training_step" in names_in(lines, ast.Load) and "training_step" not in names,
+         "The script does not know the notebook's functions.", "Paste the lines of your step."),
+        (loss not in stored and not backward, "Nothing computes gradients.",
+         "Call backward() of your loss in the block backward."),
+        (loss not in stored, "No line sets `loss`, which `main` prints at the end.",
          "Call your loss `loss`."),
     )  # fmt: skip
-    code = ast.parse("def step(model, optimizer, images, labels):\n    return loss.detach()")
-    code.body[0].body[:0] = lines  # type: ignore[attr-defined]
+    code = ast.parse(f"def step(model, optimizer, images, labels):\n    return {loss}.detach()")
+    code.body[0].body[:0] = [*taken, *lines]  # type: ignore[attr-defined]
+    names["device"] = torch.device("cpu")
     exec(compile(code, str(script), "exec"), names)
     return names["step"]

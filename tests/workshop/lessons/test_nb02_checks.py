@@ -78,6 +78,7 @@ def edited(function: Callable[..., Any], old: str, new: str) -> Any:
 PLACES = "left, top = (random.uniform(0, length - side) for length in image.size)"
 WRONG_PHOTOS = {
     "A grey image ends with": edited(nb02.photo, '.convert("RGB")', ""),
+    "1 pixel or less": edited(nb02.photo, " * min(image.size)", ""),
     "Left and top are always equal": edited(
         nb02.photo, PLACES, "left = top = random.uniform(0, min(image.size) - side)"
     ),
@@ -173,6 +174,14 @@ WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a lea
     "from 0 to 255, not from -1 to 1": ("pixels / 127.5 - 1", "pixels.float()"),
     "`__getitem__`: your function returns nothing": ("return pixels", "result = pixels"),
     "Every step adds its gradients": ("optimizer.zero_grad()\n", "pass\n"),
+    "One `def __getitem__` is inside another": (
+        "        image = Image.open(", "        def __getitem__(self, i):\n            return 1\n"
+        "        image = Image.open(",
+    ),
+    "does not know the notebook's functions": (
+        "loss = F.cross_entropy(model(images), labels)",
+        "loss = training_step(model, optimizer, images, labels)",
+    ),
     "A `return` ends `main`": ("optimizer.step()\n", "return loss\n"),
     "No line sets `loss`": ("loss = F.cross", "error = F.cross"),
     "the weights never change": ("                optimizer.step()", "                pass"),
@@ -207,19 +216,37 @@ def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, caps
         assert capsys.readouterr().out.startswith("○ train.py")
 
 
+CRITERION = {
+    "    seconds = {": "    criterion = torch.nn.CrossEntropyLoss()\n    seconds = {",
+    "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)",
+}
+
+
 @pytest.mark.parametrize(
     ("edits", "said"),
     [
-        ({"    seconds = {": "    criterion = torch.nn.CrossEntropyLoss()\n    seconds = {",
-          "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)"},
-         "Your step uses `criterion`"),
+        (CRITERION, "✓ train.py: your crops and your step"),
+        (CRITERION | {"optimizer.zero_grad()\n": "pass\n"}, "✗ train.py: Every step adds"),
+        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss(label_smoothing=args.lr)"},
+         "○ train.py: your crops are right. Your step uses `criterion`"),
         ({'("forward"):\n': '("forward"):\n                images = images.to(device)\n'},
-         "Your step uses `device`"),
-        ({"with record_function(": "with torch.profiler.record_function("}, "your step compute"),
-        ({"Photos": "Pictures"}, "no class `Photos`"),
+         "✓ train.py: your crops and your step"),
+        ({"model = ResNet": "net = ResNet", "model(": "net(", "model.": "net."},
+         "○ train.py: your crops are right. Your step uses `net`"),
+        ({"with record_function(": "with torch.profiler.record_function("}, "✓ train.py: your"),
+        ({"Photos": "Pictures"}, "✓ train.py: your crops and your step"),
+        ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: The values"),
+        ({"loss": "value"}, "✓ train.py: your crops and your step"),
+        ({"loss": "value", "value.backward()": "pass"}, "✗ train.py: Nothing computes"),
+        ({"loss = F.cross_entropy": "value = F.cross_entropy", "loss.backward": "value.backward"},
+         "✗ train.py: No line sets `loss`"),
+        ({"class Photos(Dataset)": "class Pictures:\n    pass\n\n\nclass Photo(Dataset)",
+          "photos = Photos(": "photos = Photo("}, "✓ train.py: your crops"),
+        ({"class Photos(Dataset)": "class Pictures", "photos = Photos(": "photos = Pictures("},
+         "○ train.py: it has no class `Photos`"),
     ],
 )  # fmt: skip
-def test_a_script_in_another_style_is_not_accused(
+def test_a_script_in_another_style_is_judged_or_not_accused(
     edits: dict[str, str], said: str, tmp_path: Path, capsys
 ) -> None:
     script, text = tmp_path / "train.py", FINISHED
@@ -227,6 +254,6 @@ def test_a_script_in_another_style_is_not_accused(
         assert before in text
         text = text.replace(before, after)
     script.write_text(text)
-    assert nb02.check_script(script) == "1_single"
-    out = capsys.readouterr().out
-    assert out.startswith("✓ train.py") and said in out
+    random.seed(1)
+    assert nb02.check_script(script) == ("" if said.startswith("✗") else "1_single")
+    assert capsys.readouterr().out.startswith(said)
