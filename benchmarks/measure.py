@@ -44,10 +44,16 @@ interrupted = False  # did Ctrl-C end the rounds?
 def new_process() -> ProcessPoolExecutor:
     """Return an executor with one new process, which starts at the first task.
 
-    Ctrl-C ends this program, not what the process has begun.
+    Ctrl-C ends this program, not what the process has begun: see `end_processes`.
     """
     ignore = (signal.SIGINT, signal.SIG_IGN)
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), signal.signal, ignore)
+
+
+def end_processes() -> None:
+    """End the processes, also in the middle of a compilation, whose result is not needed."""
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def alone(function: Callable, *args: object):
@@ -106,7 +112,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the flags that all comparisons have."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--only", nargs="+", help="contestants by a part of their name")
+    parser.add_argument("--only", nargs="+", help="contestants by name, or by a part of it")
     return parser
 
 
@@ -132,10 +138,11 @@ def draw_signs(root: Path) -> int:
 
 
 def chosen(names: Iterable[str], args: argparse.Namespace) -> list[str]:
-    """Return the names that hold a part named by --only, if their packages are installed."""
-    found = []
+    """Return the names that --only gives, or parts of them, if their packages are installed."""
+    names, found = list(names), []
     for name in names:
-        if not args.only or any(part in name for part in args.only):
+        parts = [part for part in args.only or () if part not in names]
+        if not args.only or name in args.only or any(part in name for part in parts):
             module, package = PACKAGES.get(name, ("json", ""))
             if installed(module):
                 found.append(name)

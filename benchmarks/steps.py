@@ -436,6 +436,7 @@ def main() -> None:
             name: stack.enter_context(measure.new_process())
             for name in dict.fromkeys(["ours", *names])
         }
+        stack.callback(measure.end_processes)
         for process in processes.values():
             process.submit(int)  # all import PyTorch at once
         weights = make_weights(Path(folder), args.size)

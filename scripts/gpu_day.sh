@@ -8,12 +8,12 @@
 #   CPU=1 sh scripts/gpu_day.sh                tries every step, small, without a GPU
 #   ONLY=train sh scripts/gpu_day.sh           runs the steps whose names begin with it
 #
-# runs/gpu_day/ (or OUT) receives the log and the figures of each step as it ends, and status.txt. A
-# step that fails or reaches its time limit does not stop the others; called again, the script skips
-# the steps that have passed. Every part has a time limit (or SECONDS_PER_PART), and so have the set-up
-# and each notebook; MINUTES (60) limits all together. The set-up and the first three parts take about
-# a quarter of an hour. At its limit a step is interrupted as by Ctrl-C: a benchmark prints the rounds
-# that are complete.
+# runs/gpu_day/ (or OUT) receives the log and the figures of each step as it ends, status.txt, and all in
+# one file, gpu_day.json: whenever the machine is taken back, what has ended is there. A step that fails
+# or reaches its time limit does not stop the others; called again, the script skips the steps that have
+# passed. Every step and every part has a time limit (SECONDS_PER_PART changes the parts'), and MINUTES
+# (60) limits all together. The set-up and the first three parts take about a quarter of an hour. At its
+# limit a step is interrupted as by Ctrl-C: a benchmark prints the rounds that are complete.
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p "${OUT:=runs/gpu_day}"
 OUT=$(realpath "$OUT")
@@ -53,6 +53,30 @@ step() { # step NAME SECONDS COMMAND...
   fi
   if [ "$result" = ok ]; then touch "$OUT/$name.ok"; else failed=1; fi
   echo "$(date +%T) $name: $result" | tee -a "$OUT/status.txt"
+  collect
+}
+
+reader=${PYTHON:-python3}
+collect() { # everything in one file: how each step ended, its figures, and the end of its log
+  $reader - "$OUT" <<'END'
+import json, os, sys
+from pathlib import Path
+
+out = Path(sys.argv[1])
+lines = (out / "status.txt").read_text().splitlines()
+steps = dict(line.split(" ", 1)[1].split(": ", 1) for line in lines)  # the last result of each
+found = {"steps": steps, "figures": {}, "logs": {}}
+for file in sorted({*out.glob("*.json")} - {out / "gpu_day.json"}):
+    try:
+        found["figures"][file.stem] = json.loads(file.read_text())
+    except ValueError:  # its step was cut off
+        pass
+for file in sorted(out.glob("*.log")):
+    found["logs"][file.stem] = file.read_text(errors="replace").splitlines()[-200:]
+draft = out / ".gpu_day.json"
+draft.write_text(json.dumps(found, indent=1))
+os.replace(draft, out / "gpu_day.json")
+END
 }
 
 if [ -z "${PYTHON:-}" ]; then
@@ -61,15 +85,15 @@ if [ -z "${PYTHON:-}" ]; then
   export DALI="${DALI:-cuda130}"
   step setup 480 make setup
 fi
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 rn50="$PYTHON -m rn50"
 bench="$rn50 benchmark -n 1 -e 2 -w 1 --no-val"
-size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 0.5" large="--batches 256" both="--batches 256 64" batches="--batches 1 16 256" ends="--batches 256 1"
-dtypes="bfloat16 tf32 float32" half=float16 rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16"
+size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 0.5" large="--batches 256" medium="--batches 64" small="--batches 1 16"
+dtypes="tf32 float32" half=float16 rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16"
 epochs=9 images=7680 workers="--workers 16 --sizes 224" signs=${RN50_DATA:-data}/roadsigns draw=""
 traced="-b 256 --image-shape 224 --num-examples 4096" compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
-  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64 --threads 1" large="--batches 2" both=$large batches=$large ends=$large
+  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64 --threads 1" large="--batches 2" medium=$large small=$large
   dtypes="" half=float32 rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32"
   epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" traced="-b 4 --num-examples 800" compiled="" # which takes minutes
 else
@@ -77,7 +101,6 @@ else
 fi
 
 step machine 60 sh -c "nvidia-smi; $PYTHON -m pip list --format=freeze; git describe --always --dirty"
-step doctor 60 $rn50 doctor --json
 case $parts in *traces* | *notebooks* | *ladder* | *recipe*) step signs 120 $PYTHON -m data_prep.roadsigns "$signs" $draw ;; esac
 
 # the peers' network: a torchvision of the same age as PyTorch, where only the benchmarks see it
@@ -87,21 +110,24 @@ compare() { # compare NAME SECONDS ARGUMENTS...: benchmarks/steps.py
   step "$name" "$limit" env PYTHONPATH="$PYTHONPATH:$OUT/peers" $PYTHON benchmarks/steps.py "$@" $peers
 }
 case $parts in *speed* | *compile* | *kernels*)
-  vision=0.$(($($PYTHON -c "import torch; print(torch.__version__.split('.')[1])") + 15)).0
-  $PYTHON -c "import torchvision" 2>/dev/null || step torchvision 120 $PYTHON -m pip install -q --no-deps --target "$OUT/peers" "torchvision==$vision"
+  vision=0.$(($($PYTHON -c "from importlib.metadata import version; print(version('torch').split('.')[1])") + 15)).0
+  $PYTHON -c "import torchvision" 2>/dev/null ||
+    step torchvision 120 $PYTHON -m pip install -q --retries 1 --no-deps --target "$OUT/peers" "torchvision==$vision"
   # without a GPU: its operators are for CUDA, and the network needs none
   registrations=$OUT/peers/torchvision/_meta_registrations.py
   [ -n "${CPU:-}" ] && [ -e "$registrations" ] && : >"$registrations" ;;
 esac
-if begin speed 300; then # in the order of their weight: the first ones where the time is short
-  compare train 190 train $both --dtypes $half --only eager graph fused kernels
-  compare predict 180 predict $batches --dtypes $half --only eager graph
+if begin speed 300; then # a comparison for each result that is wanted, the most important first
+  compare train-256 150 train $large --dtypes $half --only eager fused
+  compare predict-1-16 80 predict $small --dtypes $half --only eager graph "ours, graph"
+  compare train-64 70 train $medium --dtypes $half --only ours "ours, graph"
 fi
-if begin compile 260; then # the contestants compile at the same time, for a minute or two
-  compare train-compile 180 train $large --dtypes $half --only compile "fused graph"
-  compare predict-compile 150 predict $ends --dtypes $half --only compile
+if begin compile 250; then # both contestants compile at the same time, for a minute or less
+  compare predict-compile 100 predict $large --dtypes $half --only compile "ours, compile"
+  compare train-compile 150 train $large --dtypes $half --only compile "ours, compile" "ours, fused graph"
 fi
 if begin kernels 300; then
+  compare train-bfloat16 90 train $large --dtypes bfloat16 --only eager fused
   step tests 120 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py -k "real_gpu or TestGpu"
   for way in plain cuda_graph fused; do
     [ -n "${CPU:-}" ] && [ $way != plain ] && continue
@@ -109,8 +135,10 @@ if begin kernels 300; then
     step "trace-run-$way" 60 $rn50 run -n 1 -e 1 $traced $own --loader synthetic --num-classes 1000 \
       --no-val "$@" --trace "$OUT/run-$way.json.gz" --run-dir "$OUT/trace-run-$way"
   done
+  compare train-floor 90 train $large --dtypes $half --only ours graph "ours, graph" kernels
+  compare predict-replayed 90 predict $small --dtypes $half --only ours graph replayed
   for dtype in $dtypes; do
-    compare "train-$dtype" 120 train $large --dtypes "$dtype" --only eager fused
+    compare "train-$dtype" 90 train $large --dtypes "$dtype" --only eager fused
   done
 fi
 
@@ -157,19 +185,6 @@ if begin recipe 300; then
   step score 60 $rn50 score "$OUT/run/model" $epochs $own --report "$OUT/score.json"
 fi
 
-# everything in one file: how each step ended, its figures, and the end of its log
-$PYTHON - "$OUT" <<'END'
-import json, sys
-from pathlib import Path
-
-out = Path(sys.argv[1])
-lines = (out / "status.txt").read_text().splitlines()
-steps = dict(line.split(" ", 1)[1].split(": ", 1) for line in lines)  # the last result of each
-found = {"steps": steps, "figures": {}, "logs": {}}
-for file in sorted({*out.glob("*.json")} - {out / "gpu_day.json"}):
-    found["figures"][file.stem] = json.loads(file.read_text())
-for file in sorted(out.glob("*.log")):
-    found["logs"][file.stem] = file.read_text(errors="replace").splitlines()[-200:]
-(out / "gpu_day.json").write_text(json.dumps(found, indent=1))
-END
+END=$LAST
+step doctor 60 $rn50 doctor --json
 exit $failed
