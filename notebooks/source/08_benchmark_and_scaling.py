@@ -316,6 +316,7 @@ ax.set(xscale="log", xlim=(min(1, *factors) / 3, 5 * max(1, *factors)))
 worst = max(effects, key=lambda name: abs(np.log(effects[name][0])))
 ax.set(title=f"The largest mistake on this machine: {worst}, × {digits(effects[worst][0])}")
 ax.set(xlabel="wrong result / right result: median")
+ax.xaxis.set_major_formatter("{x:,g}")
 bars = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
 fig.legend(bars, list(colours), loc="outside lower center", ncols=3)
 ax.axvline(1, color="black", lw=1)
