@@ -519,7 +519,7 @@ if TF:
 
 # %%
 def pipeline(shards, rank, size, batch, seed):
-    """Return one rank's full batches (images, labels) as a dataset; each pass reads the same files in a new order."""
+    """Return one rank's full batches (images, labels) as a dataset; each pass has a new order."""
     return None  # your code
 
 
