@@ -498,7 +498,7 @@ session.note("exposed_ms", exchanging[1:3].sum(), "ms", f"exposed exchange of a 
 #
 # ### Eight GPUs
 #
-# No run on several GPUs was recorded here, but your model can predict one, with the bandwidths that [NCCL 2.18 assumes](https://github.com/NVIDIA/nccl/blob/v2.18.5-1/src/graph/topo.h). The step is your GPU's, or else a recorded one. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
+# No run on several GPUs was recorded here, but your model can predict one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is your GPU's, or else a recorded one. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
 
 # %%
 step, whose = 256 / session.results["h100.float16.ips"].value, "recorded H100, float16, batch 256"
