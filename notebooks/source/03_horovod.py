@@ -176,7 +176,9 @@ if not gpus:
     longer = parts["compute"] / one["compute_ms"]
     threads = f"{os.environ['OMP_NUM_THREADS']} of {session.machine.cores} cores"
     print(f"With {threads} per worker, computing takes {longer:.2f} times as long.")
-if exposed := parts["communication"]:  # if your script times it
+if ranks == 1:
+    print("One worker exchanges nothing. Eight are predicted below.")
+elif exposed := parts["communication"]:  # if your script times it
     share = exposed / sum(parts.values())
     print(f"Exposed: {share:.0%} of a step, with any wait for a slower worker")
 else:
@@ -492,11 +494,11 @@ workshop.trace("ddp.json")  # of the larger batch
 session.note("exposed_ms", exchanging[1:3].sum(), "ms", f"exposed exchange of a pass, with {way}")
 
 # %% [markdown]
-# The last layers' gradients leave first. A larger batch makes the pass longer, not the messages: once only the last one is exposed, it hides no more. Your model predicts that one. The other rows measure what it leaves out: faster ranks wait for the slowest, even without messages, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
+# The last layers' gradients leave first. A larger batch makes the pass longer, not the messages: once only the last one is exposed, it hides no more. Your model predicts that one. The other rows measure what it leaves out: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
 #
 # ### Eight GPUs
 #
-# No run on several GPUs was recorded here, but your model can predict one, with the bandwidths that [NCCL 2.18 assumes](https://github.com/NVIDIA/nccl/blob/v2.18.5-1/src/graph/topo.h). The step is your GPU's, or else a recorded one. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
+# No run on several GPUs was recorded here, but your model can predict one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is your GPU's, or else a recorded one. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
 
 # %%
 step, whose = 256 / session.results["h100.float16.ips"].value, "recorded H100, float16, batch 256"

@@ -1,6 +1,6 @@
 """The links between GPUs and between hosts, with the constants by which NCCL chooses algorithms.
 
-From NCCL 2.18: `SM70_NVLINK_BW` and its like in src/graph/topo.h, `hwLat` and `baseLat` in
+From NCCL 2.20: `SM70_NVLINK_BW` and its like in src/graph/topo.h, `hwLat` and `baseLat` in
 src/graph/tuning.cc (ring, Simple protocol). They are what a link gives to an all-reduce, not what
 its data sheet promises. Nothing here is fitted to a training run.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import itertools
 import struct
@@ -187,6 +188,19 @@ OPENS = ("A rank opens files of other ranks.",
 
 def judge_pipeline(yours: Function, folder: Path) -> str:
     shards = write_numbered_shards(folder)
+    try:
+        return _judge_stages(yours, shards)
+    except Exception as error:  # TensorFlow's own
+        refuse(
+            ("Could not parse example" in str(error), "`decode_crop` gets a file name, no record.",
+             "Read the files before `map`: files.interleave(tf.data.TFRecordDataset)."),
+            ("must be a scalar" in str(error), "`decode_crop` gets a batch of records.",
+             "It takes one record: `map` before `batch`."),
+        )  # fmt: skip
+        raise
+
+
+def _judge_stages(yours: Function, shards: list[str]) -> str:
     passes: list[list[list[int]]] = []
     own: list[set[int]] = []  # the shards of each rank's images
     for rank in range(RANKS):
@@ -223,6 +237,9 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
         (len(first) < each,
          f"Rank 0 reads {len(first)} different images in a pass, instead of {each}.",
          "Each rank reads all records of its shards, once."),
+        (passes[0][0] == passes[0][1] and "cache" in inspect.unwrap(yours).__code__.co_names,
+         "Both passes have the same order, because `cache` keeps that of the first.",
+         "Shuffle after `cache`, or leave it out."),
         (passes[0][0] == passes[0][1], "Both passes have the same order.",
          "Shuffle the records; `shuffle` draws a new order on each pass, unless you forbid it."),
         ({len(labels) for _, labels in itertools.islice(odd, 10)} != {BATCH - 1},
