@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote yourself, train with `autocast` and `GradScaler`, predict from your own count of operations and bytes which layers become faster, and check it in a trace.
+# After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote, train with `autocast` and `GradScaler`, predict from your own count of operations and bytes which layers become faster, and check it in a trace.
 #
 # **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 2 minutes to run
 
@@ -40,7 +40,7 @@ batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32 in convolutions). **Predict:** what share of a step is input, and what share is convolution? (Without DALI, it traces notebook 02's script.)
+# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32 in convolutions). **Predict:** what share of a step is input, and what share is convolution?
 
 # %%
 file = session.folder / "float32.json.gz"
@@ -63,7 +63,7 @@ passes = max(0.0, shares[1] - kinds["optimizer"] / whole)  # forward and backwar
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
 #
-# On a CPU, the 16-bit format is `bfloat16`. The first output shows whether yours has instructions for it. If it has, expect a GPU's effects, but smaller. If not, PyTorch emulates it: expect to save memory but lose time, and compare with the recorded results.
+# On a CPU, the 16-bit format is `bfloat16`. The first output shows whether yours has instructions for it. If it has, expect a GPU's effects, but smaller. If not, PyTorch emulates it: convolutions lose time, but arrays still take half the memory and traffic.
 #
 # ## What each format can represent
 #
@@ -95,7 +95,7 @@ for value in (70_000.0, 1e-8, 1.001):
 #
 # ## Gradients that underflow
 #
-# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little to a mean over all images. To look at real ones, briefly train a small network on road signs in `float32`.
+# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little. To see real ones, briefly train a small network on road signs in `float32`.
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -275,11 +275,11 @@ ends = "; ".join(f"{name} {loss:.2f}" for name, loss in final.items())
 workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. Mean of the last 5 steps: {ends}")
 
 # %% [markdown]
-# Your rule skips the first steps until the scale fits, and later one step each time the scale becomes too large. With a wait of 2,000, that costs almost nothing.
+# Your rule skips steps until the scale fits, and later one whenever it becomes too large. With a wait of 2,000, that costs almost nothing.
 #
 # The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), so you notice.
 #
-# The run without a scale may look better than yours, which first had to search for one. This network's gradients are large enough; a larger network or batch, or a lower loss, can make them smaller. The next cell shrinks the gradients of the network trained in `float32` by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
+# The run without a scale may look better than yours, which first had to search. This network's gradients are large enough; a larger network or batch, or a lower loss, can make them smaller. The next cell shrinks the gradients of the network trained in `float32` by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
 
 # %%
 x, y = batches[0]
@@ -307,7 +307,7 @@ for shrink in (0, 12, 16):
 #
 # ## Master weights
 #
-# Updates can be lost, too. An update adds a small number to a large one; if it is smaller than half the gap between neighbouring representable numbers, nothing changes. The next cell adds 0.0001 to 1 a thousand times, in each format. Then it applies one update to the network trained in `float32`, with its momentum, at its learning rate of 0.01 and at lower ones. **Predict:** what fraction of the weights does not change at all?
+# Updates can be lost, too. An update adds a small number to a large one; if it is smaller than half the gap between neighbouring representable numbers, nothing changes. The next cell adds 0.0001 to 1 a thousand times. Then it applies one update to the trained network, with its momentum, at its learning rate of 0.01 and lower ones. **Predict:** what fraction of the weights does not change at all?
 
 # %%
 for dtype in formats:
@@ -333,7 +333,7 @@ for rate in (1e-2, 1e-3, 1e-4):
 #
 # ## `autocast` and `GradScaler`
 #
-# PyTorch has two tools for this. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
+# PyTorch has two tools. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 #
 # The next cell compares precisions and seeds. Its last run trains a dense network, fast in `float16` even on a CPU, from a scale of 2^24; `growth_interval=5` is your `wait`. **Predict** the scale of each step.
 
@@ -519,7 +519,7 @@ for name, peak in peaks.items():
 print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
-# A layer with fewer operations per byte than in the last column cannot reach the peak. (Emulated `bfloat16` is computed in `float32`, with that peak as its bound.) The next cell draws this limit, the **roofline**, and your two layers, for this device and an H100 (67 TFLOP/s in `float32`, 681 in `float16`, 3 TB/s). **Predict** from your count: which layer can gain more than a factor of 2, and where?
+# A layer with fewer operations per byte than in the last column cannot reach the peak. (Emulated `bfloat16` has `float32`'s peak.) The next cell draws this limit, the **roofline**, and your two layers, for this device and an H100. **Predict** from your count: which layer can gain more than a factor of 2, and where?
 
 # %%
 from workshop.lessons import nb06
@@ -579,7 +579,7 @@ predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth)
 # %% [markdown]
 # ## Compare all precisions
 #
-# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: for an H100 in 16 bits, 989 TFLOP/s, not the measured 681.) **Predict** the fastest row.
+# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: 989 TFLOP/s for an H100 in 16 bits, not the measured 681.) **Predict** the fastest row.
 
 # %%
 model = ResNet(network).to(device)
@@ -626,11 +626,11 @@ speedup = gain.median
 session.note("speedup", speedup, "times", "speed of forward and backward in 16 bits over float32")
 session.expect({
     "epyc.float32.ips": None, "epyc.bfloat16.ips": None, "h100.float32.ips": None,
-    "h100.float16.ips": None, "h100.bfloat16.ips": None, "h100.compiled.ips": None,
+    "h100.float16.ips": None, "h100.bfloat16.ips": None,
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100 (`float32`: half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) fuses the layers that only move bytes; notebook 08 can race it. A CPU without 16-bit instructions, unlike the recorded one, should train in `float32`, as `rn50 run --dtype auto` does.
+# On the recorded H100 (`float32`: half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. Without 16-bit instructions (the recorded CPU has them), train in `float32`, as `rn50 run --dtype auto` does.
 #
 # ## Trace both precisions
 #
@@ -704,12 +704,7 @@ print(took.provenance)
 step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
-# %% [markdown]
-# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). By the count, convolutions gain most, the rest a factor of 2. Over half of the 16-bit step only moves bytes. A CPU's caches can beat the count; its other layers can take a multiple.
-#
-# Does the count explain the published factor of 3.6? Add up the minimum time of every layer on a V100, without fusion:
-
-# %%
+# the least time of every layer on a V100, without fusion
 v100 = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
 sheet = {"float32": 1e12 * v100["fp32"], "float16": 1e12 * v100["fp16"]}  # its data sheet
 
@@ -721,15 +716,62 @@ def images_per_s(peak, name):
 
 slow, fast = (images_per_s(peak, name) for name, peak in sheet.items())
 published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16")]
-print(
-    f"At most {slow:,.0f} and {fast:,.0f} images/s; published: {published[0]:,} and {published[1]:,}."
-)
+print(f"V100: at most {slow:,.0f} and {fast:,.0f} images/s;", end=" ")
+print(f"published: {published[0]:,} and {published[1]:,}.")
 print(f"Faster arithmetic alone: {images_per_s(sheet['float16'], 'float32') / slow:.1f}×.", end=" ")
 print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
 print(f"Published: {published[1] / published[0]:.1f}×.")
 
 # %% [markdown]
-# By the count, eight times the arithmetic and half the traffic give 3.8 times the speed. The published runs differ in more: in FP16, the batch is larger, and the program uses channels last and fused layers.
+# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of the 16-bit step only moves bytes. (A CPU's caches can beat the count; its other layers can take a multiple.) On the V100, faster arithmetic and half the traffic explain a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+#
+# ### Move fewer bytes
+#
+# [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers: one kernel loads each number once for all of them. The next cell fuses the end of a residual block: batch norm, addition, ReLU. You counted three passes over memory for the batch norm. **Predict:** how many do all three take in the forward pass, and how many if fused? (Compiling takes up to half a minute.)
+
+# %%
+norm = torch.nn.BatchNorm2d(64).to(device)
+
+
+def tail(x, shortcut):
+    """Return the output of a residual block."""
+    return torch.relu(norm(x) + shortcut)
+
+
+shape, accesses = (session.tail, 64, 56, 56), {"one by one": 3 + 3 + 2, "fused": 4}
+arrays = {dtype: torch.randn(2, *shape, device=device).to(dtype)
+          for dtype in (torch.float32, reduced)}  # fmt: skip
+versions, spent = {"one by one": tail}, {}
+with torch.no_grad():
+    if session.compile:
+        begin, fused = time.perf_counter(), torch.compile(tail)
+        try:
+            for block, shortcut in arrays.values():
+                fused(block, shortcut)
+            versions["fused"] = fused
+            print(f"Compiling took {time.perf_counter() - begin:.0f} s")
+        except RuntimeError as error:  # such as a missing C++ compiler
+            print("torch.compile does not work here:", str(error).splitlines()[0])
+    for turn in range(turns + 1):  # the first one warms up
+        for dtype, (block, shortcut) in arrays.items():
+            for name, version in versions.items():
+                begin = time.perf_counter()
+                version(block, shortcut).view(-1)[0].item()  # waits for the device
+                found = spent.setdefault((str(dtype)[6:], name), [])
+                found += [time.perf_counter() - begin] if turn else []
+rows, base = [], spent["float32", "one by one"]
+for (dtype, name), found in spent.items():
+    counted = accesses[name] * nb06.BYTES[dtype] * np.prod(shape) / bandwidth
+    row = [f"{dtype}, {name}", accesses[name], 1000 * counted, 1000 * np.median(found)]
+    row += [8 * 4 / accesses[name] / nb06.BYTES[dtype], str(workshop.ratio(np.divide(base, found)))]
+    rows.append(row)
+columns = ["", "passes", "ms: counted", "measured", "gain: counted", "measured"]
+workshop.table(rows, columns, f"The end of a block, {session.tail} images, {turns} turns")
+session.expect({"h100.float16.ips": None, "h100.compiled.ips": None})
+del arrays, block, shortcut
+
+# %% [markdown]
+# The batch norm and the addition take three passes each, ReLU two. Fused, they read the input for mean and variance, then read input and shortcut and write the output: four. By the count, fusing and 16 bits gain a factor of 2 each, without Tensor Cores. Convolutions dilute that: the recorded H100 gains 1.2 from compiling the network.
 #
 # ## Your turn: one more rung
 #
@@ -739,9 +781,9 @@ print(f"Published: {published[1] / published[0]:.1f}×.")
 workshop.ladder.changes("4_amp")
 
 # %% [markdown]
-# DDP's `backward()` averages the gradients. Horovod must exchange the gradients *before* `scaler.step` tests them, so that all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
+# DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
 #
-# How much faster will the script become? Only forward and backward speed up, by the speed-up in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction in turns; the figure's diamond shows it.
+# How much faster will the script become? Only forward and backward speed up, by the speed-up in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction, the figure's diamond.
 
 
 # %%
@@ -818,7 +860,7 @@ error = np.sqrt(sum(np.var(top1, ddof=1) / len(top1) for top1 in seeds.values())
 print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard errors.")
 
 # %% [markdown]
-# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 itself varies as much between GPU counts. On the road signs, ten seeds do not settle whether `bfloat16` costs accuracy: the means differ by less than two standard errors. Judge accuracy over several seeds.
+# On ImageNet, FP16 is below FP32 all three times, by less than 0.2 points, and FP32 varies as much between GPU counts. On the road signs, ten seeds do not settle whether `bfloat16` costs accuracy: the means differ by less than two standard errors.
 #
 # ## Key takeaways
 #
@@ -826,7 +868,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory, which allows a larger batch.
-# - Tensor Cores speed up arithmetic-bound layers; by the count, all others gain a factor of 2, so their share grows.
+# - Tensor Cores speed up arithmetic-bound layers; by the count, all others gain a factor of 2, so their share grows. Fusing them gains more.
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
 #
