@@ -7,6 +7,8 @@ measure it, with the hardware, the versions and the date, or the publication.
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +22,10 @@ NEEDED = {  # fields by the kind of a result
 
 @dataclass(frozen=True)
 class Expected:
-    """One recorded result. `spread` is the half-width over `runs` runs, in the unit of `value`."""
+    """One recorded result. `spread` is the half-width over `runs` runs, in the unit of `value`.
+
+    `each` has the values of those runs, if a lesson needs more than their mean.
+    """
 
     key: str
     what: str
@@ -34,10 +39,15 @@ class Expected:
     date: str = ""
     source: str = ""
     command: str = ""
+    each: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if missing := [name for name in NEEDED[self.kind] if not getattr(self, name)]:
             raise ValueError(f"{self.key}: a {self.kind} result needs {', '.join(missing)}")
+        if self.each:
+            runs, mean = len(self.each), statistics.mean(self.each)
+            if runs != self.runs or not math.isclose(mean, self.value, rel_tol=1e-3):
+                raise ValueError(f"{self.key}: `each` has {runs} values with the mean {mean:g}")
 
     @property
     def provenance(self) -> str:

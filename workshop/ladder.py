@@ -325,12 +325,20 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
     record = _load(file)
     scripts = [f"{rung}_{library}" for rung in RUNGS for library in LIBRARIES]
     climbed = [name for name in ("1_single", *scripts) if name in record["rungs"]]
+    results = expected.load(paths.need_checkout() / "notebooks" / "expected")
+    values = {f"V100, {name}": results[key].value for name, key in PUBLISHED.items()}
+    recorded = [r for r in RECORDED if not rung or r <= rung]
+    gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in recorded}
+    if rung:
+        values = {}
+    rows = max(len(climbed), len(values) + len(gpu))
     with plot.style():
         fig, axes = plt.subplots(
-            1, 1 + bool(climbed), figsize=(10 if climbed else 6, 4), squeeze=False
+            1, 1 + bool(climbed), figsize=(10 if climbed else 6, 2 + 0.3 * rows), squeeze=False
         )
     here, there = axes[0, 0], axes[0, -1]
     labels, guesses, turns, named = [], {}, set(), set()
+    thick = min(0.6, 0.2 * len(climbed))  # few bars are no thicker than many
     for row, name in enumerate(climbed):
         found = record["rungs"][name]
         rate, spread, ranks = found["images_per_s"], found.get("turns"), found.get("ranks", 1)
@@ -340,7 +348,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         for part, ms in parts.items():
             width = rate * ms / sum(parts.values())
             label = part if ms and part not in named else ""
-            here.barh(row, width, left=left, color=PARTS[part], label=label)
+            here.barh(row, width, thick, left, color=PARTS[part], label=label)
             named |= {label}
             left += width
         if spread:
@@ -359,19 +367,10 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         here.set(title=f"This machine: up to {output.cell_text(most)} images/s{_sizes(record)}")
         here.set(xlabel=f"images/s{lines}; colours: share of the step")
         here.set_yticks(range(len(climbed)), labels)
-        here.set_ylim(max(len(climbed), 4) - 0.5, -0.5)
-        if len(climbed) < 4:  # there is room below the bars
-            here.legend(fontsize="small", ncols=2, loc="lower right")
-        else:
-            here.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
-    results = expected.load(paths.need_checkout() / "notebooks" / "expected")
-    values = {f"V100, {name}": results[key].value for name, key in PUBLISHED.items()}
-    recorded = [r for r in RECORDED if not rung or r <= rung]
-    gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in recorded}
-    if rung:
-        values = {}
+        here.set_ylim(len(climbed) - 0.5, -0.5)
+        fig.legend(fontsize="small", ncols=4, loc="outside lower left")
     for bars, colour in ((values, "#999999"), (gpu, "#56b4e9")):
-        drawn = there.barh(list(bars), list(bars.values()), color=colour)
+        drawn = there.barh(list(bars), list(bars.values()), 0.6, color=colour)
         there.bar_label(drawn, fmt="{:,.0f}", padding=3)
     there.set(
         title=f"224 px{'. V100: published, batch 96 or 208' if values else ''}\n"

@@ -70,6 +70,12 @@ def test_exercise_without_its_cells_is_found(repository, tmp_path, tag):
     assert lines == [f'no cell has the tags "{tag}" and "ex03.exposed"']
 
 
+TWO_RUNS = (
+    '{"results": {"a": {"what": "x", "value": 2, "kind": "published", "source": "s", "runs": %d,'
+    ' "each": %s}}}'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
@@ -77,6 +83,8 @@ def test_exercise_without_its_cells_is_found(repository, tmp_path, tag):
         ('{"results": {"a": {"what": "x", "value": 1, "kind": "measured"}}}', "needs hardware"),
         ('{"results": {"a": {"what": "x", "value": 1, "kind": "published"}}}', "needs source"),
         ('{"results": {"a": {"value": 1}}}', "what"),
+        (TWO_RUNS % (2, "[1, 4]"), "2 values with the mean 2.5"),
+        (TWO_RUNS % (3, "[1, 3]"), "2 values with the mean 2"),
         ('{"results": {"a": {"what": "x", "value": 1, "kind": "guessed"}}}', "'guessed'"),
     ],
 )
