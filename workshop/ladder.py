@@ -340,6 +340,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         )
     here, there = axes[0, 0], axes[0, -1]
     labels, guesses, turns, named = [], {}, set(), set()
+    thick = min(0.6, 0.2 * len(climbed))  # few bars are no thicker than many
     for row, name in enumerate(climbed):
         found = record["rungs"][name]
         rate, spread, ranks = found["images_per_s"], found.get("turns"), found.get("ranks", 1)
@@ -349,7 +350,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         for part, ms in parts.items():
             width = rate * ms / sum(parts.values())
             label = part if ms and part not in named else ""
-            here.barh(row, width, 0.6, left, color=PARTS[part], label=label)
+            here.barh(row, width, thick, left, color=PARTS[part], label=label)
             named |= {label}
             left += width
         if spread:
