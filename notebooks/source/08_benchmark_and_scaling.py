@@ -662,11 +662,14 @@ gpu_batch = gpu_batch or big
 print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
 eight, share = session.results["published.h100.8gpu.ips"], nb08.efficiency(
     8, "stragglers", 256, h100.value, "nvlink4")  # fmt: skip
-print(f"Published: {eight.value:,} img/s on {eight.hardware} ({eight.source}).", end=" ")
-print(f"Predicted from the recorded H100, with {1 - share:.0%} loss:", end=" ")
-print(f"{8 * share * h100.value:,.0f}. Even without any loss, each published GPU is", end=" ")
-print(f"{eight.value / 8 / h100.value:.2f} times as fast as the recorded one, so most of the")
-print("difference is the step of one GPU. Its speed alone was not published: no test of the loss.")
+print(f"Published: {eight.value:,} img/s on {eight.hardware} ({eight.source}).")
+print(f"Predicted from the recorded H100, with a loss of {1 - share:.0%}:", end=" ")
+print(f"{8 * share * h100.value:,.0f} img/s.")
+print(f"Even without any loss, each published GPU is {eight.value / 8 / h100.value:.2f}", end=" ")
+print(
+    "times as fast as the recorded one,\nso most of the difference is the step of one GPU.", end=" "
+)
+print("Its speed alone was not published,\nso this row does not test the loss.")
 os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip
 
