@@ -771,7 +771,6 @@ print("Exercises passed so far:")
 workshop.progress()
 
 # %% [markdown]
-#
 # ## Key takeaways
 #
 # - Warm up, wait, take total images over total seconds, take turns, and show the median and range.
