@@ -34,6 +34,9 @@ done
 : "${parts:=speed compile kernels traces notebooks ladder input recipe}"
 : "${numbers:=00 01 02 03 04 05 06 07 08}"
 
+# a step ends with this script, also if that is killed: `timeout` has its own process group
+bound=$(command -v setpriv >/dev/null && echo "setpriv --pdeathsig INT")
+
 begin() { # begin PART SECONDS: true if it is wanted; its time begins
   case " $parts " in *" $1 "*) ;; *) return 1 ;; esac
   END=$(($(date +%s) + ${SECONDS_PER_PART:-$(($2 * patience))}))
@@ -47,7 +50,7 @@ step() { # step NAME SECONDS COMMAND...
   [ -e "$OUT/$name.ok" ] && return
   [ "$limit" -lt "$left" ] || limit=$left
   if [ "$limit" -gt 0 ]; then
-    timeout -s INT -k 20 "$limit" "$@" >"$OUT/$name.log" 2>&1 && result=ok || result="failed ($?)"
+    $bound timeout -s INT -k 20 "$limit" "$@" >"$OUT/$name.log" 2>&1 && result=ok || result="failed ($?)"
   else
     result="no time left"
   fi

@@ -196,25 +196,11 @@ def test_a_report_replaces_only_a_report(rn50: Run, photos: Photos, trained: Pat
         assert len(load(file)["metrics"]["train.loss"]) == 1
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        "benchmark --loader synthetic -n 1 -b 1 -o {}.json",
-        "plot {}.json -o {}.png",
-    ],
-)
-def test_an_output_replaces_only_an_earlier_one(rn50: Run, trained: Path, argv: str) -> None:
-    report = trained / "report.json"
-    file = Path("mine").with_suffix(argv[argv.rindex("{}.") + 2 :])
-    file.write_text('{"mine": 1}')
-    words = argv.replace("plot {}.json", f"plot {report}").replace("{}", "mine").split()
-    line = rn50(*words).error
-    assert f"{file} exists and is not a" in line and "name another file" in line
-    assert file.read_text() == '{"mine": 1}'
-    if words[0] == "plot":
-        file.unlink()
-        for _ in range(2):  # its own figure is replaced
-            assert rn50(*words).status == 0
+def test_a_benchmark_replaces_no_other_file(rn50: Run) -> None:
+    Path("mine.json").write_text('{"mine": 1}')
+    line = rn50(*"benchmark --loader synthetic -n 1 -b 1 -o mine.json".split()).error
+    assert "mine.json exists and is not a" in line and "name another file" in line
+    assert Path("mine.json").read_text() == '{"mine": 1}'
 
 
 @pytest.mark.needs("torch")

@@ -654,7 +654,7 @@ from rn50 import published
 
 series = {"FP16": published.load()["DGX-1", "mixed"], "FP32": published.load()["DGX-1", "FP32"]}
 v100 = {k: {int(b): ips for b, ips in s.inference_ips.items()} for k, s in series.items()}
-here = {"measured": rates, "predicted from shared costs": predicted}
+here = {"measured": rates, "predicted": predicted}
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 titles = f"Eager here, {session.dtype}, {size} px", "One V100, real images, published"
 looks = ("C0o-", "C1s--"), ("C2^-", "C3v--")
@@ -667,10 +667,10 @@ for ax, title, curves, styles in zip(axes, titles, (here, v100), looks, strict=T
         ax.vlines(list(middle), *zip(*ends, strict=True), style[:2], lw=4, alpha=0.4)
         rise[name] = middle[max(middle)] / middle[min(middle)]
     risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in curves)
-    ax.set(title=f"{title}: largest over smallest\nbatch, {risen}")
+    ax.set_title(f"{title};\nlargest over smallest batch: {risen}", fontsize="medium")
     ax.set(xlabel="batch", ylabel="images/s", xscale="log")
     ax.set_ylim(0, None)
-    ticks = [n for n in (1, 2, 4, 16, 64, 208) if n in middle]
+    ticks = [n for n in (1, 2, 4, 16, 64, 208) if n in set().union(*curves.values())]
     ax.set_xticks(ticks, ticks)
     ax.minorticks_off()
     ax.legend()

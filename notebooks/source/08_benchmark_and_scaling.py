@@ -246,9 +246,9 @@ show("unequal batches", rate[half, batch] / rate[torch.float32, fewer], equal, "
 show("1 thread", rate[1], rate[every])
 
 # %% [markdown]
-# ### 5. A failed cell counted as a result
+# ### 5. A failed run counted as a result
 #
-# A **sweep** has a **cell** for each batch size. This one divides the data set's images by the seconds of an epoch. **Predict** its fastest batch.
+# A **sweep** makes a run for each batch size. This one divides the data set's images by the seconds of an epoch. **Predict** its fastest batch.
 
 # %%
 data = TensorDataset(torch.randn(big, 3, session.size, session.size), torch.randint(12, (big,)))
@@ -263,7 +263,7 @@ for _ in range(session.turns):
         rates.append(len(data) / (time.perf_counter() - begin))
 fastest = max(sweep, key=lambda batch: np.median(sweep[batch]))
 print(f"fastest batch: {fastest:,}, on {trained[fastest]} images")
-show("failed cell", sweep[fastest], sweep[big])
+show("failed run", sweep[fastest], sweep[big])
 torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
@@ -271,7 +271,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # ### 6. A stale report
 #
-# NVIDIA's benchmark starts one run per cell, ignores the exit status, and reads the report file. Suppose the run fails and yesterday's report is still there:
+# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose the run fails and yesterday's report is still there:
 
 # %% language="bash" magic_args="-e"
 # echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
@@ -286,9 +286,8 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # In NVIDIA's commands (below), `--num-examples 25600` sets the length of DALI's iterator. With eight GPUs, that is 25,600 / (8 × 208) = 15.4 iterations: about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches, without and with `persistent_workers`.
 
+
 # %%
-
-
 def loader_rate(files, persistent=False):
     loader = DataLoader(Photos(files), 8, num_workers=2, persistent_workers=persistent)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
@@ -334,7 +333,7 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 # rn50 benchmark $TOOL -w 1 --no-val --num-layers $LAYERS --image-shape $SIZE --dtype $DTYPE \
 #   -n $SWEEP -b $BATCHES --data-root "$DATA" -o real.json > real.txt 2>&1 || status=$?
 # grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
-# echo "rn50 benchmark exited with status ${status:-0} (expected: 1, as one cell is too large)"
+# echo "rn50 benchmark exited with status ${status:-0} (expected: 1, as one batch is too large)"
 
 # %%
 report = json.loads(Path("real.json").read_text())
@@ -367,7 +366,7 @@ photos = None  # ends the readers
 # %% [markdown]
 # If the range is below 1, loading costs the difference. On a CPU, the readers also take cores from training.
 #
-# The tool avoids all mistakes but 4: it discards epochs, waits, takes harmonic means and never times a restart; for a failed cell, it writes `null` with the reason and exits with 1.
+# The tool avoids all mistakes but 4: it discards epochs, waits, takes harmonic means and never times a restart; for a failed run, it writes `null` with the reason and exits with 1.
 #
 # Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12:
 #
@@ -545,9 +544,8 @@ dist.destroy_process_group()
 #
 # **Your turn:** fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` finds α and 1 / β.
 
+
 # %%
-
-
 def fit(size, seconds):
     """Return α in seconds and β in bytes per second, from two arrays."""
     return None  # your code
@@ -664,11 +662,14 @@ gpu_batch = gpu_batch or big
 print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
 eight, share = session.results["published.h100.8gpu.ips"], nb08.efficiency(
     8, "stragglers", 256, h100.value, "nvlink4")  # fmt: skip
-print(f"Published: {eight.value:,} img/s on {eight.hardware} ({eight.source}).", end=" ")
-print(f"Predicted from the recorded H100, with {1 - share:.0%} loss:", end=" ")
-print(f"{8 * share * h100.value:,.0f}. Even without any loss, each published GPU is", end=" ")
-print(f"{eight.value / 8 / h100.value:.2f} times as fast as the recorded one, so most of the")
-print("difference is the step of one GPU. Its speed alone was not published: no test of the loss.")
+print(f"Published: {eight.value:,} img/s on {eight.hardware} ({eight.source}).")
+print(f"Predicted from the recorded H100, with a loss of {1 - share:.0%}:", end=" ")
+print(f"{8 * share * h100.value:,.0f} img/s.")
+print(f"Even without any loss, each published GPU is {eight.value / 8 / h100.value:.2f}", end=" ")
+print(
+    "times as fast as the recorded one,\nso most of the difference is the step of one GPU.", end=" "
+)
+print("Its speed alone was not published,\nso this row does not test the loss.")
 os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip
 
@@ -697,9 +698,9 @@ for links, colour in zip(networks, ("#0072b2", "#d55e00"), strict=False):
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
 left.set(title=f"90 epochs on 512 GPUs cost {min(ends):,.0f} to {max(ends):,.0f}")
-left.set(xlabel="GPUs (predicted)", ylim=(0, None))
+left.set(xlabel="GPUs (predicted)", ylim=(0, 1.5 * max(ends)))
 left.set(ylabel=f"cost, at {price:g} per GPU-hour")
-left.legend(fontsize="small", loc="lower right")
+left.legend(fontsize="small", loc="upper left")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
@@ -770,12 +771,11 @@ print("Exercises passed so far:")
 workshop.progress()
 
 # %% [markdown]
-#
 # ## Key takeaways
 #
 # - Warm up, wait, take total images over total seconds, take turns, and show the median and range.
 # - State workers, batch, precision, size, hardware, versions and command with every rate.
-# - A failed cell is neither 0 nor yesterday's number.
+# - A failed run is neither 0 nor yesterday's number.
 # - Tune one device before you buy a second. Measure controls before you blame the exchange.
 # - Trust no prediction whose models disagree; measure.
 # - The goal is time to accuracy, not images per second.

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import imagenet, processes
+from data_prep import imagenet
 from rn50lib.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
 FIXTURES = Path(__file__).parent / "fixtures"
 
 # The devkit's numbers are 1, 2, 3 in this order; the labels are the ranks of the sorted names.
@@ -57,11 +58,12 @@ def add(tar, name, data):
     tar.addfile(info, io.BytesIO(data))
 
 
-def inner_tar(wnid, count):
+def inner_tar(wnid, count, encode=bytes):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for number in range(count):
-            add(tar, *train_image(wnid, number))
+            name, data = train_image(wnid, number)
+            add(tar, name, encode(data))
     return out.getvalue()
 
 
@@ -75,14 +77,16 @@ def make_devkit(path):
         add(tar, f"ILSVRC2012_devkit_t12/data/{name}", truth)
 
 
-def make_archives(folder):
+def make_archives(folder, encode=bytes):
+    """Write archives in ImageNet's layout; `encode` turns the content of a file into an image."""
     folder.mkdir(exist_ok=True)
     with tarfile.open(folder / "ILSVRC2012_img_train.tar", "w") as tar:
         for wnid, count in zip(WNIDS, TRAIN_IMAGES, strict=True):
-            add(tar, f"{wnid}.tar", inner_tar(wnid, count))
+            add(tar, f"{wnid}.tar", inner_tar(wnid, count, encode))
     with tarfile.open(folder / "ILSVRC2012_img_val.tar", "w") as tar:
         for number in range(len(TRUTH), 0, -1):
-            add(tar, *val_image(number))
+            name, data = val_image(number)
+            add(tar, name, encode(data))
     make_devkit(folder / "ILSVRC2012_devkit_t12.tar.gz")
     return folder
 
@@ -131,12 +135,6 @@ def make_kaggle(folder):
 
 def run(*arguments):
     return imagenet.main([*map(str, arguments)])
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch):
-    """Avoid worker processes, which would take most of the time of these tests."""
-    monkeypatch.setattr(processes, "usable_cores", lambda: 0)
 
 
 @pytest.mark.parametrize(

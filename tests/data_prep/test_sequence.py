@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
-import tarfile
+import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from tests.conftest import clean_environment
-from tests.data_prep import test_imagenet as shapes
+from tests.data_prep import test_imagenet
+from tests.data_prep.conftest import make_image
 from tests.test_docs import CHECKED, ROOT, commands
-
-VAL = len(shapes.TRUTH)
-
-
-def make_image(number: int) -> bytes:
-    """Return a JPEG that is different for each number."""
-    pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).resize((120, 90)).save(out, "JPEG", quality=90)
-    return out.getvalue()
-
-
-def make_archives(folder: Path) -> None:
-    folder.mkdir()
-    with tarfile.open(folder / "ILSVRC2012_img_train.tar", "w") as outer:
-        for c, wnid in enumerate(shapes.WNIDS):
-            inner = io.BytesIO()
-            with tarfile.open(fileobj=inner, mode="w") as tar:
-                for i in range(shapes.TRAIN_IMAGES[c]):
-                    shapes.add(tar, f"{wnid}_{i}.JPEG", make_image(100 * c + i))
-            shapes.add(outer, f"{wnid}.tar", inner.getvalue())
-    with tarfile.open(folder / "ILSVRC2012_img_val.tar", "w") as tar:
-        for number in range(1, VAL + 1):
-            shapes.add(tar, shapes.val_image(number)[0], make_image(1000 + number))
-    shapes.make_devkit(folder / "ILSVRC2012_devkit_t12.tar.gz")
 
 
 @pytest.mark.acceptance  # each command has its own tests
 def test_the_documented_sequence(tmp_path: Path) -> None:
-    make_archives(tmp_path / "archives")
+    # different pixels in each file
+    test_imagenet.make_archives(
+        tmp_path / "archives", lambda data: make_image(zlib.crc32(data), size=(120, 90))
+    )
     (block,) = CHECKED.findall((ROOT / "docs" / "imagenet.md").read_text())
     said = []
     for words in commands(block):

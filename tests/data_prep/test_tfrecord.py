@@ -4,26 +4,20 @@ import io
 import os
 import shutil
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep import im2rec, processes, tfrecord
+from data_prep import im2rec, tfrecord
 from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import TFRecordReader, find_shards, parse_example
 from rn50lib.errors import UserError
+from tests.data_prep.conftest import make_image
 from tests.data_prep.test_imagenet import contents
 from tests.support import png
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 WORDS = {"n1": "first, a thing", "n2": "second", "ä": "third"}
-
-
-def make_image(seed, size=(40, 30), mode="RGB", form="JPEG"):
-    rng = np.random.default_rng(seed)
-    data = rng.integers(0, 255, (size[1], size[0], 3), np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(data).convert(mode).save(out, form)
-    return out.getvalue()
 
 
 def make_root(root, train=10, val=4):
@@ -35,17 +29,11 @@ def make_root(root, train=10, val=4):
                 seed += 1
                 odd = {0: ("CMYK", "JPEG"), 1: ("RGBA", "PNG"), 2: ("L", "JPEG")}.get(i)
                 mode, form = odd or ("RGB", "JPEG")
-                data = make_image(seed, (40 + i, 30), mode, form)
+                data = make_image(seed, mode, form, (40 + i, 30))
                 (root / split / name / f"{split} {i}.JPEG").write_bytes(data)
     text = "".join(f"{i}\t{name}\t{words}\n" for i, (name, words) in enumerate(WORDS.items()))
     (root / "classes.txt").write_text(text)
     return root
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch):
-    """Avoid worker processes, which would take most of the time of these tests."""
-    monkeypatch.setattr(processes, "usable_cores", lambda: 0)
 
 
 @pytest.fixture(scope="module")

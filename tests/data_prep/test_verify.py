@@ -1,15 +1,12 @@
 """verify: each thing that can be wrong with a data set is made, and must be found and named."""
 
-import io
 import os
 import random
 import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from data_prep import im2rec, tfrecord, verify
 from data_prep.encoding import pack_header
@@ -23,18 +20,11 @@ from rn50lib.data.source import open_source
 from rn50lib.data.tfrecord import find_shards, index_path
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
+from tests.data_prep.conftest import make_image
 from tests.support import png
 
 CLASSES = ("apple", "pear", "plum")
 CORRUPT_EXIF = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12"
-
-
-def make_image(seed, mode="RGB", form="JPEG", size=(48, 40), **settings):
-    rng = np.random.default_rng(seed)
-    small = Image.fromarray(rng.integers(0, 255, (5, 6, 3), np.uint8))
-    out = io.BytesIO()
-    small.resize(size).convert(mode).save(out, form, **settings)
-    return out.getvalue()
 
 
 @pytest.fixture(scope="session")

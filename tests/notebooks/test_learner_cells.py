@@ -1,6 +1,8 @@
 """Cells in which a learner writes code: the check below each tells right from wrong answers.
 
-The cells are those of the masters, in a namespace with what the cells before them define.
+The cells are those of the masters, in a namespace with what the cells before them define. The
+mistakes that a module's check knows are in `tests/workshop/lessons`; here are one right answer and
+one wrong one.
 """
 
 from __future__ import annotations
@@ -260,7 +262,6 @@ REPAIRED = """ms = []
         ("", "not written yet"),
         (REPAIRED, "✓ `answer_times` is right"),
         (REPAIRED.replace("torch.inference_mode()", "torch.enable_grad()"), "Autograd is on"),
-        (REPAIRED.replace("wait()", "pass"), "does not wait"),
     ],
 )
 def test_clock_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
@@ -283,10 +284,6 @@ FOLDED = "s.view(-1, 1, 1, 1) * conv.weight, norm.bias - s * norm.running_mean"
         ("", "not written yet"),
         (f"{FACTOR}; return {FOLDED}", "✓ `fold` is right"),
         (f"{FACTOR.replace(' + norm.eps', '')}; return {FOLDED}", "✗ `fold`: eps is missing"),
-        (f"{FACTOR.replace('.sqrt()', '')}; return {FOLDED}", "by the variance, not by its root"),
-        (f"{FACTOR}; return {FOLDED.replace('.view(-1, 1, 1, 1)', '')}", "columns of the kernel"),
-        (f"{FACTOR}; return {FOLDED.replace('bias -', 'bias +')}", "sign of the mean is wrong"),
-        (f"{FACTOR}; return {FOLDED.replace('- s * norm.running_mean', '')}", "mean is missing"),
     ],
 )
 def test_fold_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
@@ -374,8 +371,6 @@ FIT = """a = np.stack([1 / seconds, size / seconds], axis=1)
         ("", "not written yet"),
         (FIT, "✓"),
         (FIT.replace("1 / per_byte", "per_byte"), "seconds per byte"),
-        (FIT.replace(" / seconds", "").replace("[1,", "[np.ones(len(size)),")
-         .replace("np.ones(len(size)), rcond", "seconds, rcond"), "dominate the squares"),
     ],
 )  # fmt: skip
 def test_fit_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:

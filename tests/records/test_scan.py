@@ -19,6 +19,7 @@ from rn50lib.data.scan import EMPTY, LeftOut
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
+from tests.records.conftest import refused
 from tests.support import TINY, strict_json, write_photo
 
 CLASSES = ("blue", "green", "red")
@@ -153,7 +154,9 @@ def test_a_class_needs_training_images_but_no_validation_images(
         folder.mkdir()
         for name in inside:
             (folder / name).touch()
-    assert dict(open_source(root, "val").left_out)["empty class folders"] == 1
+    source = open_source(root, "val")
+    assert dict(source.left_out)["empty class folders"] == 1
+    assert sorted(set(source.labels.tolist())) == [0, 2]
     with pytest.raises(UserError, match="train/green: this class has no images to train on"):
         open_source(root, "train")
 
@@ -188,13 +191,6 @@ def told_by_verify(root: Path) -> str:
     except UserError as error:
         return str(error)
     return "\n".join(problem.line() for problem in report.problems if problem.level != "note")
-
-
-def refused(root: Path, split: str, data_format: str = "auto") -> str:
-    with pytest.raises(UserError) as caught:
-        open_source(root, split, data_format)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from data_prep import tfrecord
 from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.recordfile import RecordError
 from rn50lib.data.source import classes_of, open_source
-from rn50lib.errors import UserError
+from tests.records.conftest import refused
 from tests.support import CLASSES, Photos
 
 
@@ -81,14 +81,6 @@ def test_labels_come_from_the_sidecar_while_the_shards_are_as_written(packed, tm
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
-def refused(folder, split="train"):
-    with pytest.raises(UserError) as caught:
-        open_source(folder, split, "tfrecord")
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
 def test_a_missing_shard(shards):
     (shards / "train-00001-of-00003").unlink()
     assert "train-00001-of-00003 is missing" in refused(shards)
@@ -148,6 +140,3 @@ def test_other_writers_order_their_features_differently(tmp_path):
     (tmp_path / "s" / "train-00000-of-00001").write_bytes(whole)
     source = open_source(tmp_path / "s", "train")
     assert source.labels.tolist() == [2] and source.read(0) == b"i" * 3000
-
-
-# -- through the front door ----------------------------------------------------------------------

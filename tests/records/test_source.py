@@ -11,6 +11,7 @@ from data_prep.recordwriter import Writer
 from rn50lib.data.decode import open_image
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
+from tests.records.conftest import refused
 
 CLASSES = ("Zebra", "apple", "stop sign", "ähre")  # in the order of code points
 
@@ -75,21 +76,6 @@ def test_class_names(packed, text):
 
 
 # -- what is wrong, and how it is said -----------------------------------------------------------
-
-
-def refused(root, split="train", data_format="auto"):
-    with pytest.raises(UserError) as caught:
-        open_source(root, split, data_format)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
-def test_a_class_folder_may_be_empty(root):
-    for image in (root / "val" / "apple").iterdir():
-        image.unlink()
-    source = open_source(root, "val", "files")
-    assert sorted(set(source.labels.tolist())) == [0, 2, 3]
 
 
 def test_nested_class_folders(root):

@@ -378,7 +378,6 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
         ("-b 1 --profile ci", "--batch-size 1", "use -b 2 or more"),
         ("--lr-schedule cosine --lr-step-epochs 30", "--lr-step-epochs", "--lr-schedule step"),
         ("-n 2 --comm ddp --launcher mpirun", "--comm ddp --launcher mpirun", "--comm horovod"),
-        ("--logger nowhere", "--logger nowhere", "use tensorboard or your own"),
         ("--override predictor=a.py:f --backend tensorflow", "predictor", "use --backend torch"),
         ("--override predictor=a.py:f --compile", "predictor", "leave one of them out"),
         (

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, clean_environment
-from tests.support import Photos
 from workshop import trace
 from workshop.trace import KINDS, draw, read
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HOST, STREAM, NCCL = (7, 7), (0, 7), (0, 20)  # process and thread, or GPU and stream
 
 # one step of 100 ms on a GPU: where it runs, its kind of event, name, begin and end in ms
@@ -142,22 +137,6 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
         read(file)
     reason = "has no steps" if name == "no events" else "is not a Chrome trace"
     assert str(caught.value).startswith(f"{file} {reason}") and "--trace" in str(caught.value)
-
-
-@pytest.mark.acceptance  # in `make test`: a notebook has one, and test_kinds_agree...
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(("script", "launcher"), [("1_single", []), ("2_ddp", TORCHRUN)])
-def test_a_script_s_trace(script: str, launcher: list[str], photos: Photos, tmp_path: Path) -> None:
-    file = tmp_path / "trace.json.gz"
-    done = subprocess.run(
-        [sys.executable, *launcher, ROOT / f"exercises/ladder/{script}.py", "--data", photos.root,
-         "--image-size", "32", "--batch-size", "2", "--steps", "5", "--warm-up", "0", "--workers",
-         "1", "--trace", file],
-        env=clean_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, text=True, capture_output=True,
-        timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    check_trace(file, exchange=bool(launcher))
 
 
 def check_trace(file: Path, exchange: bool = False) -> None:

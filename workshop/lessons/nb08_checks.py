@@ -77,6 +77,7 @@ class Device:
         self.pool, self.durations = ThreadPoolExecutor(1), durations
         self.called: list[float] = []
         self.ended: list[float] = []
+        self.waited = 0  # calls before the last wait
 
     def step(self) -> None:
         """Put a step of the next duration into the queue."""
@@ -90,6 +91,7 @@ class Device:
 
     def wait(self) -> None:
         """Return when the queue is empty."""
+        self.waited = len(self.called)
         self.pool.submit(int).result()
 
     def took(self) -> np.ndarray:
@@ -108,20 +110,23 @@ def judge_turns(yours: Function, unit: str) -> None:
     for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
         got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
-        called = len(device.called)
+        called, waited = len(device.called), device.waited
         device.wait()
         if got is None and not called:
             raise NotImplementedError
         try:
-            judge_seconds(got, device.took(), called, unit)
+            judge_seconds(got, device.took(), called, waited, unit)
             return
         except Wrong:
             if attempt == TRIES:
                 raise
 
 
-def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str) -> None:
-    """Raise Wrong unless a clock that made `called` calls returned the right times in `unit`."""
+def judge_seconds(got: Any, took: np.ndarray, called: int, waited: int, unit: str) -> None:
+    """Raise Wrong unless a clock returned the right times in `unit`.
+
+    It made `called` calls, `waited` of them before it waited for the last time.
+    """
     n, warm_up = len(TIMED), len(WARM_UP)
     other = "milliseconds" if unit == "seconds" else "seconds"
     thousand = 1000 if unit == "seconds" else 1 / 1000  # times too large, in the other unit
@@ -159,6 +164,10 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, unit: str) -> None:
     rates = [1 / right / scale, 1 / right / scale**2]  # per second, and per unit
     refuse(
         (np.allclose(values, thousand * right, rtol=0.3), f"These are {other}.", f"Return {unit}."),
+        ((values < 0.5 * right).all() and waited == called,
+         "The times are too short, although it waits.",
+         "Call wait() before you read the clock, and read time.perf_counter(): process_time() does"
+         " not count waiting."),
         ((values < 0.5 * right).all(),
          "It does not wait: each value is the time to queue the work, not to do it.",
          "Call wait() after each call, before you read the clock."),
@@ -219,6 +228,7 @@ def judge_fit(yours: Function) -> str:
          "seconds / seconds is 1: pass np.ones(len(size))."),
         (any(near(ALPHA * unit, BETA / unit**both) for unit, both in units), "The units differ.",
          "Return α in seconds, and β in bytes per second."),
+        (near(ALPHA, BETA / 1e9), "β is in GB/s.", "Return it in bytes per second."),
         (near(ends_start, 1 / ends_per_byte),
          "Only the first and the last message count, and both took longer than usual.",
          "Use all of them: np.linalg.lstsq."),
