@@ -13,8 +13,8 @@ from workshop import catalogue
 HINTS = {  # what a failed script printed, and what to do
     r"has no attribute 'synchronize'": "the optimizer has to be hvd.DistributedOptimizer(…)",
     r"module 'horovod(\.tensorflow)?' has no": "PyTorch's part is `import horovod.torch as hvd`",
-    r"Default process group": "with Horovod, pass both numbers:"
-    " DistributedSampler(data, hvd.size(), hvd.rank())",
+    r"Default process group": "DDP needs dist.init_process_group() first; with Horovod, pass both"
+    " numbers: DistributedSampler(data, hvd.size(), hvd.rank())",
     r"does not expose valid metadata": 'the iterator finds the reader by its name: name="reader"',
     r"libcuda\.so": "without a GPU, a pipeline needs device_id=None",
     r"Long or Byte, but got Int": "DALI's labels are int32: labels.long()",

@@ -59,7 +59,7 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*manual_seed\(\d+\)",
      r"manual_seed\(\D|worker_init_fn",
      "All ranks draw the same random numbers: pass the rank to torch.manual_seed."),
-    (r"(?s)(\w+) = (\w+\.)*DistributedDataParallel\(.*\b\1\.state_dict\(", r"\.module\b",
+    (r"(?s)(\w+) = (\w+\.)*(DistributedDataParallel|DDP)\(.*\b\1\.state_dict\(", r"\.module\b",
      "DDP's names begin with `module.`: save the weights of model.module."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),

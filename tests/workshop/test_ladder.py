@@ -88,6 +88,10 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert seed.startswith("✗ All ranks draw the same random numbers")
     (names,) = ladder._warnings(ddp.replace("model.module.state_dict()", "model.state_dict()"))
     assert "save the weights of model.module" in names
+    alias = ddp.replace("import DistributedDataParallel", "import DistributedDataParallel as DDP")
+    alias = alias.replace("DistributedDataParallel(model)", "DDP(model)")
+    assert not ladder._warnings(alias)
+    assert names in ladder._warnings(alias.replace("model.module.state", "model.state"))
     assert "set_epoch" in order and "without a GPU" in autocast
 
 

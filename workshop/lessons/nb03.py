@@ -94,11 +94,13 @@ def explore_ring() -> None:
     """Show the ring with controls for the number of workers and the step."""
     import ipywidgets
 
+    workers, step = ipywidgets.IntSlider(4, 2, 8), ipywidgets.IntSlider(3, 0, 6)
+    ipywidgets.dlink((workers, "value"), (step, "max"), lambda count: 2 * (count - 1))
     output.explore(
         draw_ring,
         alt=lambda workers, step: f"Chunks of {workers} workers. {draw_ring(workers, step)[1]}",
-        workers=ipywidgets.IntSlider(4, 2, 8),
-        step=ipywidgets.IntSlider(3, 0, 14),
+        workers=workers,
+        step=step,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,3 +38,13 @@ def test_drawing_names_complete_chunks(workers: int, step: int) -> None:
     assert f"sent {102.2 * steps / workers:.4g} MB, {steps / workers:.3g} times" in text
     complete = workers * max(0, steps - workers + 2)
     assert texts.count("sum") == complete
+
+
+def test_step_slider_ends_at_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: dict[str, Any] = {}
+    monkeypatch.setattr(nb03.output, "explore", lambda draw, **more: shown.update(more))
+    nb03.explore_ring()
+    workers, step = shown["workers"], shown["step"]
+    for count in (8, 2, 4):
+        workers.value = count
+        assert step.max == 2 * (count - 1) and step.value <= step.max
