@@ -763,8 +763,8 @@ rows, base = [], spent["float32", "one by one"]
 for (dtype, name), found in spent.items():
     counted = accesses[name] * nb06.BYTES[dtype] * np.prod(shape) / bandwidth
     row = [f"{dtype}, {name}", accesses[name], 1000 * counted, 1000 * np.median(found)]
-    row += [8 * 4 / accesses[name] / nb06.BYTES[dtype], str(workshop.ratio(np.divide(base, found)))]
-    rows.append(row)
+    gain = "1" if found is base else str(workshop.ratio(np.divide(base, found)))
+    rows.append([*row, 8 * 4 / accesses[name] / nb06.BYTES[dtype], gain])
 columns = ["", "passes", "ms: counted", "measured", "gain: counted", "measured"]
 workshop.table(rows, columns, f"The end of a block, {session.tail} images, {turns} turns")
 session.expect({"h100.float16.ips": None, "h100.compiled.ips": None})
