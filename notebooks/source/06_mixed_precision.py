@@ -210,8 +210,15 @@ def finished(scale, good, finite, wait=2000):
     return scale, good + 1
 
 
-cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, False, 5))
-next_scale = choose_by_cases("next_scale", next_scale, finished, cases)
+mistakes = (  # a wrong version, what is wrong, what to do
+    (lambda *case: finished(*case)[::-1], "The count comes first.", "Return the scale first."),
+    (lambda scale, good, finite, wait: finished(scale, good, finite, wait + 1),
+     "It does not double after `wait` good steps.", "This step counts, too: it is step good + 1."),
+    (lambda scale, good, finite, wait: (finished(scale, good, finite, wait)[0], good + finite),
+     "The count does not restart.", "Return 0 for it whenever the scale changes."),
+)  # fmt: skip
+cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, True, 1))
+next_scale = choose_by_cases("next_scale", next_scale, finished, cases, mistakes)
 
 # %% [markdown]
 # The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (Gradients are rounded to `float16`; the arithmetic stays `float32`.)
@@ -803,6 +810,10 @@ def amdahl(share, faster):
 mistakes = (  # a wrong version, what is wrong, what to do
     (lambda share, faster: 1 - share + share / faster, "This is the new time.",
      "The speed is 1 / time."),
+    (lambda share, faster: 1 / (share + (1 - share) / faster), "Share and rest are exchanged.",
+     "The rest takes as long as before."),
+    (lambda share, faster: 1 / (1 - share + share * faster), "The share takes longer.",
+     "Divide it by `faster`."),
     (lambda share, faster: faster / share, "The rest is missing.", "The rest takes time, too."),
     (lambda share, faster: 1 - share + share * faster, "These are speeds.",
      "Add up times, not speeds."),
