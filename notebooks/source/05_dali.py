@@ -364,9 +364,10 @@ if DALI:
 
     @pipeline_def(batch_size=batch, **where)
     def decode_on(place, share=None):
-        record, area = fn.readers.tfrecord(**source), {"random_area": [0.08, 1.0]}
+        record = fn.readers.tfrecord(**source)
+        area = {"random_area": [0.08, 1.0]}
         jpegs, labels = record["image/encoded"], record["image/class/label"]
-        if share is None:
+        if share is None:  # only the crop
             images = fn.decoders.image_random_crop(jpegs, device=place, **area)
             return fn.resize(images, size=(size, size)), labels
         engine = {"hw_decoder_load": float(share)} if place == "mixed" else {}
