@@ -189,7 +189,7 @@ gains = {b: workshop.ratio(np.divide(tuned[b], tuned[a])) for a, b in itertools.
 for name, values in tuned.items():
     print(f"{name:22} {np.median(values):6,.0f} images/s,", end=" ")
     print(f"{np.median(starts[name]):5,.0f} ms until an epoch's first batch", end="")
-    print(f"; over the row above: {gains[name]}" if name in gains else "")
+    print(f"; over the row above, turn by turn: {gains[name]}" if name in gains else "")
 clear = [name for name, gain in gains.items() if gain.clear and gain.median > 1]
 print("Clear gains over the row above:", ", ".join(clear) or "none")
 headroom = target / max(np.median(values) for values in tuned.values())

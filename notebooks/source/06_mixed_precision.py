@@ -40,7 +40,7 @@ batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32 in convolutions). **Predict:** what share of a step is input, and what share is convolution?
+# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32, see below). **Predict:** what share of a step is input, and what share is convolution?
 
 # %%
 file = session.folder / "float32.json.gz"
@@ -55,7 +55,7 @@ shares = np.divide(parts, sum(parts))
 print("A step: input {:.1%}, computation {:.1%}, communication {:.1%}.".format(*shares))
 whole, moving = sum(kinds.values()), kinds["normalisation"] + kinds["pointwise"]
 print(f"Convolutions {kinds['convolution'] / whole:.0%},", end=" ")
-print(f"normalisation and pointwise operations {moving / whole:.0%}")
+print(f"normalisation and pointwise operations (ReLU, addition) {moving / whole:.0%}")
 passes = max(0.0, shares[1] - kinds["optimizer"] / whole)  # forward and backward
 
 # %% [markdown]
