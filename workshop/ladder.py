@@ -63,6 +63,8 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
      "DDP's names begin with `module.`: save the weights of model.module."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),
+    (r"readers\.tfrecord\(", r"- *1\b|-= *1\b|\bsub_?\(1",
+     "Shards count classes from 1, the network from 0: subtract 1 from the labels."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
      "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
     *((rf"(?ms)\A(?=.*^\s*(?:\w+\.)*(\w+)(?:: [\w.]+)? = [\w.]*GradScaler\()(?!.*\b\1\.{call}\()",

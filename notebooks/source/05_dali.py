@@ -189,7 +189,7 @@ gains = {b: workshop.ratio(np.divide(tuned[b], tuned[a])) for a, b in itertools.
 for name, values in tuned.items():
     print(f"{name:22} {np.median(values):6,.0f} images/s,", end=" ")
     print(f"{np.median(starts[name]):5,.0f} ms until an epoch's first batch", end="")
-    print(f"; over the row above: {gains[name]}" if name in gains else "")
+    print(f"; over the row above, turn by turn: {gains[name]}" if name in gains else "")
 clear = [name for name, gain in gains.items() if gain.clear and gain.median > 1]
 print("Clear gains over the row above:", ", ".join(clear) or "none")
 headroom = target / max(np.median(values) for values in tuned.values())
@@ -364,9 +364,10 @@ if DALI:
 
     @pipeline_def(batch_size=batch, **where)
     def decode_on(place, share=None):
-        record, area = fn.readers.tfrecord(**source), {"random_area": [0.08, 1.0]}
+        record = fn.readers.tfrecord(**source)
+        area = {"random_area": [0.08, 1.0]}
         jpegs, labels = record["image/encoded"], record["image/class/label"]
-        if share is None:
+        if share is None:  # only the crop
             images = fn.decoders.image_random_crop(jpegs, device=place, **area)
             return fn.resize(images, size=(size, size)), labels
         engine = {"hw_decoder_load": float(share)} if place == "mixed" else {}

@@ -40,7 +40,7 @@ batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32 in convolutions). **Predict:** what share of a step is input, and what share is convolution?
+# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32, see below). **Predict:** what share of a step is input, and what share is convolution?
 
 # %%
 file = session.folder / "float32.json.gz"
@@ -55,7 +55,7 @@ shares = np.divide(parts, sum(parts))
 print("A step: input {:.1%}, computation {:.1%}, communication {:.1%}.".format(*shares))
 whole, moving = sum(kinds.values()), kinds["normalisation"] + kinds["pointwise"]
 print(f"Convolutions {kinds['convolution'] / whole:.0%},", end=" ")
-print(f"normalisation and pointwise operations {moving / whole:.0%}")
+print(f"normalisation and pointwise operations (ReLU, addition) {moving / whole:.0%}")
 passes = max(0.0, shares[1] - kinds["optimizer"] / whole)  # forward and backward
 
 # %% [markdown]
@@ -210,8 +210,15 @@ def finished(scale, good, finite, wait=2000):
     return scale, good + 1
 
 
-cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, False, 5))
-next_scale = choose_by_cases("next_scale", next_scale, finished, cases)
+mistakes = (  # a wrong version, what is wrong, what to do
+    (lambda *case: finished(*case)[::-1], "The count comes first.", "Return the scale first."),
+    (lambda scale, good, finite, wait: finished(scale, good, finite, wait + 1),
+     "It does not double after `wait` good steps.", "This step counts, too: it is step good + 1."),
+    (lambda scale, good, finite, wait: (finished(scale, good, finite, wait)[0], good + finite),
+     "The count does not restart.", "Return 0 for it whenever the scale changes."),
+)  # fmt: skip
+cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, True, 1))
+next_scale = choose_by_cases("next_scale", next_scale, finished, cases, mistakes)
 
 # %% [markdown]
 # The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (Gradients are rounded to `float16`; the arithmetic stays `float32`.)
@@ -579,7 +586,7 @@ predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth)
 # %% [markdown]
 # ## Compare all precisions
 #
-# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: 989 TFLOP/s for an H100 in 16 bits, not the measured 681.) **Predict** the fastest row.
+# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: 989 TFLOP/s for an H100 in 16 bits; a product reached 681.) **Predict** the fastest row.
 
 # %%
 model = ResNet(network).to(device)
@@ -738,13 +745,16 @@ def tail(x, shortcut):
     return torch.relu(norm(x) + shortcut)
 
 
-shape, accesses = (session.tail, 64, 56, 56), {"one by one": 3 + 3 + 2, "fused": 4}
-arrays = {dtype: torch.randn(2, *shape, device=device).to(dtype)
-          for dtype in (torch.float32, reduced)}  # fmt: skip
+shape = (session.tail, 64, 56, 56)
+accesses = {"one by one": 3 + 3 + 2, "fused": 4}  # passes over memory
+arrays = {
+    dtype: torch.randn(2, *shape, device=device).to(dtype) for dtype in (torch.float32, reduced)
+}
 versions, spent = {"one by one": tail}, {}
 with torch.no_grad():
     if session.compile:
-        begin, fused = time.perf_counter(), torch.compile(tail)
+        fused = torch.compile(tail)
+        begin = time.perf_counter()
         try:
             for block, shortcut in arrays.values():
                 fused(block, shortcut)
@@ -762,9 +772,10 @@ with torch.no_grad():
 rows, base = [], spent["float32", "one by one"]
 for (dtype, name), found in spent.items():
     counted = accesses[name] * nb06.BYTES[dtype] * np.prod(shape) / bandwidth
+    gain = 8 / accesses[name] * 4 / nb06.BYTES[dtype]
+    measured = "1" if found is base else str(workshop.ratio(np.divide(base, found)))
     row = [f"{dtype}, {name}", accesses[name], 1000 * counted, 1000 * np.median(found)]
-    row += [8 * 4 / accesses[name] / nb06.BYTES[dtype], str(workshop.ratio(np.divide(base, found)))]
-    rows.append(row)
+    rows.append([*row, gain, measured])
 columns = ["", "passes", "ms: counted", "measured", "gain: counted", "measured"]
 workshop.table(rows, columns, f"The end of a block, {session.tail} images, {turns} turns")
 session.expect({"h100.float16.ips": None, "h100.compiled.ips": None})
@@ -803,6 +814,10 @@ def amdahl(share, faster):
 mistakes = (  # a wrong version, what is wrong, what to do
     (lambda share, faster: 1 - share + share / faster, "This is the new time.",
      "The speed is 1 / time."),
+    (lambda share, faster: 1 / (share + (1 - share) / faster), "Share and rest are exchanged.",
+     "The rest takes as long as before."),
+    (lambda share, faster: 1 / (1 - share + share * faster), "The share takes longer.",
+     "Divide it by `faster`."),
     (lambda share, faster: faster / share, "The rest is missing.", "The rest takes time, too."),
     (lambda share, faster: 1 - share + share * faster, "These are speeds.",
      "Add up times, not speeds."),

@@ -211,16 +211,29 @@ def test_count_in_06(convolution: str, norm: str, said: str, tmp_path: Path, cap
     assert names["convolution"](96, 2) == (2 * 96 * 200704 * 576, 2 * (2 * 96 * 200704 + 36864))
 
 
+RULE = (
+    "return (scale / 2, 0) if not finite else (scale * 2, 0) if good + 1 == wait else"
+    " (scale, good + 1)"
+)
+SWAPPED = (
+    "return (0, scale / 2) if not finite else (0, scale * 2) if good + 1 == wait else"
+    " (good + 1, scale)"
+)
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         ("", "A finished version is used"),
-        ("return (scale / 2, 0) if not finite else (scale * 2, 0) if good + 1 == wait else "
-         "(scale, good + 1)", "right in all 4 test cases"),
-        ("return (scale / 2, good) if not finite else (scale, good + 1)",
-         "gives (512, 3). It should be (512, 0)"),
+        (RULE, "right in all 4 test cases"),
+        ("return (scale / 2, good) if not finite else (scale, good + 1)", "count does not restart"),
+        (RULE.replace("* 2, 0", "* 2, good + 1"), "count does not restart"),
+        (RULE.replace("good + 1 ==", "good =="), "does not double after `wait` good steps"),
+        (RULE.replace("good + 1 ==", "good >"), "does not double after `wait` good steps"),
+        (RULE.replace("/ 2", "/ 4"), "gives (256, 0). It should be (512, 0)"),
+        (SWAPPED, "The count comes first"),
     ],
-)  # fmt: skip
+)
 def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
     execute("06", "def next_scale", answer, {}, tmp_path)
     assert said in capsys.readouterr().out
@@ -235,6 +248,8 @@ def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> Non
         ("return 1 / (share / faster)", "The rest takes time"),
         ("return 1 - share + share * faster", "Add up times"),
         ("return share * faster", "The rest does not become faster"),
+        ("return 1 / (share + (1 - share) / faster)", "Share and rest are exchanged"),
+        ("return 1 / (1 - share + share * faster)", "Divide it by `faster`"),
         ("return 2.5", "script_gain(0.5, 0.5) gives 2.5"),
     ],
 )

@@ -83,6 +83,8 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert annotated != amp and ladder._warnings(annotated) == []
     (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
     assert "add a GradScaler" in missing
+    (labels,) = ladder._warnings(amp.replace('["image/class/label"] - 1', '["image/class/label"]'))
+    assert "subtract 1 from the labels" in labels
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))
     (seed,) = ladder._warnings(ddp.replace("manual_seed(dist.get_rank())", "manual_seed(0)"))
     assert seed.startswith("✗ All ranks draw the same random numbers")
