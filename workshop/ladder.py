@@ -368,8 +368,10 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         counts = " or ".join(map(str, sorted(turns)))
         lines = f", median and range of {counts} turns" if turns else ""
         most = max(record["rungs"][name]["images_per_s"] for name in climbed)
-        here.set(title=f"This machine: up to {output.cell_text(most)} images/s{_sizes(record)}")
-        here.set(xlabel=f"images/s{lines}; colours: share of the step")
+        here.set(
+            title=f"This machine: medians up to {output.cell_text(most)} images/s{_sizes(record)}"
+        )
+        here.set(xlabel=f"images/s{lines}\ncolours: share of the step")
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(len(climbed) - 0.5, -0.5)
         fig.legend(fontsize="small", ncols=4, loc="outside lower left")

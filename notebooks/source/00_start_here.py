@@ -50,7 +50,7 @@ guess = 50  # your number, in percent
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the accuracy in percent. For training images, it is an average over the epoch, on random crops, which are harder. `img/s` or `ips` is images per second, `lr` the learning rate. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
+# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the accuracy in percent. For training images, it is an average over the epoch, on random crops, which are harder. `img/s` or `ips` is images per second, `lr` the learning rate, which falls during training. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 

@@ -422,7 +422,7 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ends = [[m - min(v) for m, v in zip(mid, values, strict=True)],
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
     ax.barh(names, mid, xerr=ends, capsize=4)
-    ax.axvline(training, color="#d55e00", lw=4, label=f"this machine trains on {training:,.0f}")
+    ax.axvline(training, color="#d55e00", lw=4, label=f"this machine trains on {training:,.1f}")
     ax.axvline(needed, color="black", ls="--", label=f"8 V100s train on {needed:,.0f}")
     over = np.divide(rates["records_in_order", cache], rates["files_at_random", cache])
     name = f"{cache.capitalize()} cache: records in order over files at random"
@@ -438,7 +438,7 @@ finding = (
 )
 workshop.figure(fig, alt=f"Reading speed in four ways, warm and cold: {finding}.")
 print(finding)
-print(f"this machine trains on {training:,.0f} images/s (ResNet-50, 224 px)")
+print(f"this machine trains on {training:,.1f} images/s (ResNet-50, 224 px)")
 for way in ("files_at_random", "records_in_order"):
     times = middle[way, "cold"] / training
     digits = 0 if times > 99 else 1
@@ -599,7 +599,7 @@ for where, wanted, seconds, readers in (
 ):
     print(f"{where:24} {readers:2} reader(s): {readers / seconds:7,.0f} files/s", end=" ")
     print(
-        f"for {wanted:7,.0f} images/s: {'pack' if should_pack(wanted, seconds, readers) else 'no need'}"
+        f"for {wanted:8,.1f} images/s: {'pack' if should_pack(wanted, seconds, readers) else 'no need'}"
     )
 
 # %% [markdown]

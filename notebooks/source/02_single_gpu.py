@@ -171,7 +171,7 @@ print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct
 
 # %%
 script = workshop.ladder.start_script()
-print(script.read_text())
+print(script, script.read_text(), sep="\n\n")
 
 # %% [markdown]
 # **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step. `main` reads `loss` after the loop, so there is no `return`. Save the file. The next cell runs your parts on known images and a small network. (A finished script runs until your parts are right.)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import random
+import re
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ CROPS = 12
 FILES, GREY = ("left/a", "left/b", "right/a", "stop/a"), 3  # of known images; some photos are grey
 STEP_LR = 0.1
 STEP_PARTS = ("forward", "backward", "update")  # blocks of train.py
+MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
 GIVEN = {"model", "optimizer", "images", "labels", "device"}  # to the step of the test
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 UNSCALED = {  # wrong ranges, and what BLUE becomes
@@ -350,13 +352,25 @@ def names_in(lines: Iterable[ast.AST], context: type) -> list[str]:
 
 
 def lines_of_step(tree: ast.Module) -> list[ast.stmt]:
-    """Return the lines of a script's blocks forward, backward and update."""
-    blocks: dict[str, list[ast.stmt]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With) and isinstance(call := node.items[0].context_expr, ast.Call):
-            if ast.unparse(call.func).endswith("record_function") and call.args:
-                blocks[ast.unparse(call.args[0]).strip("'")] = node.body
-    return [line for part in STEP_PARTS for line in blocks.get(part, [])]
+    """Return the lines of a script's blocks forward, backward and update.
+
+    Lines such as `optimizer.zero_grad()` elsewhere in the body of the loop belong to the step, too.
+    """
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For | ast.While):
+            blocks = [block_of(node) for node in loop.body]
+            if any(isinstance(node, ast.With) and block_of(node) for node in loop.body):
+                return [line for block in blocks for line in block]
+    withs = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
+    return [line for node in withs for line in block_of(node)]
+
+
+def block_of(node: ast.stmt) -> list[ast.stmt]:
+    """Return the lines that a statement of the loop adds to the step."""
+    if isinstance(node, ast.With) and isinstance(call := node.items[0].context_expr, ast.Call):
+        is_part = call.args and ast.unparse(call.args[0]).strip("'") in STEP_PARTS
+        return node.body if is_part and "record_function" in ast.unparse(call.func) else []
+    return [node] if isinstance(node, ast.Expr) and MODES.search(ast.unparse(node)) else []
 
 
 def taken_from_main(

@@ -216,6 +216,8 @@ def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, caps
         assert capsys.readouterr().out.startswith("○ train.py")
 
 
+ZERO = "                optimizer.zero_grad()\n"
+BEGIN, END = "            begin = now()\n", "            trace.step()\n"
 CRITERION = {
     "    seconds = {": "    criterion = torch.nn.CrossEntropyLoss()\n    seconds = {",
     "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)",
@@ -236,6 +238,9 @@ CRITERION = {
         ({"with record_function(": "with torch.profiler.record_function("}, "✓ train.py: your"),
         ({"Photos": "Pictures"}, "✓ train.py: your crops and your step"),
         ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: The values"),
+        ({ZERO: "", BEGIN: f"            optimizer.zero_grad()\n{BEGIN}"}, "✓ train.py: your"),
+        ({ZERO: "", END: f"{END}            optimizer.zero_grad()\n"}, "✓ train.py: your crops"),
+        ({BEGIN: f"            model.eval()\n{BEGIN}"}, "✗ train.py: The model is in evaluation"),
         ({"loss": "value"}, "✓ train.py: your crops and your step"),
         ({"loss": "value", "value.backward()": "pass"}, "✗ train.py: Nothing computes"),
         ({"loss = F.cross_entropy": "value = F.cross_entropy", "loss.backward": "value.backward"},
