@@ -144,7 +144,10 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         order = "; the sampler has shuffle=False and keeps the order of the data" if fixed else ""
         return SEEN, f"{text}; each rank took its own shard{order}"
     if any(shard[0] == 1 and shard[2] for shard in set.intersection(*shards)):
-        return MISSING, "every rank reads all of the data: its reader was given one shard of one"
+        return (
+            MISSING,
+            "every rank reads all of the data: its reader or sampler was given one shard of one",
+        )
     single = {sample for rank in alone for batch in rank.all("inputs") for sample in batch}
     if few and all(2 * len(single & seen) >= len(seen) for seen in passes):
         return SEEN, f"{text}; they recur in the run on one rank"

@@ -277,6 +277,7 @@ SLICES = [
     ("sampler=sampler", "shuffle=True"), ("loader.sampler.set_epoch(epoch)", "pass"),
 ]  # fmt: skip
 
+ONE_OF_ONE = ("DistributedSampler(photos)", "DistributedSampler(photos, 1, 0)")
 LONG = pytest.mark.acceptance
 NO_SHARDS = (", shard_id=rank, num_shards=ranks", "")
 DALI_SLICES = (
@@ -294,6 +295,8 @@ DALI_SLICES = (
         pytest.param("2_horovod", [], "seen", id="Horovod's sampler", marks=LONG),
         pytest.param("2_ddp", SLICES, "not seen", id="slices", marks=LONG),
         pytest.param("2_ddp", SLICES[1:], "missing", id="all images", marks=LONG),
+        pytest.param("2_ddp", [ONE_OF_ONE], "missing", id="a sampler for one rank"),
+        pytest.param("2_ddp", [SLICES[0], ONE_OF_ONE], "not seen", id="a sampler of slices", marks=LONG),
         pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
         pytest.param("3_dali_horovod", [], "seen", id="shards", marks=LONG),
         pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards", marks=LONG),

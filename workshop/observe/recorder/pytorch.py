@@ -58,7 +58,8 @@ class Watch:
                 self.recorder.write("ddp names")
 
     def takes_shard(self, result: Any, sampler: Any) -> None:
-        self.recorder.shards.append((sampler.num_replicas, sampler.rank, ""))
+        what = self.identify(sampler.dataset) if sampler.num_replicas == 1 else ""
+        self.recorder.shards.append((sampler.num_replicas, sampler.rank, what))
         self.recorder.fixed_orders.append(not sampler.shuffle)
 
     def shuffles(self, result: Any, sampler: Any) -> None:
