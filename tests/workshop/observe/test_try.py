@@ -296,7 +296,7 @@ DALI_SLICES = (
         pytest.param("2_ddp", SLICES, "not seen", id="slices", marks=LONG),
         pytest.param("2_ddp", SLICES[1:], "missing", id="all images", marks=LONG),
         pytest.param("2_ddp", [ONE_OF_ONE], "missing", id="a sampler for one rank"),
-        pytest.param("2_ddp", [SLICES[0], ONE_OF_ONE], "not seen", id="a sampler of slices", marks=LONG),
+        pytest.param("2_ddp", [SLICES[0], ONE_OF_ONE], "not seen", id="its slices", marks=LONG),
         pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
         pytest.param("3_dali_horovod", [], "seen", id="shards", marks=LONG),
         pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards", marks=LONG),
