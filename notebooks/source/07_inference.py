@@ -239,7 +239,7 @@ def convolutions(file):
     for name, code in codes.items():
         ms = [event["dur"] / 3000 for event in events if event["name"] == name]
         took[code] = sum(ms)
-        print(f"{len(ms) // 3} convolutions run {code} code, {sum(ms):.2f} ms")
+        print(f"{code} code runs {len(ms) // 3} of the convolutions, in {sum(ms):.2f} ms")
     return took
 
 
@@ -575,7 +575,7 @@ for n in session.race:
         rows[-1].append(faster)
 columns = ["", "kernels" if kernels else "operators", "convolution, ms", "the rest, ms"]
 columns.append("speed of convolutions over folded")
-workshop.table(rows, columns, f"Medians of {session.turns} turns; the profilers add some")
+workshop.table(rows, columns, f"Medians (turns: {session.turns}); the profilers add some")
 
 # %% [markdown]
 # Do the measurements explain the next figure? Folding should save at least the removed starts. On a GPU, launches overlap with kernels: eager takes as long as the slower of the two, a graph as long as its kernels.

@@ -442,7 +442,7 @@ print(f"MFU of {fastest}: you predicted {said}; measured {shares[fastest]:.1%}."
 if "6_compiled" not in rungs:
     print("Rung 6 was not raced, nor recorded. The nearest records, steps without input:")
     for item in (session.results["h100.float16.ips"], session.results["h100.compiled.ips"]):
-        print(f"{item.value:,} {item.what} ({item.provenance})")
+        print(f"{item.value:,} {item.what}\n  ({item.provenance})")
 
 # %% [markdown]
 # Next, change the largest part of the fastest rung's step; the MFU bounds the gain. For one worker on a CPU, rung 5 changes little but the layout. DDP's communication is what `backward()` does after the last gradient.
