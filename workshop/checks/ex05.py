@@ -45,8 +45,10 @@ def _right_pixels(pixels: np.ndarray) -> None:
          " 0 to 255.", "Multiply both by 255."),
         (pixels + 255 * mean, "the images are not divided by std.", "Pass std, times 255."),
         (255 * pixels * std, "the mean is not subtracted.", "Pass mean, times 255."),
-        (255 * (pixels * std[::-1] + mean[::-1]), "mean and std are in the order blue, green, red.",
-         "Order them as the pixels: red, green, blue."),
+        *((255 * (pixels * s + m), f"{what} in the order blue, green, red.",
+           "Order mean and std as the pixels: red, green, blue.")
+          for m, s, what in ((mean[::-1], std[::-1], "mean and std are"),
+                             (mean[::-1], std, "the mean is"), (mean, std[::-1], "std is"))),
         (255 * (pixels * std + mean)[:, ::-1], "the images are blue, green, red.",
          "Leave the decoder's output_type as it is: red, green, blue."),
         (pixels, "the images range from 0 to 255: nothing is normalised.",
@@ -55,8 +57,9 @@ def _right_pixels(pixels: np.ndarray) -> None:
     if not possible(ex05_graph.original(pixels)):
         refuse(*((possible(levels), what, remedy) for levels, what, remedy in mistakes))
         wrong(
-            f"the numbers range from {pixels.min():.3g} to {pixels.max():.3g}.",
-            "Normalised images are around 0: (pixel − 255 · mean) / (255 · std).",
+            f"the numbers range from {pixels.min():.3g} to {pixels.max():.3g}, and are not the"
+            " normalised pixels.",
+            "For each colour they should be (pixel − 255 · mean) / (255 · std).",
         )
 
 
@@ -96,6 +99,8 @@ class Machine:
         self.load_s, self.train_s = load_s, train_s
         self.now, self.done = 0.0, 0.0  # the time, and when the device will have done all
         self.loads = self.trains = 0
+        self.newest = self.last = 0  # the newest batch of all steps, and of all at the last step
+        self.old = 0  # how many steps got an old batch, although there was a new one
 
     def load(self) -> int:
         """Return a batch; the first takes longer."""
@@ -107,6 +112,11 @@ class Machine:
         """Start a step, which begins when the last one is done; the first takes longer."""
         if not isinstance(batch, int):
             wrong("train is called without a batch.", "Pass what load() returns.")
+        self.old += batch <= self.newest and self.loads > self.last
+        if self.old == TIMED_STEPS:
+            wrong("each new batch is ignored: an old one is trained on.",
+                  "For `both`, train on what load() has just returned.")  # fmt: skip
+        self.newest, self.last = max(self.newest, batch), self.loads
         self.now += START_S
         self.done = max(self.done, self.now) + self.train_s + FIRST_S * (self.trains == 0)
         self.trains += 1
@@ -162,6 +172,7 @@ def right_rates(load_s: float, train_s: float) -> dict[str, float]:
 def timed(
     load: Any, train: Any, wait: Any, clock: Any, images: int, steps: int, *,
     warm_up: bool = True, settle: bool = True, at_end: bool = True, each: bool = False,
+    after_loading: bool = True,
 ) -> dict[str, float]:  # fmt: skip
     """Measure, as a base for mistakes; the check computes what is right."""
     batch = load()
@@ -177,7 +188,7 @@ def timed(
             work()
             if each:
                 wait()
-        if at_end:
+        if at_end and (after_loading or name != "loader"):
             wait()
         found[name] = images * steps / max(clock() - begin, 1e-9)
     return found
@@ -208,6 +219,8 @@ HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
     (scaled_rates(1 / BATCH_IMAGES), "these are batches per second.", "Multiply by `images`."),
     (lambda *given: {name: given[4] * given[5] / rate for name, rate in timed(*given).items()},
      "these are seconds.", "Divide images * steps by them."),
+    (lambda *given: {name: given[4] / rate for name, rate in timed(*given).items()},
+     "these are seconds per batch.", "Divide images by them."),
     (scaled_rates(1 / TIMED_STEPS), "only one batch is counted.",
      "All of the `steps` batches take this time: divide images * steps by the seconds."),
     (lambda *given: timed(*given, warm_up=False),
@@ -215,6 +228,9 @@ HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
      "Load a batch, train on it and wait, before you look at the clock."),
     (lambda *given: timed(*given, settle=False),
      "the loader's time includes the rest of the warm-up, which was still running.",
+     "Call wait() after the warm-up, before you look at the clock."),
+    (lambda *given: timed(*given, settle=False, after_loading=False),
+     "the device's time includes the rest of the warm-up, which was still running.",
      "Call wait() after the warm-up, before you look at the clock."),
     (lambda *given: timed(*given, each=True),
      "the device waits for the loader and the loader for the device.",
