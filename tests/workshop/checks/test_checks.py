@@ -181,8 +181,11 @@ def test_untouched_stub_is_not_attempted(name, need):
     if catalogue.find(name).lacks:
         for package in catalogue.find(name).needs.split():
             need(package.rpartition(".")[2])
-    result = engine.judge(name, answered(name, masters.stub(cell_of(name, "answer"))))
+    source = masters.stub(cell_of(name, "answer"))
+    result = engine.judge(name, answered(name, source))
     assert result.outcome == engine.NOT_ATTEMPTED
+    for number in re.findall(r"line (\d+)", result.said):
+        assert "..." in source.splitlines()[int(number) - 1]
     assert "still holds `...`" in result.lines[0]
     assert f'workshop.hint("{name}")' in result.lines[1]
 
@@ -254,13 +257,13 @@ def test_hunt_script_matches_the_checks_line_numbers():
 @pytest.mark.parametrize(
     ("line", "said", "place"),
     [
-        ("return order[nowhere]", "NameError: name 'nowhere' is not defined", "line 2"),
-        ("raise SystemExit(3)", "SystemExit: 3", "line 2"),
-        ("return 1 // 0", "ZeroDivisionError", "line 2"),
+        ("return order[nowhere]", "NameError: name 'nowhere' is not defined", "line 4"),
+        ("raise SystemExit(3)", "SystemExit: 3", "line 4"),
+        ("return 1 // 0", "ZeroDivisionError", "line 4"),
     ],
 )
 def test_error_shows_the_learner_s_own_line_only(line, said, place):
-    source = f"def shard(order, rank, size, batch):\n    {line}\n"
+    source = f"import math\n\ndef shard(order, rank, size, batch):\n    {line}\n"
     result = engine.judge("ex03.shard", answered("ex03.shard", source))
     assert result.outcome == engine.ERROR and said in result.said, result.lines
     assert result.then.startswith(f"In shard, {place}: `{line}`."), result.lines
