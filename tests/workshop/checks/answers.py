@@ -129,6 +129,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex01.index": [
         ("offset < len(shard):", "offset < len(shard) and shard[offset]:", "gives []"),
+        ("<Q", ">Q", "the length is read as big-endian"),
         ("(offset, length + 16)", "offset", "is of type int, not 2 values"),
     ],
     "ex01.leak": [
@@ -361,6 +362,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("max(0, rank - 1)", "rank", "an index is out of range"),
         ("sorted(seconds)", "sorted(set(seconds))", "an index is out of range"),
         ("* per_cent / 100", "* per_cent", "takes per_cent as a fraction"),
+        ("len(seconds) *", "(len(seconds) - 1) *", "applied to the last index"),
         ("    rank =", "    seconds.sort()\n    rank =", "`seconds` is changed"),
     ],
     "ex07.temperature": [
@@ -395,10 +397,12 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex08.rate": [
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
+        ("[warmup:]", "[warmup:-1]", "the last iteration is left out"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
         ("    took =", "    warmup += 1\n    took =", "one iteration too many is left out"),
     ],
     "ex08.overlap": [
+        ("max(free, at)", "at", "as if the link were free when it is ready"),
         ("free = 0.0", "free = 0.0 * (ready.sort(reverse=True) or 1)", "`ready` is changed"),
         ("return compute / max(compute, free)", "return 2 - max(compute, free) / compute",
          "gives 0.7"),
