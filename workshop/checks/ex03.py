@@ -255,6 +255,11 @@ def with_flags(events: Events) -> tuple[float, float]:
     return float(on[True].sum() / 1000), float((on[True] & ~on[False]).sum() / 1000)
 
 
+TWICE: tuple[Callable[[Events], float], ...] = (  # the exposed part, if the exchange counts twice
+    lambda e: exposed_ms(e)[1],
+    lambda e: (busy(e, True) * (busy(e, False) == 0)).sum() / 1000,
+    lambda e: (busy(e, True).sum() - ((busy(e, True) > 0) & (busy(e, False) > 0)).sum()) / 1000,
+)
 EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda e: (float(busy(e, True).sum() / 1000),) * 2, "each event counts on its own, as if none"
      " overlapped.", "Sort all starts and ends by time, in one list, and go through it."),
@@ -266,12 +271,10 @@ EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
      "Return the whole exchange first, then its exposed part."),
     (lambda e: (exposed_ms(e)[0],) * 2, "all of the exchange counts as exposed.",
      "Leave out the time in which a kernel or operator computes."),
-    (lambda e: (busy(e, True).sum() / 1000, exposed_ms(e)[1]),
-     "two messages at the same time count twice.",
-     "Add up how long *at least one* of them runs: the union of their intervals."),
-    (lambda e: (busy(e, True).sum() / 1000, (busy(e, True) * (busy(e, False) == 0)).sum() / 1000),
-     "two messages at the same time count twice.",
-     "Add up how long *at least one* of them runs: the union of their intervals."),
+    *((lambda e, alone=alone: (busy(e, True).sum() / 1000, alone(e)),
+       "two messages at the same time count twice.",
+       "Add up how long *at least one* of them runs: the union of their intervals.")
+      for alone in TWICE),
     *((lambda e, least=least: (exposed_ms(e)[0], max(
         least, float((busy(e, True) > 0).sum() - (busy(e, False) > 0).sum()) / 1000)),
        "this is exchange minus computation, as if all of the computation ran during the exchange.",
@@ -280,11 +283,6 @@ EXPOSED_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda e: (exposed_ms(e)[0], after_the_last(e)),
      "only what comes after the last computation counts.",
      "A gap between two kernels is exposed too, if an exchange runs in it."),
-    (lambda e: (busy(e, True).sum() / 1000,
-                (busy(e, True).sum() - (busy(e, True).astype(bool) & (busy(e, False) > 0)).sum())
-                / 1000),
-     "two messages at the same time count twice.",
-     "Add up how long *at least one* of them runs: the union of their intervals."),
     (lambda e: exposed_ms(e, (NCCL, GLOO)), "the operators of c10d count as computation.",
      "They only start the exchange: look for `c10d` anywhere in the name."),
     (lambda e: exposed_ms(e, (NCCL,)), "Gloo's messages count as computation.",

@@ -98,9 +98,8 @@ class Machine:
     def __init__(self, load_s: float, train_s: float) -> None:
         self.load_s, self.train_s = load_s, train_s
         self.now, self.done = 0.0, 0.0  # the time, and when the device will have done all
-        self.loads = self.trains = 0
-        self.newest = self.last = 0  # the newest batch of all steps, and of all at the last step
-        self.old = 0  # how many steps got an old batch, although there was a new one
+        self.loads = 0
+        self.trained: set[int] = set()  # batches
 
     def load(self) -> int:
         """Return a batch; the first takes longer."""
@@ -112,14 +111,9 @@ class Machine:
         """Start a step, which begins when the last one is done; the first takes longer."""
         if not isinstance(batch, int):
             wrong("train is called without a batch.", "Pass what load() returns.")
-        self.old += batch <= self.newest and self.loads > self.last
-        if self.old == TIMED_STEPS:
-            wrong("each new batch is ignored: an old one is trained on.",
-                  "For `both`, train on what load() has just returned.")  # fmt: skip
-        self.newest, self.last = max(self.newest, batch), self.loads
         self.now += START_S
-        self.done = max(self.done, self.now) + self.train_s + FIRST_S * (self.trains == 0)
-        self.trains += 1
+        self.done = max(self.done, self.now) + self.train_s + FIRST_S * (not self.trained)
+        self.trained.add(batch)
 
     def wait(self) -> None:
         self.now = max(self.now, self.done)
@@ -132,17 +126,17 @@ MACHINES = ((0.020, 0.030), (0.050, 0.010), (0.025, 0.025))  # seconds of load a
 Answer = Callable[..., dict[str, float]]
 
 
-def arguments(load_s: float, train_s: float) -> tuple[Any, ...]:
+def arguments(new: Machine) -> tuple[Any, ...]:
     """Return the arguments of an answer, of a new machine."""
-    new = Machine(load_s, train_s)
     return new.load, new.train, new.wait, new.clock, BATCH_IMAGES, TIMED_STEPS
 
 
 def headroom(answer: Answer) -> str:
     for seconds in MACHINES:
-        got = compare.call(answer, *arguments(*seconds))
+        machine = Machine(*seconds)
+        got = compare.call(answer, *arguments(machine))
         right = right_rates(*seconds)
-        rows = [(m(*arguments(*seconds)), *text) for m, *text in HEADROOM_MISTAKES]
+        rows = [(m(*arguments(Machine(*seconds))), *text) for m, *text in HEADROOM_MISTAKES]
         rows += [  # the same, if only one of the rates has it
             ({name: value}, f"{name}: {said}", remedy)
             for found, said, remedy in rows
@@ -155,6 +149,9 @@ def headroom(answer: Answer) -> str:
             f" {BATCH_IMAGES} images are timed."
         )
         compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
+        if len(machine.trained) < TIMED_STEPS:
+            wrong("the rates are right, but for `both` an old batch is trained on.",
+                  "Train on what load() has just returned.")  # fmt: skip
     return f"{len(MACHINES)} machines: limited by the device, by the loader, and by neither."
 
 

@@ -279,7 +279,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex05.headroom": [
         ("return rates", "return list(rates.values())", "of type list, not a dictionary"),
-        ("train(load())", "(load(), train(batch))", "an old one is trained on"),
+        ("train(load())", "(load(), train(batch))", "an old batch is trained on"),
         ("train(load())", "train(batch)", "`both` is the smaller of the other two"),
         ("return rates", 'return rates | {"both": min(rates["loader"], rates["device"])}',
          "`both` is the smaller of the other two"),
