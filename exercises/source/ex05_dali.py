@@ -98,9 +98,9 @@ def train(batch):
 
 wait = torch.cuda.synchronize if session.machine.gpus else lambda: None
 if not engine.unanswered(headroom):
-    found = headroom(load, train, wait, time.perf_counter, count, session.steps)
     where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
     print(f"ResNet-{session.layers}, {size} px, {session.steps} batches of {count}, on {where}:")
+    found = headroom(load, train, wait, time.perf_counter, count, session.steps)
     for name, rate in found.items():
         print(f"{name:7} {rate:8,.0f} images per second")
     loader, rate = found["loader"], found["device"]

@@ -62,6 +62,8 @@ from workshop.checks import engine
 device = torch.device("cuda" if session.machine.gpus else "cpu")
 net = ResNet(resnet.resnet(session.layers, num_classes=12)).to(device).eval()
 image = torch.randn(1, 3, session.pixels, session.pixels, device=device)
+where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
+print(f"ResNet-{session.layers}, {session.pixels} px, on {where}, {session.requests} predictions")
 takes = []  # seconds of each prediction
 with torch.inference_mode():
     for _ in range(10 + session.requests):
@@ -71,9 +73,7 @@ with torch.inference_mode():
 takes = np.array(takes[10:])  # the first ones warm up
 
 if not engine.unanswered(percentile):
-    where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
     p50, p99 = (1000 * percentile(takes.tolist(), p) for p in (50, 99))
-    print(f"ResNet-{session.layers}, {session.pixels} px, on {where}, {len(takes)} predictions")
     print(f"without a queue: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
     for load in (0.5, 0.8, 0.95):
         random, free, latencies = np.random.default_rng(0), 0.0, []
@@ -169,10 +169,11 @@ if not engine.unanswered(temperature):
     before = report("as trained", logits[rest])
     after = report(f"T = {best:<8.3g}", logits[rest] / best)
     saved, error = mean_of(before - after)
-    if (logits[rest].argmax(1) == labels[rest]).double().mean() < 2 / len(classes):
-        print("This network is hardly better than guessing: a large T only says so.")
     print(f"On {len(rest)} other images, T lowers the loss by {saved:.3f} ± {error:.3f}:", end=" ")
-    print("it helps" if saved > error else "too little to say that it helps")
+    if (logits[rest].argmax(1) == labels[rest]).double().mean() < 2 / len(classes):
+        print("the network is hardly better than guessing, and T only says so")
+    else:
+        print("it helps" if saved > error else "too little to say that it helps")
 
 # %% [markdown]
 # Log-probabilities serve as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.

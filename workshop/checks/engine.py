@@ -17,7 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from workshop import catalogue
+from workshop import catalogue, output
 from workshop.checks import compare
 
 PASSED, WRONG, NOT_ATTEMPTED, ERROR = OUTCOMES = ("passed", "wrong", "not attempted", "error")
@@ -61,8 +61,9 @@ def judge(name: str, answer: Any) -> Result:
         return Result(name, NOT_ATTEMPTED, left, then)
     limited = not exercise.launches  # a check that starts processes has its own limits
     if limited:  # their import does not count as the answer's time
-        for package in exercise.needs.split():
-            importlib.import_module(package)
+        with output.quiet_stderr():
+            for package in exercise.needs.split():
+                importlib.import_module(package)
     try:
         form = compare.kind_of(answer, "a function")
         compare.refuse(
@@ -97,12 +98,12 @@ def unanswered(answer: Any) -> str:
     """Return where an answer still holds `...`, as the end of a sentence; empty if nowhere."""
     if inspect.isfunction(answer):
         line = dotted_line(answer)
-        return f"`{answer.__name__}` still holds `...` in line {line}." if line else ""
+        return f"`{answer.__name__}` still holds `...` in line {line} of its cell." if line else ""
     return "the answer still holds `...`." if repr(...) in repr(answer) else ""
 
 
 def dotted_line(function: Any) -> int:
-    """Return the line, from 1 at the `def`, in which `...` waits for code; 0 if there is none.
+    """Return the line of its cell in which `...` waits for code; 0 if there is none.
 
     The dots wait in `...`, `name = ...` and `return ...`, but not in `x[..., 0]`.
     """
@@ -114,7 +115,7 @@ def dotted_line(function: Any) -> int:
     for node in ast.walk(tree):
         if isinstance(node, kinds) and isinstance(node.value, ast.Constant):
             if node.value.value is ...:
-                return node.lineno
+                return node.lineno + inspect.unwrap(function).__code__.co_firstlineno - 1
     return 0
 
 
@@ -133,6 +134,5 @@ def own_frame(error: BaseException, answer: Any) -> str:
     for frame, number in traceback.walk_tb(error.__traceback__) if code else ():
         if frame.f_code.co_filename == code.co_filename:
             line = linecache.getline(code.co_filename, number).strip()
-            number += 1 - frame.f_code.co_firstlineno
             place = f"In {frame.f_code.co_name}, line {number}: `{line}`."
     return place

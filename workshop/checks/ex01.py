@@ -272,6 +272,8 @@ INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
      "the offsets are those of the next records.", "Store the offset before you advance it."),
     (lambda shard: entries(shard)[:-1], "the last record is missing.",
      "Continue until the offset reaches len(shard): a record may have no data."),
+    (lambda shard: [(0, int.from_bytes(shard[:8], "big"))],  # 16 more are lost in a float
+     "the length is read as big-endian.", "TFRecord is little-endian: use `<Q`."),
 )  # fmt: skip
 
 

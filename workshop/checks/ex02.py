@@ -55,6 +55,8 @@ STRIDE_MISTAKES: tuple[compare.Mistake, ...] = (
     (instead((1, 1, 1, None), lambda stage, index: stage == index == 0),
      "the very first block has no projection.",
      "Give it one with stride 1: 64 channels come in and 256 go out."),
+    (instead((1, 1, 1, 1), lambda stage, index: index > 0), "every block has a projection.",
+     "Only the first of a stage needs one: the others keep the number of channels."),
     (instead((1, 2, 1, None), lambda stage, index: stage > 0 and index > 0),
      "every block of a stage halves its image.", "Give the stride to the first one only, index 0."),
 )  # fmt: skip
@@ -126,7 +128,7 @@ def rate(
     progress: float, batch: int, recipe: Recipe,
     scaled: Callable[[int, int], float] = operator.truediv,
     warm: bool = True, stairs: bool = False, after: bool = False, late: bool = False,
-    tenth: bool = False,
+    tenth: bool = False, once: bool = False,
 ) -> float:  # fmt: skip
     """Return the right rate, or one with one of the usual mistakes."""
     peak = recipe.lr * scaled(batch, recipe.lr_batch)
@@ -134,6 +136,8 @@ def rate(
         return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
     steps = [step + late * recipe.warmup_epochs for step in recipe.lr_step_epochs]
     reached = sum(progress > step if after else progress >= step for step in steps)
+    if once:
+        reached = min(reached, 1)
     return float(peak * (0.1 if tenth else recipe.lr_factor) ** reached)
 
 
@@ -148,6 +152,10 @@ SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
      "Divide by recipe.lr_batch: recipe.lr belongs to that batch."),
     (partial(rate, scaled=lambda batch, lr_batch: batch / 256),
      "the rate is right only for a recipe whose lr_batch is 256.", "Divide by recipe.lr_batch."),
+    (partial(rate, scaled=lambda batch, lr_batch: lr_batch / batch),
+     "the rate falls as the global batch grows.", "Multiply by global_batch / recipe.lr_batch."),
+    (partial(rate, once=True), "only the first decay is applied.",
+     "Multiply by recipe.lr_factor for each epoch in recipe.lr_step_epochs that is reached."),
     (partial(rate, tenth=True), "the rate is right only for a recipe whose lr_factor is 0.1.",
      "Multiply by recipe.lr_factor at each decay."),
     (partial(rate, stairs=True), "the warm-up rises only once per epoch.",
@@ -237,6 +245,8 @@ def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -
         right = dict(zip(dataset.parts, map(float, dataset.times()), strict=True))
         rows = [(m(dataset, dataset.clock), *text) for m, *text in PROFILE_MISTAKES]
         compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
+        if more := [name for name in got if name not in right]:
+            wrong(f"{more[0]!r} is not in dataset.parts.", "Return only the names in it.")
     return "three data sets, with helpers, and parts that are called more than once."
 
 

@@ -35,7 +35,7 @@ RIGHT = {  # lines that look suspicious and are right
     "hvd.allreduce": "the average over all ranks is the gradient of the larger batch",
     "if hvd.rank() == 0": "it is enough if one rank prints",
     "set_memory_growth": "it keeps TensorFlow from taking all GPU memory at once",
-    "from_logits=True": "it is numerically stable; look at what goes into the loss",
+    "from_logits=True": "it is numerically stable, so keep it: look at what goes into the loss",
     "optimizer.build": "it makes the optimizer's variables, so that they can be broadcast",
 }
 
@@ -150,7 +150,7 @@ def feed(answer: Callable[..., Any]) -> str:
             )  # fmt: skip
             _none_twice(epoch, case)
         if count == 240:
-            _shuffled(epochs)
+            _shuffled(epochs, count)
     return (
         "two epochs on 1 and 2 ranks: equal steps, no image twice, labels with images."
         + what_is_slow(answer, made[0])
@@ -167,7 +167,7 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
     except (OSError, TypeError, SyntaxError):
         return ""
     places: dict[str, list[tuple[int, int]]] = {
-        name: [] for name in ("map", "shuffle", "batch", "prefetch")
+        name: [] for name in ("shard", "map", "shuffle", "batch", "prefetch")
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in places:
@@ -178,7 +178,9 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
         not fetches or max(fetches) < min(batches, default=(0, 0))
     ):
         found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
-    maps, shuffles = places["map"], places["shuffle"]
+    shards, maps, shuffles = places["shard"], places["map"], places["shuffle"]
+    if len(maps) == len(shards) == 1 and maps < shards:
+        found += " Slow: `map` comes before `shard`, so it runs on every rank's images."
     if len(maps) == len(shuffles) == 1 and maps < shuffles:
         found += " Large: `map` comes before `shuffle`, so the buffer holds what `map` makes."
     return found
@@ -244,25 +246,40 @@ def _none_twice(
         wrong(f"an image is read twice in an epoch ({case}).", remedy)
 
 
-def _shuffled(epochs: list[list[np.ndarray]]) -> None:
-    """Raise Wrong unless images come in a new order in each epoch, and from all over the files."""
+BUFFER = "Make the buffer as large as memory allows: files are sorted by class."
+
+
+def _ahead(order: list[int]) -> int:
+    """Return how many places an image moves forward at most; with a buffer of k images, k - 1."""
+    place = {number: i for i, number in enumerate(sorted(order))}
+    return max(place[number] - i for i, number in enumerate(order))
+
+
+def _shuffled(epochs: list[list[np.ndarray]], length: int) -> None:
+    """Raise Wrong unless images come in a new order in each epoch, and from all over their files.
+
+    Each file has `length` images.
+    """
     for parts in zip(*epochs, strict=True):  # of one rank
         again = set.intersection(*({(*sorted(batch),) for batch in part} for part in parts))
         order, second = (part.ravel().tolist() for part in parts)
-        # with a buffer of k images none comes k places early
-        place = {number: i for i, number in enumerate(sorted(order))}
-        buffer = 1 + max(place[number] - i for i, number in enumerate(order))
+        buffer = 1 + _ahead(order)
+        files = {number // length for number in order}
+        within = max(_ahead([n for n in order if n // length == file]) for file in files)
         refuse(
             (order == sorted(order), "the images come in the order of the files.",
              "Shuffle them, with the seed."),
+            (not within, "the images of each file stay in their order.",
+             "Shuffle the records too, after interleave."),
             (order == second, "both epochs have the same order.",
              "Shuffle the images: shuffle() draws a new order each time, unless"
              " reshuffle_each_iteration is False."),
             (2 * len(again) > len(parts[0]), "whole batches are shuffled: the same images are"
              " together in each epoch.", "Shuffle before `batch`."),
+            (len(files) > 1 and within < length / 2, f"no image moves forward by more than {within}"
+             f" among the {length} of its file: the shuffle buffer is small.", BUFFER),
             (buffer < len(order) / 2, f"no image moves forward by more than"
-             f" {buffer - 1}: shuffle chooses among {buffer} of {len(order)}.",
-             "Make the buffer as large as memory allows: files are sorted by class."),
+             f" {buffer - 1}: shuffle chooses among {buffer} of {len(order)}.", BUFFER),
         )  # fmt: skip
 
 
@@ -311,5 +328,5 @@ def recipe(answer: Callable[..., Any]) -> str:
                  EQUAL_STEPS),
             )  # fmt: skip
         if count == CASES[0][0]:
-            _shuffled(epochs)
+            _shuffled(epochs, split[0])
     return recipes.tfrecord(answer) + what_is_slow(answer, made[0])

@@ -45,8 +45,10 @@ def _right_pixels(pixels: np.ndarray) -> None:
          " 0 to 255.", "Multiply both by 255."),
         (pixels + 255 * mean, "the images are not divided by std.", "Pass std, times 255."),
         (255 * pixels * std, "the mean is not subtracted.", "Pass mean, times 255."),
-        (255 * (pixels * std[::-1] + mean[::-1]), "mean and std are in the order blue, green, red.",
-         "Order them as the pixels: red, green, blue."),
+        *((255 * (pixels * s + m), f"{what} in the order blue, green, red.",
+           "Order mean and std as the pixels: red, green, blue.")
+          for m, s, what in ((mean[::-1], std[::-1], "mean and std are"),
+                             (mean[::-1], std, "the mean is"), (mean, std[::-1], "std is"))),
         (255 * (pixels * std + mean)[:, ::-1], "the images are blue, green, red.",
          "Leave the decoder's output_type as it is: red, green, blue."),
         (pixels, "the images range from 0 to 255: nothing is normalised.",
@@ -55,8 +57,9 @@ def _right_pixels(pixels: np.ndarray) -> None:
     if not possible(ex05_graph.original(pixels)):
         refuse(*((possible(levels), what, remedy) for levels, what, remedy in mistakes))
         wrong(
-            f"the numbers range from {pixels.min():.3g} to {pixels.max():.3g}.",
-            "Normalised images are around 0: (pixel − 255 · mean) / (255 · std).",
+            f"the numbers range from {pixels.min():.3g} to {pixels.max():.3g}, and are not the"
+            " normalised pixels.",
+            "For each colour they should be (pixel − 255 · mean) / (255 · std).",
         )
 
 
@@ -95,7 +98,8 @@ class Machine:
     def __init__(self, load_s: float, train_s: float) -> None:
         self.load_s, self.train_s = load_s, train_s
         self.now, self.done = 0.0, 0.0  # the time, and when the device will have done all
-        self.loads = self.trains = 0
+        self.loads = 0
+        self.trained: set[int] = set()  # batches
 
     def load(self) -> int:
         """Return a batch; the first takes longer."""
@@ -108,8 +112,8 @@ class Machine:
         if not isinstance(batch, int):
             wrong("train is called without a batch.", "Pass what load() returns.")
         self.now += START_S
-        self.done = max(self.done, self.now) + self.train_s + FIRST_S * (self.trains == 0)
-        self.trains += 1
+        self.done = max(self.done, self.now) + self.train_s + FIRST_S * (not self.trained)
+        self.trained.add(batch)
 
     def wait(self) -> None:
         self.now = max(self.now, self.done)
@@ -122,17 +126,17 @@ MACHINES = ((0.020, 0.030), (0.050, 0.010), (0.025, 0.025))  # seconds of load a
 Answer = Callable[..., dict[str, float]]
 
 
-def arguments(load_s: float, train_s: float) -> tuple[Any, ...]:
+def arguments(new: Machine) -> tuple[Any, ...]:
     """Return the arguments of an answer, of a new machine."""
-    new = Machine(load_s, train_s)
     return new.load, new.train, new.wait, new.clock, BATCH_IMAGES, TIMED_STEPS
 
 
 def headroom(answer: Answer) -> str:
     for seconds in MACHINES:
-        got = compare.call(answer, *arguments(*seconds))
+        machine = Machine(*seconds)
+        got = compare.call(answer, *arguments(machine))
         right = right_rates(*seconds)
-        rows = [(m(*arguments(*seconds)), *text) for m, *text in HEADROOM_MISTAKES]
+        rows = [(m(*arguments(Machine(*seconds))), *text) for m, *text in HEADROOM_MISTAKES]
         rows += [  # the same, if only one of the rates has it
             ({name: value}, f"{name}: {said}", remedy)
             for found, said, remedy in rows
@@ -145,6 +149,9 @@ def headroom(answer: Answer) -> str:
             f" {BATCH_IMAGES} images are timed."
         )
         compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
+        if len(machine.trained) < TIMED_STEPS:
+            wrong("the rates are right, but for `both` an old batch is trained on.",
+                  "Train on what load() has just returned.")  # fmt: skip
     return f"{len(MACHINES)} machines: limited by the device, by the loader, and by neither."
 
 
@@ -162,6 +169,7 @@ def right_rates(load_s: float, train_s: float) -> dict[str, float]:
 def timed(
     load: Any, train: Any, wait: Any, clock: Any, images: int, steps: int, *,
     warm_up: bool = True, settle: bool = True, at_end: bool = True, each: bool = False,
+    after_loading: bool = True,
 ) -> dict[str, float]:  # fmt: skip
     """Measure, as a base for mistakes; the check computes what is right."""
     batch = load()
@@ -177,7 +185,7 @@ def timed(
             work()
             if each:
                 wait()
-        if at_end:
+        if at_end and (after_loading or name != "loader"):
             wait()
         found[name] = images * steps / max(clock() - begin, 1e-9)
     return found
@@ -208,6 +216,8 @@ HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
     (scaled_rates(1 / BATCH_IMAGES), "these are batches per second.", "Multiply by `images`."),
     (lambda *given: {name: given[4] * given[5] / rate for name, rate in timed(*given).items()},
      "these are seconds.", "Divide images * steps by them."),
+    (lambda *given: {name: given[4] / rate for name, rate in timed(*given).items()},
+     "these are seconds per batch.", "Divide images by them."),
     (scaled_rates(1 / TIMED_STEPS), "only one batch is counted.",
      "All of the `steps` batches take this time: divide images * steps by the seconds."),
     (lambda *given: timed(*given, warm_up=False),
@@ -215,6 +225,9 @@ HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
      "Load a batch, train on it and wait, before you look at the clock."),
     (lambda *given: timed(*given, settle=False),
      "the loader's time includes the rest of the warm-up, which was still running.",
+     "Call wait() after the warm-up, before you look at the clock."),
+    (lambda *given: timed(*given, settle=False, after_loading=False),
+     "the device's time includes the rest of the warm-up, which was still running.",
      "Call wait() after the warm-up, before you look at the clock."),
     (lambda *given: timed(*given, each=True),
      "the device waits for the loader and the loader for the device.",

@@ -81,10 +81,10 @@ PERCENTILE_MISTAKES: tuple[compare.Mistake, ...] = (
      " result.", "Round it up, with math.ceil."),
     (lambda v, p: sorted(v)[math.ceil(len(v) * p / 100) - 1], "p0 gives the largest value: its rank"
      " is 0, and index −1 is the last one.", "Use max(0, rank - 1) as the index."),
-    *((lambda v, p, to=to: sorted(v)[to((len(v) - 1) * p / 100)],
+    *((lambda v, p, to=to, less=less: sorted(v)[max(0, to((len(v) - 1) * p / 100) - less)],
        "per_cent is applied to the last index, not to the number of values.",
        "The rank is len(seconds) * per_cent / 100, rounded up; the index is one less.")
-      for to in (int, round, math.ceil)),
+      for to in (int, round, math.ceil) for less in (0, 1)),
     (lambda v, p: sorted(v, reverse=True)[_rank(v, p)], "the values are sorted from the largest"
      " down.", "Sort in ascending order: p0 is the smallest."),
     (lambda v, p: min(x for x in v if 100 * x >= p * max(v)), "the result is at least per_cent"
@@ -151,7 +151,9 @@ def search_ended(got: float, right: float, at: Callable[[float], float]) -> tupl
     if got <= 0:
         return "T must be positive.", "Search from 0.05 to 20, or fit log T."
     if max(got / right, right / got) < 1.25:
-        return "that is close, but only 2% are accepted.", "Use a finer grid or more steps."
+        return "that is close, but only 2% are accepted.", (
+            "Use a finer grid or more steps, and with an optimizer clear the gradients in each."
+        )
     if min(1.0, right) < got < max(1.0, right):
         return (
             "a search that starts at 1 has not arrived, or the grid ends there.",
@@ -194,7 +196,7 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
         wrong(
             f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large"
             f"{' and too large for class 0' if bias else ''} (the"
-            f" cross-entropy is {at(got):.4g}, and {at(right):.4g} at {right:.3g}): {why}",
+            f" cross-entropy is {at(got):.5g}, and {at(right):.5g} at {right:.3g}): {why}",
             remedy,
         )
     return "four kinds of logits, too large, too small and biased: the smallest cross-entropy."

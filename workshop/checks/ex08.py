@@ -35,7 +35,8 @@ def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     of_two = compare.call(answer, [100, 50], [1.0, 2.0], 0, may_be_none=True)
     if isinstance(of_two, int | float) and of_two == 50 / 2.0:
         wrong("one iteration too many is left out.", "Slice from `warmup`: [warmup:].")
-    compare.examine(answer, RUNS, total_rate, RATE_MISTAKES, one_case=True)
+    for some in (RUNS[:-1], RUNS):  # without its last iteration, the last run is empty
+        compare.examine(answer, some, total_rate, RATE_MISTAKES, one_case=True)
     for case in NOTHING_LEFT:
         try:
             left = compare.call(answer, *copy.deepcopy(case), may_be_none=True)
@@ -76,6 +77,8 @@ RATE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda images, seconds, warmup: total_rate(
         images[: len(images) - warmup], seconds[: len(images) - warmup], 0),
      "the last iterations are left out, not the first.", "Slice from `warmup`: [warmup:]."),
+    (lambda images, seconds, warmup: sum(images[warmup:-1]) / (sum(seconds[warmup:-1]) or 1),
+     "the last iteration is left out.", "Slice to the end: [warmup:]."),
     (lambda *run: statistics.median(rates(*run)), "this is the median of the rates.",
      "Divide total images by total seconds: a median ignores how long a slow iteration took."),
     (lambda *run: max(rates(*run)), "this is the fastest iteration.",
@@ -185,8 +188,8 @@ OVERLAP_MISTAKES: tuple[compare.Mistake, ...] = (
      "the buckets are sent at the same time.",
      "Start a bucket when the previous one is done: there is one link."),
     (lambda c, ready, takes: c / max(c, sum((*ready[-1:], *takes[-1:]))),
-     "only the last bucket counts.",
-     "Follow the link from bucket to bucket: the last may wait for earlier ones."),
+     "only the last bucket counts, as if the link were free when it is ready.",
+     "A bucket starts at the later of two times: when it is ready, and when the link is free."),
     (lambda c, ready, takes: c / max(c, max([0.0, *ready]) + sum(takes)),
      "nothing is sent before the last bucket is ready.",
      "Send each bucket when it is ready and the link is free."),

@@ -52,7 +52,7 @@ MISSING = {  # a change: what is wrong without it, and what to do
               "Change 1: begin with hvd.init() or dist.init_process_group()."),
     "share": ("the ranks do not share the images",
               "Change 2: each rank takes its own part: order[rank::size]."),
-    "rate": ("the learning rate is not scaled",
+    "rate": ("the learning rate is not right",
              "Change 3: multiply the rate by the number of ranks, lr * size."),
     "average": ("the gradients are not averaged",
                 "Change 4: train with hvd.DistributedOptimizer(optimizer, net.named_parameters()),"
@@ -158,7 +158,8 @@ def tfrecord(read: Callable[..., Any]) -> str:
     if status == "missing" or seen.steps != right:
         wrong(f"on two ranks: {seen.steps} of {right} steps, {evidence}.",
               "Shard the file names first, with shard(size, rank).")  # fmt: skip
-    return f"{right} steps on {RANKS} ranks: {evidence}."
+    counts = re.split("[:;]", evidence)[0]  # what follows accuses scripts that we cannot see into
+    return f"{right} steps on {RANKS} ranks: {counts}."
 
 
 def script_error(log: str, script: Path) -> tuple[str, str]:

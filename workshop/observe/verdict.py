@@ -112,7 +112,8 @@ def start(ranks: list[Rank], size: int) -> tuple[str, str]:
     places = sorted(rank.place for rank in ranks if rank.by)
     if places != [[number, size] for number in range(size)]:
         calls = "hvd.init() or torch.distributed.init_process_group()"
-        return MISSING, f"{len(places)} of {size} processes called {calls}: [rank, size] {places}"
+        as_what = f": [rank, size] {places}" if places else ""
+        return MISSING, f"{len(places)} of {size} processes called {calls}{as_what}"
     text = f"{ranks[0].by}: ranks 0 to {size - 1} of {size}"
     devices = [rank.updates[0]["device"] for rank in ranks if rank.updates]
     gpus = [device for device in devices if not device.startswith("cpu")]
@@ -150,7 +151,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         )
     single = {sample for rank in alone for batch in rank.all("inputs") for sample in batch}
     if few and all(2 * len(single & seen) >= len(seen) for seen in passes):
-        return SEEN, f"{text}; they recur in the run on one rank"
+        return SEEN, f"{text}; the run on one rank reads them too"
     if not took and draw_from_all(ranks, alone):
         return MISSING, f"{text}: each rank draws from all samples, in its own random order"
     if took:

@@ -129,6 +129,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex01.index": [
         ("offset < len(shard):", "offset < len(shard) and shard[offset]:", "gives []"),
+        ("<Q", ">Q", "the length is read as big-endian"),
         ("(offset, length + 16)", "offset", "is of type int, not 2 values"),
     ],
     "ex01.leak": [
@@ -156,6 +157,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "the value for decode is missing"),
         ("1000 * total", "500 * total", "is too low"),
         ("_own, total", "total, _own", "its own time does not include"),
+        ("if name in found:\n            found[name] +=", "found[name] = found.get(name, 0) +",
+         "is not in dataset.parts"),
     ],
     "ex03.shard": [
         ("    steps =", "    order[:] = order[::-1].copy()\n    steps =", "`order` is changed"),
@@ -205,6 +208,16 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("time - since\n            if not", "time - since\n            if True or not",
          "all of the exchange counts as exposed"),
         ("running[sends] += change", "running[sends] = change > 0", "switches both off"),
+        ("sorted(edges)", "edges", "as if none overlapped"),
+        ("return total / 1000, alone / 1000", """spans = []
+    for begin, end in [(e["ts"], e["ts"] + e["dur"]) for e in events if "nccl" in e["name"]]:
+        if spans and begin <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], end)
+        else:
+            spans.append([begin, end])
+    return sum(end - begin for begin, end in spans) / 1000, alone / 1000""",
+         "depends on the order of the events"),
+        ('library in event["name"]', 'event["name"].startswith(library)', "of c10d count as"),
         ("running[sends] += change", "running[sends] = max(running[sends] + change, 0) if sends"
          " else change > 0", "switches both off"),
     ],
@@ -241,11 +254,15 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    steps =", "    labels = labels[::-1].copy()\n    steps =", "out of step"),
     ],
     "ex04.recipe": [
+        (".shard(size, rank)", ".shard(size, rank).shuffle(9)", ".shuffle(1000, seed=seed)", "",
+         "the images of each file stay in their order"),
+        (".shard(size, rank)", ".shard(size, rank).shuffle(9)", "shuffle(1000", "shuffle(10",
+         "among the 40 of its file"),
         (".shard(size, rank)", "", "an image is read twice in an epoch"),
         ("slices(shards)", "slices(shards[:2])", "a rank returns 10 batches"),
         (".take(steps)", "", "the ranks return 19, 12 batches: the rank with more waits"),
         (".batch(batch, drop_remainder=True)", ".batch(batch, True).take(5)", "a rank returns 5"),
-        (".shuffle(1000, seed=seed)", "", "order"),  # of the files, or in both epochs: by the cores
+        (".shuffle(1000, seed=seed)", "", "order"),  # of all files, or of each: by the cores
         (".shuffle(1000, seed=seed)", "", ".take(steps)", ".shuffle(99, seed=seed).take(steps)",
          "whole batches are shuffled"),
         ('["label"], tf.int32)', '["label"], tf.int32) - 1', "the labels are off by one"),
@@ -262,6 +279,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex05.headroom": [
         ("return rates", "return list(rates.values())", "of type list, not a dictionary"),
+        ("train(load())", "(load(), train(batch))", "an old batch is trained on"),
         ("train(load())", "train(batch)", "`both` is the smaller of the other two"),
         ("return rates", 'return rates | {"both": min(rates["loader"], rates["device"])}',
          "`both` is the smaller of the other two"),
@@ -286,7 +304,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (MEAN, "", STD, "", "nothing is normalised"),
         (MEAN, "mean=[128.0],", STD, "std=[64.0],", "the numbers range from"),
         (MEAN, "mean=[255 * 0.406, 255 * 0.456, 255 * 0.485],",
-         STD, "std=[255 * 0.225, 255 * 0.224, 255 * 0.229],", "in the order blue, green, red"),
+         STD, "std=[255 * 0.225, 255 * 0.224, 255 * 0.229],", "mean and std are in the order"),
+        (MEAN, "mean=[255 * 0.406, 255 * 0.456, 255 * 0.485],", "the mean is in the order blue"),
+        (STD, "std=[255 * 0.225, 255 * 0.224, 255 * 0.229],", "std is in the order blue"),
         ("fn.decoders.image_random_crop(\n        jpeg,", "fn.decoders.image_random_crop(\n"
          "        jpeg, output_type=types.BGR,", "the images are blue, green, red"),
         ('"CHW"', '"HWC"', "next to each other"),
@@ -342,6 +362,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("max(0, rank - 1)", "rank", "an index is out of range"),
         ("sorted(seconds)", "sorted(set(seconds))", "an index is out of range"),
         ("* per_cent / 100", "* per_cent", "takes per_cent as a fraction"),
+        ("len(seconds) *", "(len(seconds) - 1) *", "applied to the last index"),
         ("    rank =", "    seconds.sort()\n    rank =", "`seconds` is changed"),
     ],
     "ex07.temperature": [
@@ -376,10 +397,12 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex08.rate": [
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
+        ("[warmup:]", "[warmup:-1]", "the last iteration is left out"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
         ("    took =", "    warmup += 1\n    took =", "one iteration too many is left out"),
     ],
     "ex08.overlap": [
+        ("max(free, at)", "at", "as if the link were free when it is ready"),
         ("free = 0.0", "free = 0.0 * (ready.sort(reverse=True) or 1)", "`ready` is changed"),
         ("return compute / max(compute, free)", "return 2 - max(compute, free) / compute",
          "gives 0.7"),

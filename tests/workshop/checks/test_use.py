@@ -76,7 +76,7 @@ def test_incomplete_cell_is_reported(started, source, said):
 
 def test_stubs_are_refused_or_skipped(started, monkeypatch, capsys):
     stub = defined("def schedule(a, b, c):\n    return ...\n", "schedule")
-    with pytest.raises(UserError, match="still holds `...` in line 2. Pass its check first"):
+    with pytest.raises(UserError, match="in line 2 of its cell. Pass its check first"):
         using.use(schedule=stub)
     monkeypatch.setenv("RN50_CHECK", "record")
     assert using.use(schedule=stub) is None
