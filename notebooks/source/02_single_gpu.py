@@ -94,6 +94,8 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = ResNet(resnet.resnet(50)).to(device)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 print(inspect.getsource(type(model.layer1[0])))
+print("Convolutions of the first block that halves the image size, the last in its shortcut:")
+print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn.Conv2d)), sep="\n")
 
 # %% [markdown]
 # ## Write the step
@@ -355,8 +357,11 @@ each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
 off = np.abs((fixed + each * counts) / seconds - 1).max()
 change = 100 * (rates[last] / rates[last // 2] - 1)
 print(f"From {last // 2} to {last} images, the speed changes by {change:+.0f}%.")
-print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
-print(f"The times differ from it by up to {off:.0%}." if len(counts) > 3 else "Too few to test it.")
+if len(counts) > 3:
+    print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
+    print(f"The times differ from it by up to {off:.0%}.")
+else:
+    print("These are too few batches to test the line.")
 gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2"
 fig, axes = plt.subplots(figsize=(8, 3), layout="constrained")
 axes.semilogx(counts, counts / seconds, "o", base=2, label="measured")
