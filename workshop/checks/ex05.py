@@ -41,8 +41,10 @@ def _right_pixels(pixels: np.ndarray) -> None:
     """Undo the normalisation, correctly and in the usual wrong ways."""
     mean, std, possible = ex05_graph.MEAN, ex05_graph.STD, ex05_graph.possible
     mistakes = (  # the levels if this is what was done
-        (pixels * std + mean, "mean and std are on the scale from 0 to 1, but the pixels range from"
-         " 0 to 255.", "Multiply both by 255."),
+        *((s * pixels * std + m * mean, f"{what} on the scale from 0 to 1, but the pixels range"
+           " from 0 to 255.", "Multiply mean and std by 255.")
+          for m, s, what in ((1, 1, "mean and std are"), (1, 255, "the mean is"),
+                             (255, 1, "std is"))),
         (pixels + 255 * mean, "the images are not divided by std.", "Pass std, times 255."),
         (255 * pixels * std, "the mean is not subtracted.", "Pass mean, times 255."),
         *((255 * (pixels * s + m), f"{what} in the order blue, green, red.",

@@ -82,6 +82,7 @@ HOROVOD = (  # changes that turn the solution of ex03.recipe, which uses DDP, in
 WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex01.frame", [b""], "of type list, not a function"),
     ("ex02.work", 300, "is too high"),
+    ("ex02.work", 5.654, "the share of v1.5's"),
     ("ex02.tune", (0.1, 0.9), "the steep direction blows up"),
     ("ex02.tune", (0.02, 0.9), "overshoot"),
     ("ex02.tune", (0.019, 0.0), "along the shallow direction"),
@@ -299,6 +300,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("[3 / 4, 4 / 3]", "[0.5, 2.0]", "width over height of a crop"),
         (CROP, "fn.decoders.image(jpeg)", "nothing is cropped"),
         ("255 * 0.", "0.", "mean and std are on the scale"),
+        (MEAN, MEAN.replace("255 * ", ""), "the mean is on the scale"),
+        (STD, STD.replace("255 * ", ""), "std is on the scale"),
         (MEAN, "", "the mean is not subtracted"),
         (STD, "", "not divided by std"),
         (MEAN, "", STD, "", "nothing is normalised"),
