@@ -100,7 +100,7 @@ class Machine:
     def __init__(self, load_s: float, train_s: float) -> None:
         self.load_s, self.train_s = load_s, train_s
         self.now, self.done = 0.0, 0.0  # the time, and when the device will have done all
-        self.loads = 0
+        self.loads = self.readings = 0
         self.trained: set[int] = set()  # batches
 
     def load(self) -> int:
@@ -121,6 +121,7 @@ class Machine:
         self.now = max(self.now, self.done)
 
     def clock(self) -> float:
+        self.readings += 1
         return self.now
 
 
@@ -150,6 +151,8 @@ def headroom(answer: Answer) -> str:
             f"Here, load takes {load_ms:g} ms and train {train_ms:g} ms; {TIMED_STEPS} batches of"
             f" {BATCH_IMAGES} images are timed."
         )
+        if not machine.readings:
+            wrong("the time is not taken from `clock`.", "Call clock() before and after the steps.")
         compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
         if len(machine.trained) < TIMED_STEPS:
             wrong("the rates are right, but for `both` an old batch is trained on.",

@@ -113,6 +113,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("3 if number == len(cuts) else 2", "2", "part 2 of 2 has cflag 2, not 3"),
         ("0 if not cuts else 1", "1", "part 1 of 1 has cflag 1, not 0"),
         ("flag << 29", "flag << 28", "cflag 0, not 1"),
+        ('"<I", flag', '">I", flag', "the length is big-endian"),
         ("return record", 'return record.decode("latin-1")', "of type str, not bytes"),
     ],
     "ex01.order": [
@@ -280,6 +281,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex05.headroom": [
         ("return rates", "return list(rates.values())", "of type list, not a dictionary"),
+        ("clock()", "__import__('time').perf_counter()", "not taken from `clock`"),
         ("train(load())", "(load(), train(batch))", "an old batch is trained on"),
         ("train(load())", "train(batch)", "`both` is the smaller of the other two"),
         ("return rates", 'return rates | {"both": min(rates["loader"], rates["device"])}',
@@ -333,7 +335,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("        work()", "        pass", "`work` is never called"),
         ("        work()", "        work(), work()", "`work` is called 2 times"),
         ("return sum", "found = sum", "is a `return` missing?"),
-        ("row.count for", "2 * row.count for", "you count 6"),
+        ("row.count for", "7 * row.count for", "you count 21"),
         ("row.count for", "0 * row.count for", "you count nothing"),
         ('"aten::_to_copy")', '"aten::_to_copy") or None', "y.copy_(x): it returns None"),
     ],
@@ -401,6 +403,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         (RATE, "return sum(images[warmup:]) / took", "it fails with"),
         ("[warmup:]", "[warmup:-1]", "the last iteration is left out"),
+        ("[warmup:]", "[warmup - 1 :]", "begins one iteration too early"),
         ("else None", "else 0", "with nothing left after the warm-up it returns 0"),
         ("    took =", "    warmup += 1\n    took =", "one iteration too many is left out"),
     ],
