@@ -96,6 +96,8 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda p: framed(p, p.split(MAGIC)),
      "a magic number at offset 2 of the payload was cut out, but readers do not look there.",
      "Look for it at offsets 0, 4, 8 … only."),
+    (lambda p: MAGIC + struct.pack(">I", len(p)) + part(p)[8:], "the length is big-endian.",
+     "All numbers are little-endian: use `<I`."),
     (lambda p: part(p, more=-len(p) % 4), "the length counts the padding.",
      "Write the length of the payload alone; the reader computes the padding."),
     (lambda p: part(p, pad=0), "the padding after the payload is missing.",

@@ -77,6 +77,8 @@ def extra_percent() -> float:
 
 def work(answer: Any) -> str:
     value, right = compare.number(answer), extra_percent()
+    if round(value, 2) == round(right / (1 + right / 100), 2):
+        wrong("this is the share of v1.5's multiplications.", "Divide by the 3,858 million of v1.")
     if abs(value - right) > 0.5:
         compare.known(value, WORK_MISTAKES, lambda x, y: math.isclose(x, y, rel_tol=0.04))
         which = "high" if value > right else "low"

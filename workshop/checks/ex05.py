@@ -41,8 +41,10 @@ def _right_pixels(pixels: np.ndarray) -> None:
     """Undo the normalisation, correctly and in the usual wrong ways."""
     mean, std, possible = ex05_graph.MEAN, ex05_graph.STD, ex05_graph.possible
     mistakes = (  # the levels if this is what was done
-        (pixels * std + mean, "mean and std are on the scale from 0 to 1, but the pixels range from"
-         " 0 to 255.", "Multiply both by 255."),
+        *((s * pixels * std + m * mean, f"{what} on the scale from 0 to 1, but the pixels range"
+           " from 0 to 255.", "Multiply mean and std by 255.")
+          for m, s, what in ((1, 1, "mean and std are"), (1, 255, "the mean is"),
+                             (255, 1, "std is"))),
         (pixels + 255 * mean, "the images are not divided by std.", "Pass std, times 255."),
         (255 * pixels * std, "the mean is not subtracted.", "Pass mean, times 255."),
         *((255 * (pixels * s + m), f"{what} in the order blue, green, red.",
@@ -98,7 +100,7 @@ class Machine:
     def __init__(self, load_s: float, train_s: float) -> None:
         self.load_s, self.train_s = load_s, train_s
         self.now, self.done = 0.0, 0.0  # the time, and when the device will have done all
-        self.loads = 0
+        self.loads = self.readings = 0
         self.trained: set[int] = set()  # batches
 
     def load(self) -> int:
@@ -119,6 +121,7 @@ class Machine:
         self.now = max(self.now, self.done)
 
     def clock(self) -> float:
+        self.readings += 1
         return self.now
 
 
@@ -148,6 +151,8 @@ def headroom(answer: Answer) -> str:
             f"Here, load takes {load_ms:g} ms and train {train_ms:g} ms; {TIMED_STEPS} batches of"
             f" {BATCH_IMAGES} images are timed."
         )
+        if not machine.readings:
+            wrong("the time is not taken from `clock`.", "Call clock() before and after the steps.")
         compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
         if len(machine.trained) < TIMED_STEPS:
             wrong("the rates are right, but for `both` an old batch is trained on.",

@@ -141,6 +141,8 @@ CASTS_MISTAKES: tuple[compare.Mistake, ...] = (
      "Count `aten::_to_copy`: `aten::to` returns the same tensor if it has that type."),
     (counted("aten::copy_"), "copies that convert nothing count as well.",
      "Count `aten::_to_copy`: `aten::copy_` also runs for clone() and contiguous()."),
+    (counted("aten::to", "aten::_to_copy"), "a conversion counts twice.",
+     "Count only `aten::_to_copy`, which runs inside `aten::to`."),
     (counted("aten::to", "aten::_to_copy", "aten::copy_"), "a conversion counts three times.",
      "Count only `aten::_to_copy`: it runs inside `aten::to` and calls `aten::copy_`."),
     (counted("aten::_to_copy", rows=True), "this is the number of entries.",

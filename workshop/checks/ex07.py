@@ -194,7 +194,7 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
         side, at = "high" if got > right else "low", cross_entropies(logits, labels)
         why, remedy = search_ended(got, right, at)
         wrong(
-            f"T = {got:.4g} is too {side} for logits that are {factor:g} times too large"
+            f"T = {got:.4g} is too {side} for logits that are {factor:g} times the right ones"
             f"{' and too large for class 0' if bias else ''} (the"
             f" cross-entropy is {at(got):.5g}, and {at(right):.5g} at {right:.3g}): {why}",
             remedy,

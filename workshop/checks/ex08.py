@@ -32,10 +32,7 @@ NOTHING_LEFT: tuple[tuple[list[int], list[float], int], ...] = (
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
     """Check the rates of RUNS, and of runs that end with their warm-up."""
-    of_two = compare.call(answer, [100, 50], [1.0, 2.0], 0, may_be_none=True)
-    if isinstance(of_two, int | float) and of_two == 50 / 2.0:
-        wrong("one iteration too many is left out.", "Slice from `warmup`: [warmup:].")
-    for some in (RUNS[:-1], RUNS):  # without its last iteration, the last run is empty
+    for some in (RUNS[:-1], RUNS):  # if one iteration too many is left out, the last run is empty
         compare.examine(answer, some, total_rate, RATE_MISTAKES, one_case=True)
     for case in NOTHING_LEFT:
         try:
@@ -77,8 +74,11 @@ RATE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda images, seconds, warmup: total_rate(
         images[: len(images) - warmup], seconds[: len(images) - warmup], 0),
      "the last iterations are left out, not the first.", "Slice from `warmup`: [warmup:]."),
-    (lambda images, seconds, warmup: sum(images[warmup:-1]) / (sum(seconds[warmup:-1]) or 1),
-     "the last iteration is left out.", "Slice to the end: [warmup:]."),
+    *((lambda images, seconds, warmup, more=more, end=end: sum(images[warmup + more : end])
+       / (sum(seconds[warmup + more : end]) or 1), f"{what}.", "Slice from `warmup`: [warmup:].")
+      for more, end, what in ((0, -1, "the last iteration is left out"),
+                              (1, None, "one iteration too many is left out"),
+                              (-1, None, "the slice begins one iteration too early"))),
     (lambda *run: statistics.median(rates(*run)), "this is the median of the rates.",
      "Divide total images by total seconds: a median ignores how long a slow iteration took."),
     (lambda *run: max(rates(*run)), "this is the fastest iteration.",
