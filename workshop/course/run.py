@@ -109,6 +109,7 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     import nbformat
     import papermill
     from nbclient.exceptions import CellTimeoutError
+    from nbconvert.preprocessors.coalescestreams import CoalesceStreamsPreprocessor
     from papermill.exceptions import PapermillExecutionError
 
     target, folder, mark = out / f"{job.name}.ipynb", out / "files" / job.name, uuid.uuid4().hex
@@ -125,7 +126,6 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
         papermill.execute_notebook(
             path, target, job.parameters, kernel_name="python3", cwd=folder,
             progress_bar=False, autosave_cell_every=5,
-            coalesce_streams=True,  # %%bash writes pieces of 100 characters
             start_timeout=KERNEL_START_S,
             timeout_func=lambda cell: max(0.1, begin + job.limit - time.monotonic()),
         )  # fmt: skip
@@ -140,7 +140,10 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     finally:
         seconds = round(time.monotonic() - begin, 3)
         processes.end(mark)
-    cells = nbformat.read(target, as_version=4).cells
+    notebook = nbformat.read(target, as_version=4)
+    notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})  # %%bash writes pieces
+    nbformat.write(notebook, target)
+    cells = notebook.cells
     code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
     left_out = [cell for cell in code if cell.execution_count is None]
     if status == PASSED and left_out:

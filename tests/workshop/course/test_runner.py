@@ -32,6 +32,11 @@ def draw(power):
     return fig, f"It ends at {2**power}."
 workshop.explore(draw, lambda power: f"to {power}", power=ipywidgets.IntSlider(3, 1, 5));"""
 
+SPEAKS = """from IPython.display import Markdown, display
+print("first", flush=True); print("second", flush=True)
+display(Markdown("third"))
+print("fourth")"""
+
 # The grandchild leaves its parent's group and session, as a training run does.
 HANGS = """import subprocess, sys, time
 code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
@@ -51,7 +56,7 @@ def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     made = [
         write_notebook(
-            root / "passes.ipynb", PASSES, EXPLORES, "import sys; print(sys.executable)",
+            root / "passes.ipynb", PASSES, EXPLORES, SPEAKS, "import sys; print(sys.executable)",
             parameters='profile: str = "auto"  # the profile\nnumber: int = 7  # a number',
         ),
         write_notebook(root / "fails.ipynb", "x = 1", "print(x)\nraise ValueError('no <b>')", "1"),
@@ -113,6 +118,14 @@ def test_passing_notebook_and_its_results(course):
         ("the answer", 42, "img/s")
     ]
     assert item["seconds"] > 0
+
+
+def test_lines_stay_before_or_after_what_is_displayed(course):
+    """Pieces of one stream are joined, so that the page has no line between them."""
+    book = json.loads((course[1] / "out" / "passes.ipynb").read_text())
+    outputs = book["cells"][-2]["outputs"]
+    texts = ["".join(o.get("text", "") or o["data"]["text/markdown"]) for o in outputs]
+    assert texts == ["first\nsecond\n", "third", "fourth\n"]
 
 
 def test_kernel_is_this_interpreter_whatever_kernels_exist(course):
