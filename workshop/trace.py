@@ -97,7 +97,7 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
-    rows = [[kind, spent, 100 * spent / whole] for kind, spent in longest if spent]
+    rows = [[kind, spent, round(100 * spent / whole, 1)] for kind, spent in longest if spent]
     output.table(
         [*rows, [f"the {of}", whole, 100.0]],
         ["kind", f"ms per {of}", "%"],
